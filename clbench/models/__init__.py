@@ -1,0 +1,1 @@
+"""Backbones, pooling, heads, learning-rate groups and the built-in tiny model."""

@@ -1,0 +1,1 @@
+"""Shifts: generators of scenarios."""

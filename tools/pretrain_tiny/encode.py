@@ -1,0 +1,102 @@
+"""Train the WordPiece vocabulary and encode segments to flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PAD, UNK, CLS, SEP, MASK = range(5)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Segments as token ids, without special tokens.
+
+    Attributes
+    ----------
+    ids : array of int32, shape (tokens,)
+        Token ids of all segments, one after another.
+    word : array of int32, shape (tokens,)
+        Row of the word that the token begins, counted over the corpus; -1 inside a word.
+    token_start, word_start : array of int64, shape (segments + 1,)
+        Where each segment begins among the tokens and among the words.
+    """
+
+    ids: npt.NDArray[np.int32]
+    word: npt.NDArray[np.int32]
+    token_start: npt.NDArray[np.int64]
+    word_start: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.token_start) - 1
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each segment."""
+        return np.diff(self.token_start)
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Train an uncased WordPiece tokenizer in BERT's manner."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL,
+        limit_alphabet=120,
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
+    )
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
+    """Write the tokenizer so that ``AutoTokenizer.from_pretrained(folder)`` loads it."""
+    from transformers import BertTokenizerFast
+
+    wrapped = BertTokenizerFast(
+        tokenizer_object=tokenizer, do_lower_case=True, model_max_length=max_length
+    )
+    wrapped.save_pretrained(folder)
+
+
+def encode(tokenizer: Tokenizer, segments: Sequence[str], batch: int = 20_000) -> Encoded:
+    """Encode segments; truncation and special tokens are left to the caller."""
+    ids: list[npt.NDArray[np.int32]] = []
+    words: list[npt.NDArray[np.int32]] = []
+    token_counts: list[int] = []
+    word_counts: list[int] = []
+    total = 0
+    for start in range(0, len(segments), batch):
+        block = list(segments[start : start + batch])
+        for encoding in tokenizer.encode_batch(block, add_special_tokens=False):
+            index = np.array(encoding.word_ids, dtype=np.int32)
+            first = np.ones(len(index), dtype=bool)
+            first[1:] = index[1:] != index[:-1]
+            # word_ids may skip a number where a word normalises to nothing
+            rank = np.cumsum(first, dtype=np.int32) - 1
+            ids.append(np.array(encoding.ids, dtype=np.int32))
+            words.append(np.where(first, rank + total, -1).astype(np.int32))
+            token_counts.append(len(index))
+            word_counts.append(int(first.sum()))
+            total += word_counts[-1]
+    return Encoded(
+        np.concatenate(ids) if ids else np.zeros(0, np.int32),
+        np.concatenate(words) if words else np.zeros(0, np.int32),
+        np.concatenate([[0], np.cumsum(token_counts)]).astype(np.int64),
+        np.concatenate([[0], np.cumsum(word_counts)]).astype(np.int64),
+    )

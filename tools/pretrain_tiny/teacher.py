@@ -1,0 +1,155 @@
+"""What a larger encoder says about the corpus: targets for distillation, computed once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+
+from tools.pretrain_tiny.encode import Encoded, encode
+
+log = logging.getLogger(__name__)
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Teacher outputs.
+
+    Attributes
+    ----------
+    words : array of float16, shape (words, 2 * width)
+        Principal components of the middle and the last hidden layer, mean of a word's pieces,
+        divided by their common standard deviation.
+    sentences : array of float16, shape (segments, teacher width)
+        Mean of the last hidden states, unit length.
+    width : int
+        Components kept of each layer.
+    """
+
+    words: npt.NDArray[np.float16]
+    sentences: npt.NDArray[np.float16]
+    width: int
+
+
+class Teacher:
+    """A pretrained encoder and its tokenizer, read from a folder or the hub."""
+
+    def __init__(self, name: str) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        self.tokenizer = AutoTokenizer.from_pretrained(name)
+        self.model: Any = AutoModel.from_pretrained(name, dtype=torch.float32).eval()
+        self.layers = int(self.model.config.num_hidden_layers)
+
+    @torch.no_grad()
+    def batches(
+        self, encoded: Encoded, order: npt.NDArray[np.int64], budget: int = 8192
+    ) -> Iterator[tuple[npt.NDArray[np.int64], list[Floats], Floats]]:
+        """Per batch: segment indices, word states of (middle, last) layer, sentence vectors."""
+        cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        lengths = encoded.lengths
+        start = 0
+        while start < len(order):
+            size = 1
+            while (
+                start + size < len(order)
+                and (size + 1) * (min(lengths[order[start + size]], 254) + 2) <= budget
+            ):
+                size += 1
+            rows = order[start : start + size]
+            start += size
+            width = int(min(lengths[rows].max(), 254)) + 2
+            ids = np.zeros((size, width), dtype=np.int64)
+            mask = np.zeros((size, width), dtype=np.int64)
+            word = np.full((size, width), -1, dtype=np.int64)
+            base = 0
+            for i, row in enumerate(rows):
+                lo, n = encoded.token_start[row], min(lengths[row], 254)
+                ids[i, 0], ids[i, 1 : n + 1], ids[i, n + 1] = cls, encoded.ids[lo : lo + n], sep
+                mask[i, : n + 2] = 1
+                word[i, 1 : n + 1] = base + np.cumsum(encoded.word[lo : lo + n] >= 0) - 1
+                base += encoded.word_start[row + 1] - encoded.word_start[row]
+            attention = torch.from_numpy(mask)
+            with torch.autocast("cpu", torch.bfloat16):
+                out = self.model(
+                    input_ids=torch.from_numpy(ids),
+                    attention_mask=attention,
+                    output_hidden_states=True,
+                )
+            hidden = [out.hidden_states[self.layers // 2].float(), out.last_hidden_state.float()]
+            real = torch.from_numpy(word >= 0)
+            index = torch.from_numpy(word)[real]
+            count = torch.zeros(int(base)).index_add_(0, index, torch.ones(len(index)))
+            states = [
+                torch.zeros(int(base), h.shape[-1]).index_add_(0, index, h[real])
+                / count.clamp(min=1)[:, None]
+                for h in hidden
+            ]
+            weight = attention[..., None].float()
+            sentence = (hidden[-1] * weight).sum(1) / weight.sum(1)
+            sentence = torch.nn.functional.normalize(sentence, dim=-1)
+            yield rows, [s.numpy() for s in states], sentence.numpy()
+
+
+def _components(states: Floats, width: int) -> tuple[Floats, Floats]:
+    mean = states.mean(0)
+    _, vectors = np.linalg.eigh(np.cov((states - mean).T))
+    basis = vectors[:, ::-1][:, :width].astype(np.float32)
+    return mean, basis / float(((states - mean) @ basis).std())
+
+
+def precompute(
+    teacher: Teacher, student: Encoded, segments: Sequence[str], folder: Path, width: int, seed: int
+) -> Targets:
+    """Compute the targets of every segment, or read them if ``folder`` holds them already."""
+    done = folder / "targets.json"
+    words_file, sentence_file = folder / "words.npy", folder / "sentences.npy"
+    if not done.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        backend: Tokenizer = teacher.tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        encoded = encode(backend, segments)
+        same = np.diff(encoded.word_start) == np.diff(student.word_start)
+        log.info("teacher: %d segments, %.3f%% of other words", len(same), 100 * (1 - same.mean()))
+        order = np.argsort(encoded.lengths, kind="stable")
+        sample = np.sort(np.random.default_rng(seed).choice(len(order), min(4000, len(order))))
+        parts = list(teacher.batches(encoded, order[sample]))
+        bases = [_components(np.concatenate([p[1][k] for p in parts]), width) for k in (0, 1)]
+        hidden = parts[0][2].shape[1]
+        shape = (int(student.word_start[-1]), 2 * width)
+        words = np.lib.format.open_memmap(words_file, "w+", np.float16, shape)
+        sentences = np.lib.format.open_memmap(
+            sentence_file, "w+", np.float16, (len(segments), hidden)
+        )
+        counted = 0
+        for step, (rows, states, sentence) in enumerate(teacher.batches(encoded, order)):
+            projected = np.concatenate(
+                [(s - mean) @ basis for s, (mean, basis) in zip(states, bases, strict=True)], 1
+            ).astype(np.float16)
+            sentences[rows] = sentence.astype(np.float16)
+            base = 0
+            for row in rows:
+                n = int(encoded.word_start[row + 1] - encoded.word_start[row])
+                if same[row]:
+                    lo = student.word_start[row]
+                    words[lo : lo + n] = projected[base : base + n]
+                base += n
+            counted += len(rows)
+            if step % 50 == 0:
+                log.info("teacher: %d of %d segments", counted, len(segments))
+        words.flush()
+        sentences.flush()
+        done.write_text(json.dumps({"width": width}))
+    return Targets(
+        np.load(words_file, mmap_mode="r"), np.load(sentence_file, mmap_mode="r"), width
+    )
