@@ -196,5 +196,5 @@ def _write(path: Path, encoded: Encoded) -> None:
 
 def _read(path: Path, labels: npt.NDArray[Any]) -> Encoded:
     with np.load(path, allow_pickle=False) as stored:
-        types = stored["types"] if "types" in stored else None
+        types = stored.get("types")
         return Encoded(stored["ids"], types, stored["offsets"], labels)
