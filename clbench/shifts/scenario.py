@@ -1,0 +1,112 @@
+"""A scenario as built: its tasks in training order, and what is to be known about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from clbench.shifts.split import Split, SplitPart
+from clbench.tasks.task import Rows, Task
+
+__all__ = ["PartReport", "Scenario", "ScenarioReport", "Split", "SplitPart", "describe_part"]
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """Sizes and label balance of one task of a scenario.
+
+    Attributes
+    ----------
+    task
+        Its name.
+    train, validation
+        Numbers of rows.
+    train_labels, validation_labels
+        Share of each class by name; for regression mean, standard deviation, least and
+        greatest target.
+    """
+
+    task: str
+    train: int
+    validation: int
+    train_labels: Mapping[str, float]
+    validation_labels: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ScenarioReport:
+    """What a reader should know of a scenario before believing its scores.
+
+    Attributes
+    ----------
+    parts
+        One for each task, in training order.
+    severity
+        How well a linear classifier tells a task's rows from the next one's by their
+        embeddings: cross-validated balanced accuracy, averaged over neighbouring tasks.
+        0.5 = indistinguishable, 1.0 = always told apart; None if not measured.
+    severities
+        The same for each pair of neighbours.
+    numbers
+        What the shift itself reports (mean lengths, threshold, sizes of clusters).
+    """
+
+    parts: tuple[PartReport, ...]
+    severity: float | None = None
+    severities: tuple[float | None, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Tasks in training order.
+
+    Attributes
+    ----------
+    name, shift, settings
+        As in the suite file, defaults filled in.
+    tasks
+        For a pair D_o, then D_s.
+    split
+        How a task was divided, or None where none was.
+    report
+        Sizes, label balance, severity.
+    """
+
+    name: str
+    shift: str
+    tasks: tuple[Task, ...]
+    settings: Mapping[str, Any]
+    split: Split | None
+    report: ScenarioReport
+
+
+def describe_part(task: Task) -> PartReport:
+    """Sizes and label balance of `task`."""
+    return PartReport(
+        task.name,
+        len(task.train),
+        len(task.validation),
+        _balance(task, task.train),
+        _balance(task, task.validation),
+    )
+
+
+def _balance(task: Task, rows: Rows) -> dict[str, float]:
+    if task.regression:
+        values = rows.labels.astype(np.float64)
+        return {
+            "mean": float(values.mean()),
+            "std": float(values.std()),
+            "min": float(values.min()),
+            "max": float(values.max()),
+        }
+    counts = np.bincount(rows.labels, minlength=len(task.labels)) / len(rows)
+    return dict(zip(task.labels, counts.tolist(), strict=True))
