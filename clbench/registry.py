@@ -106,6 +106,21 @@ class Registry(Generic[T]):
             return loaded  # type: ignore[return-value]
         return entry
 
+    def where(self, name: str) -> str:
+        """Where the entry called `name` is defined, as ``"module:object"``; imports nothing.
+
+        Raises
+        ------
+        UnknownNameError
+            As `get`.
+        """
+        self._read_entry_points()
+        if name not in self._entries:
+            raise UnknownNameError(
+                f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}"
+            )
+        return _where(self._entries[name])
+
     def _verify(self, name: str, entry: object) -> None:
         fault = self._check(name, entry) if self._check else None
         if fault:
