@@ -1,0 +1,1 @@
+"""Cells on disk, and the table made of them."""

@@ -1,0 +1,331 @@
+"""A run's folder: cells under `cells/`, the resolved suite, `scores.csv`, and a lock.
+
+Every file is written under a temporary name and renamed, so that a process killed at any
+moment leaves the old file or the new one. What a killed process left half-written bears
+the suffix ``.part`` and is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from clbench.cache import atomic_write
+from clbench.errors import RunFolderError
+from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
+from clbench.results.conflicts import Wanted, conflicts
+from clbench.settings import describe_fault
+
+FORMAT = "clbench-run"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What was read of a folder: the cells in order, and a line for each broken file."""
+
+    cells: list[CellResult] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+
+class Store:
+    """The cells of one run's folder.
+
+    Nothing is written or made before `lock` is entered; reading needs no lock, so a run
+    can be looked at while it goes on.
+
+    Parameters
+    ----------
+    out
+        The run's folder; need not exist yet.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = Path(out)
+        self.cells = self.out / "cells"
+        self.suite_path = self.out / "suite.json"
+        self.scores_path = self.out / "scores.csv"
+
+    @contextmanager
+    def lock(self) -> Iterator[Store]:
+        """Keep other processes from running in the folder; remove what a killed one left.
+
+        The lock goes with the process, also when it is killed.
+
+        Raises
+        ------
+        RunFolderError
+            If another process has the lock, the folder cannot be made, or it holds files
+            of something else under the names that a run would write.
+        """
+        if self.out.exists() and not self.out.is_dir():
+            raise RunFolderError(f"{self.out} is a file, not a folder. Take another --out.")
+        self._refuse_foreign()
+        with _as_folder_error(self.out):
+            self.cells.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _acquire(handle, self.out)
+            for part in self.out.rglob(".*.part"):
+                part.unlink(missing_ok=True)
+            yield self
+        finally:
+            os.close(handle)
+
+    def read(self, *, set_aside: bool = False) -> Cells:
+        """All cells, in the order of the suite's scenarios, methods and seeds.
+
+        Parameters
+        ----------
+        set_aside
+            Move files that are no cells to ``cells/broken/``; only with the lock held.
+
+        Raises
+        ------
+        RunFolderError
+            If a file was written by a newer version, which must not be run over.
+        """
+        found = Cells()
+        for path in sorted(self.cells.glob("*.json")):
+            if path.name.startswith("."):
+                continue
+            read = _read_cell(path)
+            if isinstance(read, CellResult):
+                found.cells.append(read)
+                continue
+            kept = ""
+            if set_aside:
+                kept = f"; kept as {self._move(path, 'broken').relative_to(self.out)}"
+            found.broken.append(f"{path} is no finished cell ({read}){kept}. It will be run again.")
+        scenarios, methods = self._suite_order()
+        found.cells.sort(
+            key=lambda cell: (
+                scenarios.get(cell.scenario, len(scenarios)),
+                cell.scenario,
+                cell.reference_of is not None,
+                methods.get(cell.baseline, len(methods)),
+                cell.baseline,
+                cell.seed,
+                cell.reference_of or 0,
+            )
+        )
+        return found
+
+    def finished(
+        self, wanted: Sequence[Wanted], *, present: Iterable[CellResult] | None = None
+    ) -> set[str]:
+        """Keys of the wanted cells that need not be run; failed ones are run again.
+
+        Parameters
+        ----------
+        wanted
+            The cells asked for.
+        present
+            What `read` found, where it was called already.
+
+        Raises
+        ------
+        RunFolderError
+            If the folder holds finished cells of other settings; names the first of them,
+            what differs, and what can be done.
+        """
+        cells = self.read().cells if present is None else list(present)
+        clashing = conflicts(wanted, cells)
+        if clashing:
+            first, more = clashing[0], len(clashing) - 1
+            others = f" ({more} more cell{'s' if more > 1 else ''} likewise)" if more else ""
+            raise RunFolderError(
+                f"{self._cell_path(first.cell.key)} {first.difference}{others}. Take another "
+                "--out, or --replace to run again and keep the old files in cells/replaced/."
+            )
+        done = {cell.key for cell in cells if cell.status == "ok"}
+        return {cell.key for cell in wanted if cell.key in done}
+
+    def replace(self, wanted: Sequence[Wanted]) -> list[str]:
+        """Move the cells that `finished` would object to into ``cells/replaced/``.
+
+        Returns
+        -------
+        list of str
+            Their keys; nothing is deleted.
+        """
+        clashing = conflicts(wanted, self.read().cells)
+        for found in clashing:
+            self._move(self._cell_path(found.cell.key), "replaced")
+        return [found.cell.key for found in clashing]
+
+    def write_cell(self, cell: CellResult) -> Path:
+        """Write the cell's file, whole or not at all."""
+        path = self._cell_path(cell.key)
+        self._write(path, cell.to_json())
+        return path
+
+    def write_suite(self, resolved: Mapping[str, Any]) -> None:
+        """Write ``suite.json``: the suite as it is run, options of the command included.
+
+        Raises
+        ------
+        RunFolderError
+            If the folder holds the run of a suite of another name.
+        """
+        present = self.read_suite().get("name")
+        if present is not None and present != resolved.get("name"):
+            raise RunFolderError(
+                f"{self.out} holds a run of the suite {present!r}, not of "
+                f"{resolved.get('name')!r}. Take another --out."
+            )
+        content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": plain(resolved)}
+        self._write(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    def read_suite(self) -> dict[str, Any]:
+        """The resolved suite; empty when there is none or it cannot be read."""
+        content = _json(self.suite_path)
+        suite = content.get("suite") if isinstance(content, dict) else None
+        return suite if isinstance(suite, dict) else {}
+
+    def write_scores(self, text: str) -> None:
+        """Write ``scores.csv``."""
+        self._write(self.scores_path, text)
+
+    def require(self) -> None:
+        """Check that the folder holds a run.
+
+        Raises
+        ------
+        RunFolderError
+            If it does not exist or has no ``cells/``.
+        """
+        if not self.out.is_dir():
+            raise RunFolderError(f"There is no folder {self.out}. Name the --out of a run.")
+        if not self.cells.is_dir():
+            raise RunFolderError(f"{self.out} holds no run: it has no folder cells/.")
+
+    def _refuse_foreign(self) -> None:
+        content = _json(self.suite_path) if self.suite_path.exists() else None
+        if isinstance(content, dict) and content.get("format") != FORMAT:
+            raise RunFolderError(
+                f"{self.suite_path} was not written by clbench and would be overwritten. "
+                "Take another --out."
+            )
+        if self.scores_path.exists() and not self.suite_path.exists() and not self.cells.exists():
+            raise RunFolderError(
+                f"{self.scores_path} belongs to no run and would be overwritten. "
+                "Take another --out."
+            )
+
+    def _suite_order(self) -> tuple[dict[str, int], dict[str, int]]:
+        suite = self.read_suite()
+        tables, methods = suite.get("scenario"), suite.get("methods")
+        names = [t.get("name") for t in tables if isinstance(t, dict)] if _is_list(tables) else []
+        return _positions(names), _positions(methods if _is_list(methods) else [])
+
+    def _cell_path(self, key: str) -> Path:
+        return self.cells / f"{key}.json"
+
+    def _move(self, path: Path, folder: str) -> Path:
+        target = self.cells / folder / path.name
+        number = 1
+        while target.exists():
+            number += 1
+            target = target.with_name(f"{path.stem}.{number}{path.suffix}")
+        with _as_folder_error(self.out):
+            target.parent.mkdir(exist_ok=True)
+            path.replace(target)
+        return target
+
+    def _write(self, path: Path, text: str) -> None:
+        with _as_folder_error(path):
+            atomic_write(path, _synced(text))
+
+
+def _synced(text: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return write
+
+
+def _read_cell(path: Path) -> CellResult | str:
+    """The cell, or what is wrong with its file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as fault:
+        return str(fault.strerror or fault)
+    except (ValueError, RecursionError):
+        return "broken off or no JSON" if path.stat().st_size else "empty"
+    if not isinstance(content, dict) or "schema_version" not in content:
+        return "not written by clbench"
+    version = content["schema_version"]
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise RunFolderError(
+            f"{path} was written by a newer clbench (schema {version}; this one reads "
+            f"{SCHEMA_VERSION}). Update clbench, or take another --out."
+        )
+    try:
+        cell = CellResult.model_validate(content)
+    except ValidationError as fault:
+        return describe_fault(fault.errors()[0])[:200]
+    if cell.key != path.stem:
+        return f"holds the cell {cell.key!r}"
+    return cell
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _positions(names: Iterable[Any]) -> dict[str, int]:
+    return {str(name): position for position, name in enumerate(names)}
+
+
+@contextmanager
+def _as_folder_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as fault:
+        raise RunFolderError(
+            f"{path} cannot be written: {fault.strerror or fault}. Free space or rights there, "
+            "or take another --out."
+        ) from fault
+
+
+def _acquire(handle: int, out: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # no such locks on Windows; two runs in one folder are then the user's care
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as fault:
+        holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip()
+        raise RunFolderError(
+            f"{out} is in use by another clbench process{f' ({holder})' if holder else ''}. "
+            "Wait until it ends, or take another --out."
+        ) from fault
+    except OSError as fault:
+        # Some network file systems know no locks; refusing to run there would help nobody.
+        if fault.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        return
+    line = f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}\n"
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, line.encode(), 0)
