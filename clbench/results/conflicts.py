@@ -6,14 +6,39 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pydantic import BaseModel
+
 from clbench.results.cell import CellResult, plain
 
 _MISSING = object()
-_SHARED = ("protocol",)
+
+
+class ScenarioTable(Protocol):
+    """A scenario as the suite has it."""
+
+    @property
+    def shift(self) -> str:
+        """Name of the shift."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Settings of the shift."""
+
+
+class BaselineTable(Protocol):
+    """A baseline as the suite has it."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Settings of the method, as far as the baseline gives them."""
+
+    @property
+    def sources(self) -> Mapping[str, Any]:
+        """Where each setting comes from."""
 
 
 class Wanted(Protocol):
-    """What the store needs to know of a cell that is to be run."""
+    """A cell that is to be run, as far as the store needs to know it."""
 
     @property
     def key(self) -> str:
@@ -24,8 +49,16 @@ class Wanted(Protocol):
         """Digest of everything that decides its scores."""
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """As `CellResult.settings`: the sections protocol, method and scenario."""
+    def scenario(self) -> ScenarioTable:
+        """What is trained on."""
+
+    @property
+    def baseline(self) -> BaselineTable:
+        """How it is trained."""
+
+    @property
+    def protocol(self) -> BaseModel:
+        """What all cells share."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +67,20 @@ class Conflict:
 
     cell: CellResult
     difference: str
+
+
+def settings_of(cell: Wanted) -> dict[str, Any]:
+    """The sections of `CellResult.settings` for a cell, as plain JSON values.
+
+    ``method`` holds what the baseline gives; whoever constructs the method puts its
+    complete settings there instead.
+    """
+    return {
+        "protocol": plain(cell.protocol),
+        "scenario": {"shift": cell.scenario.shift, **plain(dict(cell.scenario.settings))},
+        "method": plain(dict(cell.baseline.settings)),
+        "sources": plain(dict(cell.baseline.sources)),
+    }
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
@@ -64,7 +111,7 @@ def conflicts(wanted: Sequence[Wanted], present: Iterable[CellResult]) -> list[C
     would compare what cannot be compared).
     """
     by_key = {cell.key: cell for cell in wanted}
-    shared = {name: wanted[0].settings.get(name, {}) for name in _SHARED} if wanted else {}
+    shared = {"protocol": plain(wanted[0].protocol)} if wanted else {}
     found = []
     for cell in present:
         if cell.status != "ok":
@@ -75,7 +122,7 @@ def conflicts(wanted: Sequence[Wanted], present: Iterable[CellResult]) -> list[C
         elif now.fingerprint == cell.fingerprint:
             continue
         else:
-            difference = first_difference(cell.settings, now.settings) or (
+            difference = first_difference(cell.settings, settings_of(now)) or (
                 "was run on other data, another version of the model, or another source of "
                 "the method"
             )

@@ -1,0 +1,51 @@
+"""Continual-learning benchmarks for transformers on text.
+
+Names are imported on first use, so that ``import clbench`` is quick and loads neither torch
+nor transformers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from clbench.api import Run as Run
+    from clbench.api import run as run
+    from clbench.methods.base import Method as Method
+    from clbench.methods.registry import method as method
+    from clbench.models.groups import lr_groups as lr_groups
+    from clbench.shifts.base import Shift as Shift
+    from clbench.shifts.registry import shift as shift
+    from clbench.tasks.registry import task as task
+    from clbench.tasks.task import Rows as Rows
+    from clbench.tasks.task import Task as Task
+
+_EXPORTS = {
+    "Method": "clbench.methods.base",
+    "Rows": "clbench.tasks.task",
+    "Run": "clbench.api",
+    "Shift": "clbench.shifts.base",
+    "Task": "clbench.tasks.task",
+    "lr_groups": "clbench.models.groups",
+    "method": "clbench.methods.registry",
+    "run": "clbench.api",
+    "shift": "clbench.shifts.registry",
+    "task": "clbench.tasks.registry",
+}
+
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'clbench' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})

@@ -1,0 +1,10 @@
+"""``python -m clbench``."""
+
+from __future__ import annotations
+
+import sys
+
+from clbench.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Running a suite from Python; the command line does the same through these functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clbench.errors import SettingsError
+from clbench.results.cell import CellResult
+from clbench.results.store import Store
+from clbench.results.table import scores_frame, to_csv
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from clbench.evaluation.listener import Listener
+    from clbench.suite.plan import Cell, Plan
+
+DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The cells of a run, finished or failed.
+
+    Attributes
+    ----------
+    path
+        The run's folder.
+    cells
+        Results in the order of scenarios, methods and seeds, references included.
+    """
+
+    path: Path
+    cells: tuple[CellResult, ...]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a cell, with the columns of ``scores.csv``."""
+        return scores_frame(self.cells)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Mean and sample standard deviation over seeds, a row for each scenario × method."""
+        from clbench.results.table import summary
+
+        return summary(self.frame)
+
+    @property
+    def failed(self) -> tuple[CellResult, ...]:
+        """The cells that failed; each has its `reason`."""
+        return tuple(cell for cell in self.cells if cell.status == "failed")
+
+
+def run(
+    suite: str | Path = "quick",
+    *,
+    out: str | Path | None = None,
+    model: str | None = None,
+    data: str | Path | None = None,
+    methods: Sequence[str] | None = None,
+    scenarios: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    limit: int | None = None,
+    epochs: int | None = None,
+    device: str = "auto",
+    precision: str | None = None,
+    plugins: Sequence[str | Path] = (),
+    references: bool = False,
+    replace: bool = False,
+    listener: Listener | None = None,
+) -> Run:
+    """Run a suite, or go on with it; cells that are finished are not run again.
+
+    Parameters
+    ----------
+    suite
+        Name of a packaged suite, or path of a suite file.
+    out
+        The run's folder; ``results/<suite>`` by default.
+    model, limit, epochs, precision
+        Override the suite's protocol.
+    data
+        Folder with ``glue/`` in the layout of the hub repository; without it the hub is used.
+    methods, scenarios, seeds
+        Override the suite's: baselines by name or path, shell patterns of scenario names,
+        seeds.
+    device
+        ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+    plugins
+        Python files that register methods, shifts, tasks or models.
+    references
+        Also train on each scenario's last task alone, for intransigence.
+    replace
+        Run cells again that were finished with other settings; their files are kept under
+        ``cells/replaced/``.
+    listener
+        Is told how the run goes on; nothing is printed by default.
+
+    Returns
+    -------
+    Run
+        The cells asked for; one that failed is in it, and does not raise.
+
+    Raises
+    ------
+    ClbenchError
+        Whatever the user can mend: unknown names, wrong settings, missing data, a folder
+        with cells of other settings or in use.
+    """
+    plan = make(
+        suite,
+        out=out,
+        model=model,
+        data=data,
+        methods=methods,
+        scenarios=scenarios,
+        seeds=seeds,
+        limit=limit,
+        epochs=epochs,
+        device=device,
+        precision=precision,
+        plugins=plugins,
+        references=references,
+    )
+    return execute(plan, replace=replace, listener=listener)
+
+
+def make(
+    suite: str | Path, *, out: str | Path | None, data: str | Path | None, device: str, **given: Any
+) -> Plan:
+    """The plan of `run` for the same arguments; trains and writes nothing."""
+    from clbench.suite.plan import make_plan
+
+    if not DEVICE.fullmatch(device):
+        raise SettingsError(
+            f"--device {device!r} is no device. Give auto, cpu, cuda, cuda:N or mps."
+        )
+    plan: Plan = make_plan(
+        suite,
+        out=None if out is None else Path(out),
+        data=None if data is None else Path(data),
+        device=device,
+        **given,
+    )
+    return plan
+
+
+def execute(plan: Plan, *, replace: bool = False, listener: Listener | None = None) -> Run:
+    """Run what of a plan is not finished, and write ``scores.csv``."""
+    from clbench.evaluation.listener import Listener as Silent
+
+    told = listener or Silent()
+    store = Store(plan.out)
+    notes, pending = prepare(plan, store, replace=replace)
+    for text in notes:
+        told.note(text)
+    if pending:
+        # Only now: the engine takes seconds to import, and a finished run needs none of it.
+        from clbench.evaluation.runner import run_plan
+
+        run_plan(plan, told)
+    else:
+        told.started(len(plan.cells), 0)
+    cells = store.read().cells
+    store.write_scores(to_csv(scores_frame(cells)))
+    return Run(plan.out, chosen(cells, (cell.key for cell in plan.cells)))
+
+
+def prepare(plan: Plan, store: Store, *, replace: bool) -> tuple[list[str], list[Cell]]:
+    """Put broken and replaced files aside, and say what is left to run.
+
+    Returns
+    -------
+    tuple
+        Lines for the user, and the cells that are not finished.
+    """
+    present = store.read()
+    notes = present.broken
+    if present.broken or (replace and present.cells):
+        with store.lock():
+            present = store.read(set_aside=True)
+            notes = present.broken
+            if replace and (moved := store.replace(plan.cells)):
+                notes = [*notes, f"{len(moved)} cells of other settings: now in cells/replaced/."]
+                present = store.read()
+    done = store.finished(plan.cells, present=present.cells)
+    return notes, [cell for cell in plan.cells if cell.key not in done]
+
+
+def chosen(cells: Iterable[CellResult], keys: Iterable[str]) -> tuple[CellResult, ...]:
+    """The cells of those keys, in the given order of cells."""
+    wanted = set(keys)
+    return tuple(cell for cell in cells if cell.key in wanted)
