@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from clbench.shifts.base import ShiftContext
-from clbench.shifts.scenario import Scenario
+import numpy as np
+
+from clbench.errors import PluginError, ShiftError
+from clbench.shifts.base import ScenarioTasks, ShiftContext
+from clbench.shifts.registry import SHIFTS
+from clbench.shifts.scenario import Scenario, ScenarioReport, describe_part
+from clbench.shifts.severity import severities
+from clbench.tasks.task import Task
 
 
 class ScenarioLike(Protocol):
@@ -46,5 +52,47 @@ def build_scenario(spec: ScenarioLike, context: ShiftContext, *, severity: bool 
         If the shift or its settings are wrong.
     ShiftError
         If a part has no rows, or rows of one class only.
+    PluginError
+        If a shift of a plug-in returns something else than tasks.
     """
-    raise NotImplementedError
+    shift = SHIFTS.get(spec.shift)(**spec.settings)
+    built = _tasks(spec.shift, shift.build(context))
+    for task in built.tasks:
+        _check_part(spec.name, task)
+    each = severities(built.tasks, context) if severity else ()
+    known = [value for value in each if value is not None]
+    report = ScenarioReport(
+        tuple(describe_part(task) for task in built.tasks),
+        float(np.mean(known)) if known else None,
+        each,
+        dict(built.numbers),
+    )
+    return Scenario(spec.name, spec.shift, built.tasks, shift.settings(), built.split, report)
+
+
+def _tasks(shift: str, built: object) -> ScenarioTasks:
+    if not isinstance(built, ScenarioTasks):
+        if not isinstance(built, Sequence):
+            raise PluginError(
+                f"shift {shift!r}: build returned {type(built).__name__}, not tasks in a list."
+            )
+        built = ScenarioTasks(tuple(built))
+    wrong = [task for task in built.tasks if not isinstance(task, Task)]
+    if wrong or not built.tasks:
+        found = type(wrong[0]).__name__ if wrong else "nothing"
+        raise PluginError(f"shift {shift!r}: build returned {found} where tasks belong.")
+    return built
+
+
+def _check_part(scenario: str, task: Task) -> None:
+    for split in ("train", "validation", "tuning"):
+        rows = getattr(task, split)
+        if rows is None:
+            continue
+        where = f"scenario {scenario!r}: the {split} rows of {task.name!r}"
+        remedy = "Use more rows (a larger --limit) or other settings of the shift."
+        if len(rows) == 0:
+            raise ShiftError(f"{where} would be empty. {remedy}")
+        if not task.regression and len(np.unique(rows.labels)) == 1:
+            label = task.labels[int(rows.labels[0])]
+            raise ShiftError(f"{where} ({len(rows)}) would all be of class {label!r}. {remedy}")

@@ -129,7 +129,9 @@ class Split:
         return tuple(self._part(task, part) for part in self.parts)
 
     def _part(self, task: Task, part: SplitPart) -> Task:
-        cut = {key: _at(_rows(task, key), getattr(part, key), part.name) for key in self.digests}
+        cut: dict[str, Any] = {
+            key: _at(_rows(task, key), getattr(part, key), part.name) for key in self.digests
+        }
         return replace(
             task,
             name=f"{task.name}[{part.name}]",

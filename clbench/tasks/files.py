@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 Format = Literal["csv", "tsv", "jsonl", "parquet"]
 Name = Annotated[str, Field(min_length=1)]
@@ -36,7 +37,7 @@ class FileTaskSpec(BaseModel):
         Share of the training rows to report on where there is no validation file;
         stratified by label and always the same rows.
     text
-        Column of the text, or the two columns of a pair.
+        Column of the text, or a list of the two columns of a pair.
     label
         Column of the label.
     labels
@@ -59,13 +60,18 @@ class FileTaskSpec(BaseModel):
     train: Name
     validation: Name | None = None
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    text: Name | Annotated[list[Name], Field(min_length=1, max_length=2)]
+    text: Annotated[list[Name], Field(min_length=1, max_length=2)]
     label: Name
     labels: Annotated[list[str], Field(min_length=2)] | None = None
     regression: bool = False
     metrics: Annotated[list[str], Field(min_length=1)] | None = None
     format: Format | None = None
     quotes: bool = True
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_or_two(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -76,44 +82,47 @@ class FileTaskSpec(BaseModel):
     @classmethod
     def _distinct(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and len(set(value)) != len(value):
-            raise ValueError("each label may be named once only")
+            raise PydanticCustomError("task", "each label may be named once only")
         return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if (self.validation is None) == (self.validation_fraction is None):
-            raise ValueError("give either validation = FILE or validation_fraction, such as 0.1")
+            raise PydanticCustomError(
+                "task", "give either validation = FILE or validation_fraction, such as 0.1"
+            )
         if self.validation == self.train:
-            raise ValueError(
+            raise PydanticCustomError(
+                "task",
                 "train and validation name one file; leave validation out and set "
-                "validation_fraction = 0.1 to hold rows of it out"
+                "validation_fraction = 0.1 to hold rows of it out",
             )
         if len(set(self.columns)) != len(self.columns):
-            raise ValueError("the text and label columns must differ")
+            raise PydanticCustomError("task", "the text and label columns must differ")
         if self.regression and self.labels is not None:
-            raise ValueError("a regression task has no labels; leave out one of the two keys")
+            raise PydanticCustomError(
+                "task", "a regression task has no labels; leave out one of the two keys"
+            )
         allowed = REGRESSION_METRICS if self.regression else CLASS_METRICS
         wrong = [metric for metric in self.metrics or () if metric not in allowed]
         if wrong:
             kind = "regression" if self.regression else "a task with classes"
-            raise ValueError(f"metrics: {wrong[0]!r} is none for {kind}: {', '.join(allowed)}")
+            raise PydanticCustomError(
+                "task", f"metrics: {wrong[0]!r} is none for {kind}: {', '.join(allowed)}"
+            )
         for path in filter(None, (self.train, self.validation)):
             if self.format is None and PurePath(path).suffix.lower() not in SUFFIXES:
-                raise ValueError(
+                raise PydanticCustomError(
+                    "task",
                     f"the format of {path!r} cannot be told by its suffix; "
-                    "set format to csv, tsv, jsonl or parquet"
+                    "set format to csv, tsv, jsonl or parquet",
                 )
         return self
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """The one or two text columns."""
-        return (self.text,) if isinstance(self.text, str) else tuple(self.text)
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """Every column that is read: the texts, then the label."""
-        return (*self.texts, self.label)
+        return (*self.text, self.label)
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -129,7 +138,7 @@ def label_name(value: Any) -> Any:
     """A label as text, so that 1, 1.0 and "1" name one class; None for a missing one.
 
     Whole floats lose their point since columns of whole numbers with gaps become floats.
-    What can be no label (a list, a table) is given back as it came.
+    What can be no label (a list, a table, bytes) is given back as it came.
     """
     if value is None or value != value:
         return None
@@ -141,4 +150,4 @@ def label_name(value: Any) -> Any:
         return str(value)
     if isinstance(value, str):
         return value.strip() or None
-    return value
+    return value if isinstance(value, (list, dict, bytes)) else str(value)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError, UnknownNameError, did_you_mean
 from clbench.tasks.files import FileTaskSpec
-from clbench.tasks.registry import TASKS, TaskLoader, TaskSource
+from clbench.tasks.identity import code_identity
+from clbench.tasks.registry import TASKS, TaskSource
 from clbench.tasks.task import Task
 
 
@@ -66,7 +65,7 @@ def task_identity(
         return {"name": name, **own_identity(name, spec, base)}
     loader = TASKS.get(name)
     identity = getattr(loader, "identity", None)
-    found = identity(TaskSource(data, base)) if identity else _plugin_identity(loader)
+    found = identity(TaskSource(data, base)) if identity else code_identity(loader)
     return {"name": name, **found}
 
 
@@ -87,14 +86,3 @@ def _own(name: str, own: Mapping[str, FileTaskSpec]) -> FileTaskSpec | None:
         known = [*TASKS.names(), *own]
         raise UnknownNameError(f"Unknown task {name!r}.{did_you_mean(name, known)}")
     return None
-
-
-def _plugin_identity(loader: TaskLoader) -> dict[str, Any]:
-    """The loader's place and a digest of the file that defines it."""
-    code = loader if inspect.isroutine(loader) or inspect.isclass(loader) else type(loader)
-    place = f"{code.__module__}:{code.__qualname__}"
-    try:
-        source = Path(inspect.getsourcefile(code) or "").read_bytes()
-    except (OSError, TypeError):
-        return {"loader": place}
-    return {"loader": place, "source": hashlib.blake2b(source, digest_size=16).hexdigest()}

@@ -1,0 +1,120 @@
+"""Embedding-cluster shift: the rows of a task grouped by what the pretrained encoder sees."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from clbench.errors import ShiftError
+from clbench.seeds import stream_seed
+from clbench.shifts.base import ShiftContext
+from clbench.shifts.divide import DividingShift, row_splits
+from clbench.shifts.split import Split
+from clbench.tasks.task import IntArray, Task
+
+STARTS = 10
+"""Starting points that k-means tries, to keep the best."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class EmbeddingCluster(DividingShift):
+    """k-means on the pooled embeddings of the frozen pretrained encoder, largest part first.
+
+    The shift of Kenneweg et al. 2022, section 4.1, with the clusters fitted on the training
+    rows and applied to the validation rows (their published code does it the other way
+    round).
+
+    Attributes
+    ----------
+    k
+        Number of clusters.
+    """
+
+    name = "embedding-cluster"
+
+    k: Annotated[int, Field(ge=2)] = 2
+
+    def fit(self, task: Task, context: ShiftContext) -> Split:
+        """Cluster the training rows; other rows go to the nearest centroid.
+
+        Raises
+        ------
+        ShiftError
+            If there are fewer different embeddings than clusters.
+        """
+        points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
+        seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32
+        centroids = cluster(points["train"], self.k, seed, f"task {task.name!r}")
+        assigned = {key: nearest(values, centroids) for key, values in points.items()}
+        names = [f"cluster-{number}" for number in range(self.k)]
+        sizes = {
+            key: dict(zip(names, np.bincount(of, minlength=self.k).tolist(), strict=True))
+            for key, of in assigned.items()
+        }
+        numbers: dict[str, Any] = {
+            "cluster_sizes": sizes,
+            "centroid_distance": float(np.linalg.norm(centroids[0] - centroids[1])),
+        }
+        fitted = {**self.fitted_settings(), "centroids": centroids.tolist()}
+        return Split.of(self.name, task, names, assigned, fitted, numbers)
+
+
+def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> FloatArray:
+    """Centroids of k-means, that of the largest cluster first.
+
+    Parameters
+    ----------
+    points
+        Shape (n, H).
+    k
+        Number of clusters.
+    seed
+        Decides the starting points.
+    where
+        Beginning of messages.
+
+    Returns
+    -------
+    FloatArray
+        Shape (k, H).
+
+    Raises
+    ------
+    ShiftError
+        If fewer than `k` points differ.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    if not np.isfinite(points).all():
+        raise ShiftError(f"{where}: the encoder gives embeddings that are not finite numbers.")
+    if len(points) < k:
+        raise ShiftError(f"{where}: {len(points)} training rows cannot make {k} clusters.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # said below, in our words
+        fitted = KMeans(n_clusters=k, n_init=STARTS, random_state=seed).fit(
+            points.astype(np.float64)
+        )
+    centroids: FloatArray = fitted.cluster_centers_
+    sizes = np.bincount(nearest(points, centroids), minlength=k)
+    if (sizes == 0).any():
+        raise ShiftError(
+            f"{where}: the embeddings of {len(points)} training rows fall into "
+            f"{int((sizes > 0).sum())} groups, fewer than k = {k}. Use more rows or a smaller k."
+        )
+    ordered: FloatArray = centroids[np.argsort(-sizes, kind="stable")]
+    return ordered
+
+
+def nearest(points: npt.NDArray[np.float32], centroids: FloatArray) -> IntArray:
+    """Number of the nearest centroid of each point (the first of equals), shape (n,)."""
+    wide = points.astype(np.float64)
+    # |p - c|^2 without the |p|^2 that all centroids share.
+    distances = (centroids**2).sum(axis=1) - 2.0 * wide @ centroids.T
+    found: IntArray = distances.argmin(axis=1).astype(np.int64)
+    return found

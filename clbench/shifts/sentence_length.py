@@ -1,0 +1,131 @@
+"""Sentence-length shift: the shorter half of a task, then the longer half."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from clbench.errors import ShiftError
+from clbench.seeds import numpy_stream
+from clbench.shifts.base import ShiftContext
+from clbench.shifts.divide import DividingShift, row_splits
+from clbench.shifts.split import Split
+from clbench.tasks.task import IntArray, Rows, Task
+
+SHORT, LONG = 0, 1
+NAMES = ("short", "long")
+
+
+class SentenceLength(DividingShift):
+    """D_o is the shorter half of the training rows, D_s the longer half.
+
+    The shift of Kenneweg et al. 2022, section 4.1, but really by length: their published
+    code pairs sorted positions with unsorted rows, which makes the halves equally long, and
+    counts a pair as 2.
+
+    The threshold is the middle length of the training rows. Rows below it are short, rows
+    above it long. Training rows of exactly that length are drawn so that the halves differ
+    by one row at most; validation rows of that length all go to the side that took more of
+    those training rows (the short one if both took as many).
+
+    Attributes
+    ----------
+    unit
+        What is counted: the model's ``tokens`` (without special ones and before cutting),
+        ``words`` between blanks, or ``characters``. A pair counts both texts.
+    """
+
+    name = "sentence-length"
+
+    unit: Literal["tokens", "words", "characters"] = "tokens"
+
+    def fit(self, task: Task, context: ShiftContext) -> Split:
+        """Find the threshold on the training rows and divide every split by it.
+
+        Raises
+        ------
+        ShiftError
+            If all training rows are equally long.
+        """
+        lengths = {key: self._lengths(rows, context) for key, rows in row_splits(task).items()}
+        train = lengths["train"]
+        if train.min() == train.max():
+            raise ShiftError(
+                f"task {task.name!r}: all {len(train)} training rows have {train[0]} "
+                f"{self.unit}, so there is no shorter half. Use more rows or another unit."
+            )
+        threshold, halves = equal_halves(
+            train, numpy_stream("length ties", task.name, self.unit, context.seed)
+        )
+        tied = train == threshold
+        ties_short = int((halves[tied] == SHORT).sum())
+        side = SHORT if 2 * ties_short >= int(tied.sum()) else LONG
+        assigned = {
+            key: halves if key == "train" else divide(values, threshold, side)
+            for key, values in lengths.items()
+        }
+        fitted = {**self.fitted_settings(), "threshold": threshold, "ties": NAMES[side]}
+        numbers: dict[str, Any] = {
+            "unit": self.unit,
+            "threshold": threshold,
+            "ties": NAMES[side],
+            "tied_training_rows": int(tied.sum()),
+            "mean_length": {
+                key: {
+                    name: _mean(values[assigned[key] == number])
+                    for number, name in enumerate(NAMES)
+                }
+                for key, values in lengths.items()
+            },
+        }
+        return Split.of(self.name, task, NAMES, assigned, fitted, numbers)
+
+    def _lengths(self, rows: Rows, context: ShiftContext) -> IntArray:
+        if self.unit == "tokens":
+            return np.asarray(context.lengths(rows), dtype=np.int64)
+        count: Callable[[str], int] = len if self.unit == "characters" else _words
+        columns = [rows.first] if rows.second is None else [rows.first, rows.second]
+        each = [[count(text) for text in column] for column in columns]
+        total: IntArray = np.asarray(each, dtype=np.int64).sum(axis=0)
+        return total
+
+
+def equal_halves(lengths: IntArray, rng: np.random.Generator) -> tuple[int, IntArray]:
+    """Divide rows into a shorter and a longer half.
+
+    Parameters
+    ----------
+    lengths
+        Shape (n,).
+    rng
+        Draws which of the rows as long as the threshold are short.
+
+    Returns
+    -------
+    threshold : int
+        Length of the last short row in order of length.
+    halves : IntArray
+        Shape (n,): 0 for the n // 2 short rows, 1 for the others.
+    """
+    half = len(lengths) // 2
+    order = np.lexsort((rng.permutation(len(lengths)), lengths))
+    halves = np.full(len(lengths), LONG, dtype=np.int64)
+    halves[order[:half]] = SHORT
+    return int(lengths[order[half - 1]]), halves
+
+
+def divide(lengths: IntArray, threshold: int, side: int) -> IntArray:
+    """0 for rows below `threshold`, 1 for rows above it, `side` for rows of that length."""
+    return np.where(lengths == threshold, side, np.where(lengths < threshold, SHORT, LONG)).astype(
+        np.int64
+    )
+
+
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+def _mean(lengths: IntArray) -> float | None:
+    return float(lengths.mean()) if len(lengths) else None

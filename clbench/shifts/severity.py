@@ -1,0 +1,90 @@
+"""How far apart two tasks are: how well a linear classifier tells their rows apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from clbench.seeds import numpy_stream, stream_seed
+from clbench.shifts.base import ShiftContext
+from clbench.tasks.task import Rows, Task, stratified
+
+MOST_ROWS = 1000
+"""Training rows of each task that are looked at."""
+
+FOLDS = 5
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | None, ...]:
+    """Severity of each pair of neighbours in training order; see `told_apart`.
+
+    Two neighbours with the same rows have 0.5. None where a task has fewer than two rows.
+    """
+    rows = [_sample(task, context.seed) for task in tasks]
+    points = [context.embed(sample) for sample in rows]
+    found: list[float | None] = []
+    for i in range(len(tasks) - 1):
+        if rows[i].digest == rows[i + 1].digest:
+            found.append(0.5)
+            continue
+        seed = stream_seed("severity", tasks[i].name, tasks[i + 1].name, context.seed)
+        found.append(told_apart(points[i], points[i + 1], seed % 2**32))
+    return tuple(found)
+
+
+def told_apart(
+    first: npt.NDArray[np.float32], second: npt.NDArray[np.float32], seed: int
+) -> float | None:
+    """Cross-validated balanced accuracy of linear discriminant analysis between two sets.
+
+    The covariance is shrunk as Ledoit & Wolf (2004) do, so that there is nothing to tune
+    and fewer rows than dimensions suffice; both sets weigh the same.
+
+    Parameters
+    ----------
+    first, second
+        Embeddings, shapes (n, H) and (m, H).
+    seed
+        Decides the folds.
+
+    Returns
+    -------
+    float or None
+        0.5 = indistinguishable, 1.0 = always told apart; below 0.5 by chance only. None
+        where a set has fewer than two rows.
+    """
+    from sklearn.model_selection import StratifiedKFold
+
+    folds = min(FOLDS, len(first), len(second))
+    if folds < 2:
+        return None
+    points = np.concatenate([first, second]).astype(np.float64)
+    sets = np.repeat([0, 1], [len(first), len(second)])
+    right = np.zeros(len(sets), dtype=bool)
+    for fit, held in StratifiedKFold(folds, shuffle=True, random_state=seed).split(points, sets):
+        direction, border = _boundary(points[fit][sets[fit] == 0], points[fit][sets[fit] == 1])
+        right[held] = (points[held] @ direction > border) == (sets[held] == 1)
+    return float((right[sets == 0].mean() + right[sets == 1].mean()) / 2)
+
+
+def _boundary(first: FloatArray, second: FloatArray) -> tuple[FloatArray, float]:
+    """Direction and threshold: a point whose projection is greater belongs to `second`."""
+    from sklearn.covariance import ledoit_wolf
+
+    means = first.mean(axis=0), second.mean(axis=0)
+    within, _ = ledoit_wolf(
+        np.concatenate([first - means[0], second - means[1]]), assume_centered=True
+    )
+    # Keeps the matrix invertible where the sets have no spread in some direction.
+    floor = 1e-6 * float(np.concatenate([first, second]).var(axis=0).mean()) or 1.0
+    direction = np.linalg.solve(within + floor * np.eye(len(within)), means[1] - means[0])
+    return direction, float(direction @ (means[0] + means[1]) / 2)
+
+
+def _sample(task: Task, seed: int) -> Rows:
+    if len(task.train) <= MOST_ROWS:
+        return task.train
+    rng = numpy_stream("severity rows", task.name, seed)
+    return task.train.take(stratified(task.train.labels, MOST_ROWS, rng, task.regression))
