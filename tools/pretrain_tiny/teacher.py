@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,61 +44,70 @@ class Targets:
 class Teacher:
     """A pretrained encoder and its tokenizer, read from a folder or the hub."""
 
-    def __init__(self, name: str) -> None:
+    longest = 256
+
+    def __init__(self, name: str, threads: int = 1) -> None:
         from transformers import AutoModel, AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(name)
         self.model: Any = AutoModel.from_pretrained(name, dtype=torch.float32).eval()
+        self.threads = threads
         self.layers = int(self.model.config.num_hidden_layers)
 
-    @torch.no_grad()
-    def batches(
-        self, encoded: Encoded, order: npt.NDArray[np.int64], budget: int = 8192
-    ) -> Iterator[tuple[npt.NDArray[np.int64], list[Floats], Floats]]:
-        """Per batch: segment indices, word states of (middle, last) layer, sentence vectors."""
+    def states(
+        self, encoded: Encoded, rows: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], list[Floats], Floats]:
+        """Segment indices, word states of the (middle, last) layer, sentence vectors."""
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        lengths = encoded.lengths
-        start = 0
+        lengths = np.minimum(encoded.lengths[rows], self.longest - 2)
+        shape = (len(rows), int(lengths.max()) + 2)
+        ids, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        word = np.full(shape, -1, dtype=np.int64)
+        base = 0
+        for i, (row, n) in enumerate(zip(rows, lengths, strict=True)):
+            lo = encoded.token_start[row]
+            ids[i, 0], ids[i, 1 : n + 1], ids[i, n + 1] = cls, encoded.ids[lo : lo + n], sep
+            mask[i, : n + 2] = 1
+            word[i, 1 : n + 1] = base + np.cumsum(encoded.word[lo : lo + n] >= 0) - 1
+            base += int(encoded.word_start[row + 1] - encoded.word_start[row])
+        attention = torch.from_numpy(mask)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            out = self.model(
+                input_ids=torch.from_numpy(ids),
+                attention_mask=attention,
+                output_hidden_states=True,
+            )
+        hidden = [out.hidden_states[self.layers // 2].float(), out.last_hidden_state.float()]
+        real = torch.from_numpy(word >= 0)
+        index = torch.from_numpy(word)[real]
+        count = torch.zeros(base).index_add_(0, index, torch.ones(len(index)))
+        states = [
+            torch.zeros(base, h.shape[-1]).index_add_(0, index, h[real])
+            / count.clamp(min=1)[:, None]
+            for h in hidden
+        ]
+        weight = attention[..., None].float()
+        sentence = (hidden[-1] * weight).sum(1) / weight.sum(1)
+        sentence = torch.nn.functional.normalize(sentence, dim=-1)
+        return rows, [s.numpy() for s in states], sentence.numpy()
+
+    def batches(
+        self, encoded: Encoded, order: npt.NDArray[np.int64], budget: int = 2048
+    ) -> Iterator[tuple[npt.NDArray[np.int64], list[Floats], Floats]]:
+        """:meth:`states` of ``order``, cut to batches; one batch a thread, so none waits."""
+        lengths = np.minimum(encoded.lengths, self.longest - 2) + 2
+        parts, start = [], 0
         while start < len(order):
-            size = 1
-            while (
-                start + size < len(order)
-                and (size + 1) * (min(lengths[order[start + size]], 254) + 2) <= budget
-            ):
-                size += 1
-            rows = order[start : start + size]
-            start += size
-            width = int(min(lengths[rows].max(), 254)) + 2
-            ids = np.zeros((size, width), dtype=np.int64)
-            mask = np.zeros((size, width), dtype=np.int64)
-            word = np.full((size, width), -1, dtype=np.int64)
-            base = 0
-            for i, row in enumerate(rows):
-                lo, n = encoded.token_start[row], min(lengths[row], 254)
-                ids[i, 0], ids[i, 1 : n + 1], ids[i, n + 1] = cls, encoded.ids[lo : lo + n], sep
-                mask[i, : n + 2] = 1
-                word[i, 1 : n + 1] = base + np.cumsum(encoded.word[lo : lo + n] >= 0) - 1
-                base += encoded.word_start[row + 1] - encoded.word_start[row]
-            attention = torch.from_numpy(mask)
-            with torch.autocast("cpu", torch.bfloat16):
-                out = self.model(
-                    input_ids=torch.from_numpy(ids),
-                    attention_mask=attention,
-                    output_hidden_states=True,
-                )
-            hidden = [out.hidden_states[self.layers // 2].float(), out.last_hidden_state.float()]
-            real = torch.from_numpy(word >= 0)
-            index = torch.from_numpy(word)[real]
-            count = torch.zeros(int(base)).index_add_(0, index, torch.ones(len(index)))
-            states = [
-                torch.zeros(int(base), h.shape[-1]).index_add_(0, index, h[real])
-                / count.clamp(min=1)[:, None]
-                for h in hidden
-            ]
-            weight = attention[..., None].float()
-            sentence = (hidden[-1] * weight).sum(1) / weight.sum(1)
-            sentence = torch.nn.functional.normalize(sentence, dim=-1)
-            yield rows, [s.numpy() for s in states], sentence.numpy()
+            stop = start + 1
+            while stop < len(order) and (stop + 1 - start) * lengths[order[stop]] <= budget:
+                stop += 1
+            parts.append(order[start:stop])
+            start = stop
+        with ThreadPoolExecutor(
+            self.threads, initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            for block in range(0, len(parts), 64):
+                yield from pool.map(lambda p: self.states(encoded, p), parts[block : block + 64])
 
 
 def _components(states: Floats, width: int) -> tuple[Floats, Floats]:
@@ -145,7 +155,7 @@ def precompute(
                     words[lo : lo + n] = projected[base : base + n]
                 base += n
             counted += len(rows)
-            if step % 50 == 0:
+            if step % 200 == 0:
                 log.info("teacher: %d of %d segments", counted, len(segments))
         words.flush()
         sentences.flush()
