@@ -67,9 +67,7 @@ class Store:
             If another process has the lock, the folder cannot be made, or it holds files
             of something else under the names that a run would write.
         """
-        if self.out.exists() and not self.out.is_dir():
-            raise RunFolderError(f"{self.out} is a file, not a folder. Take another --out.")
-        self._refuse_foreign()
+        self.check()
         with _as_folder_error(self.out):
             self.cells.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -209,7 +207,17 @@ class Store:
         if not self.cells.is_dir():
             raise RunFolderError(f"{self.out} holds no run: it has no folder cells/.")
 
-    def _refuse_foreign(self) -> None:
+    def check(self) -> None:
+        """Check that a run may write there, without writing.
+
+        Raises
+        ------
+        RunFolderError
+            If the path is a file, or holds files of something else under the names that a
+            run would write.
+        """
+        if self.out.exists() and not self.out.is_dir():
+            raise RunFolderError(f"{self.out} is a file, not a folder. Take another --out.")
         content = _json(self.suite_path) if self.suite_path.exists() else None
         if isinstance(content, dict) and content.get("format") != FORMAT:
             raise RunFolderError(

@@ -1,0 +1,101 @@
+"""`clbench list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Row = tuple[str, str]
+
+
+KINDS = ("suites", "scenarios", "methods", "tasks", "models", "shifts")
+
+
+def listing(
+    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
+    suite: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Whose scenarios, or own tasks.  [default: quick]"),
+    ] = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Python file with methods, tasks; repeatable."),
+    ] = None,
+) -> int:
+    """List suites, scenarios, methods, tasks, models or shifts."""
+    from rich.table import Table
+
+    from clbench.cli.console import out
+    from clbench.cli.options import choice
+    from clbench.suite.plugins import load_plugins
+
+    makers = (_suites, lambda: _scenarios(suite), _methods, lambda: _tasks(suite), _models, _shifts)
+    make = dict(zip(KINDS, makers, strict=True))[choice("list:", kind, KINDS)]
+    load_plugins(plugin or ())
+    rows = make()
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, description in rows:
+        table.add_row(name, description)
+    out().print(table)
+    return 0
+
+
+def _suites() -> Iterable[Row]:
+    from clbench.suite.library import suites
+    from clbench.suite.read import read_suite
+
+    for name in suites():
+        file = read_suite(name).file
+        yield name, file.description or f"{len(file.scenario)} scenarios"
+
+
+def _scenarios(suite: str | None) -> Iterable[Row]:
+    from clbench.suite.read import read_suite
+
+    for scenario in read_suite(suite or "quick").file.scenario:
+        tasks = " → ".join(scenario.task_names)
+        note = f"  ({scenario.note})" if scenario.note else ""
+        yield scenario.name, f"{scenario.shift}: {tasks}{note}"
+
+
+def _methods() -> Iterable[Row]:
+    from clbench.methods.registry import METHODS
+    from clbench.suite.baselines import read_baseline
+    from clbench.suite.library import baselines
+
+    files = baselines()
+    for name in sorted({*files, *METHODS.names()}):
+        if name in files:
+            yield name, read_baseline(name).description
+        else:
+            yield name, f"{METHODS.where(name)}, with its default settings"
+
+
+def _tasks(suite: str | None) -> Iterable[Row]:
+    from clbench.suite.read import read_suite
+    from clbench.tasks.registry import TASKS
+
+    yield from ((name, TASKS.where(name).partition(":")[0]) for name in TASKS.names())
+    if suite is None:
+        return
+    read = read_suite(suite)
+    yield from ((name, f"a table of {read.path}") for name in sorted(read.file.task))
+
+
+def _models() -> Iterable[Row]:
+    from clbench.models.registry import MODELS
+
+    yield from ((name, MODELS.get(name).description) for name in MODELS.names())
+    yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or from a local folder"
+
+
+def _shifts() -> Iterable[Row]:
+    from clbench.shifts.registry import SHIFTS
+
+    for name in SHIFTS.names():
+        yield name, (SHIFTS.get(name).__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,191 @@
+"""Progress of a run: bars with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clbench.cli.console import duration, err, plural
+from clbench.results.cell import CellResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from clbench.evaluation.listener import Listener
+    from clbench.suite.plan import Cell
+
+HEARTBEAT = 60.0
+"""Seconds after which a plain log hears of a cell that is still running."""
+
+
+@contextmanager
+def listener(suite: str, out: Path) -> Iterator[Listener]:
+    """The listener that fits stderr."""
+    console = err()
+    if not console.is_terminal:
+        yield Lines(suite, out, console)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bars(suite, out, console, progress)
+
+
+class Lines:
+    """One line a cell, and one a minute while a cell is running.
+
+    Parameters
+    ----------
+    suite, out
+        Named in the first line.
+    console
+        Where lines go.
+    clock
+        Seconds that only go forward.
+    """
+
+    def __init__(
+        self, suite: str, out: Path, console: Console, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.suite = suite
+        self.out = out
+        self.console = console
+        self.clock = clock
+        self.pending = 0
+        self.done = 0
+        self.part = 0.0
+        self.began = self.cell_began = self.spoke = clock()
+
+    def started(self, total_cells: int, pending: int) -> None:
+        """Say how many cells there are and how many are left."""
+        self.pending = pending
+        self.began = self.clock()
+        cells = plural(total_cells, "cell")
+        if pending == total_cells:
+            self.say(f"{self.suite}: {cells} to run, results in {self.out}")
+        elif pending:
+            self.say(
+                f"{self.suite}: {cells}, {total_cells - pending} finished before, "
+                f"{pending} to run, results in {self.out}"
+            )
+        else:
+            self.say(f"{self.suite}: {cells}, all finished before in {self.out}; nothing to run")
+
+    def cell_started(self, cell: Cell) -> None:
+        """Remember when."""
+        self.part = 0.0
+        self.cell_began = self.spoke = self.clock()
+
+    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        """Take note of how far the cell is; speak once a minute."""
+        self.part = fraction(stage, stages, step, steps)
+        if self.clock() - self.spoke >= HEARTBEAT:
+            self.spoke = self.clock()
+            self.say(f"{self.count()} {cell.key}: {position(stage, stages, step, steps)}")
+
+    def cell_finished(self, result: CellResult) -> None:
+        """Say the cell's scores, or why it failed."""
+        self.done += 1
+        self.part = 0.0
+        took = duration(self.clock() - self.cell_began)
+        left = self.time_left()
+        end = f"; about {duration(left)} left" if left and self.done < self.pending else ""
+        self.say(f"[{self.done}/{self.pending}] {outcome(result)} ({took}{end})")
+
+    def note(self, text: str) -> None:
+        """Pass it on."""
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        """Print one line, not folded: a log is searched by lines."""
+        self.console.print(text, soft_wrap=True)
+
+    def count(self) -> str:
+        """Which of how many cells is running."""
+        return f"[{self.done + 1}/{self.pending}]"
+
+    def time_left(self) -> float | None:
+        """Seconds, taking the cells to come for as long as those done; None at the start."""
+        done = self.done + self.part
+        if done <= 0.0:
+            return None
+        return (self.clock() - self.began) / done * max(self.pending - done, 0.0)
+
+
+class Bars(Lines):
+    """Two bars: all cells with the time left, and the cell that is running."""
+
+    def __init__(
+        self,
+        suite: str,
+        out: Path,
+        console: Console,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(suite, out, console, clock)
+        self.bars = progress
+        self.all = progress.add_task(suite, total=1.0, note="")
+        self.one = progress.add_task("", total=1.0, note="", visible=False)
+
+    def cell_started(self, cell: Cell) -> None:
+        """Show the cell's bar, empty."""
+        super().cell_started(cell)
+        self.bars.update(
+            self.one, description=cell.key, completed=0.0, note="preparing", visible=True
+        )
+        self._overall()
+
+    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        """Move both bars."""
+        self.part = fraction(stage, stages, step, steps)
+        self.bars.update(self.one, completed=self.part, note=position(stage, stages, step, steps))
+        self._overall()
+
+    def cell_finished(self, result: CellResult) -> None:
+        """Print the cell's line above the bars."""
+        super().cell_finished(result)
+        self._overall()
+
+    def _overall(self) -> None:
+        left = self.time_left()
+        note = f"{self.done}/{self.pending} cells"
+        if left is not None and self.done < self.pending:
+            note += f", {duration(left)} left"
+        done = (self.done + self.part) / max(self.pending, 1)
+        self.bars.update(self.all, completed=done, note=note)
+
+
+def fraction(stage: int, stages: int, step: int, steps: int) -> float:
+    """Share of a cell that is done; stages count alike, `stage` from 0."""
+    within = step / steps if steps else 1.0
+    return min((stage + min(within, 1.0)) / max(stages, 1), 1.0)
+
+
+def position(stage: int, stages: int, step: int, steps: int) -> str:
+    """Where a cell is, for a reader."""
+    return f"task {min(stage + 1, stages)} of {stages}, step {step} of {steps}"
+
+
+def outcome(result: CellResult) -> str:
+    """A finished cell in one line."""
+    if result.status == "failed":
+        return f"{result.key}: failed: {result.reason}"
+    if result.reference_of is not None and result.R and result.R[-1]:
+        scores = {"score": result.R[-1][-1]}
+    else:
+        names = ("p_o", "p_s", "forgetting", "average", "bwt")
+        scores = {name: result.scores.get(name) for name in names}
+        if scores["p_o"] is not None:
+            del scores["average"], scores["bwt"]
+    shown = [f"{name} {value:.3f}" for name, value in scores.items() if value is not None]
+    return f"{result.key}: {'  '.join(shown)}"

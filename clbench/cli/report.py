@@ -1,0 +1,32 @@
+"""`clbench report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+) -> int:
+    """Show a run's table; write its scores.csv.
+
+    Works while the run is going on, too. Exit code 1 if the run has failed cells.
+    """
+    from clbench.cli.console import err
+    from clbench.cli.table import show_results
+    from clbench.errors import RunFolderError
+    from clbench.results.store import Store
+    from clbench.results.table import scores_frame, to_csv
+
+    store = Store(run)
+    store.require()
+    found = store.read()
+    for line in found.broken:
+        err().print(line, markup=False, highlight=False)
+    if not found.cells:
+        raise RunFolderError(f"{run} holds no finished cell yet.")
+    store.write_scores(to_csv(scores_frame(found.cells)))
+    return show_results(run, found.cells)

@@ -1,0 +1,110 @@
+"""`clbench run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clbench.cli.options import PRECISIONS, choice, seeds, words
+
+
+def run(
+    suite: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SUITE]", help="A packaged suite (clbench list suites) or a suite file."
+        ),
+    ] = "quick",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the run.  [default: results/SUITE]"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|DIR", help="Built-in model, folder of a model, or name on the hub."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder that holds glue/ as the hub has it; else the hub."
+        ),
+    ] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Baselines, joined by commas.")
+    ] = None,
+    scenarios: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="Shell pattern of scenario names, such as 'sst2*'; repeatable."
+        ),
+    ] = None,
+    seed_list: Annotated[
+        str | None, typer.Option("--seeds", metavar="SEEDS", help="Seeds as 0,1,2 or 0-4.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="ROWS", help="At most so many rows of each split.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Passes over each task's rows.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")
+    ] = "auto",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(PRECISIONS), help="auto is bf16 where the hardware does it fast."
+        ),
+    ] = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Python file with methods, tasks; repeatable."),
+    ] = None,
+    references: Annotated[
+        bool, typer.Option("--references", help="Also each last task alone, for intransigence.")
+    ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Run again what was run with other settings; keep the old."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cells and an estimate; write nothing.")
+    ] = False,
+) -> int:
+    """Run a suite, or go on with it: finished cells are not run again.
+
+    Exit code 0 if all cells are well, 1 if some failed, 2 if something in the command or its
+    input is wrong.
+    """
+    from clbench import api
+
+    plan = api.make(
+        suite,
+        out=out,
+        model=model,
+        data=data,
+        methods=words(methods),
+        scenarios=words(scenarios),
+        seeds=seeds(seed_list),
+        limit=limit,
+        epochs=epochs,
+        device=device,
+        precision=precision and choice("--precision", precision, PRECISIONS),
+        plugins=tuple(plugin or ()),
+        references=references,
+    )
+    if dry_run:
+        from clbench.cli.dry import show_plan
+
+        show_plan(plan, replace=replace)
+        return 0
+    from clbench.cli.progress import listener
+    from clbench.cli.table import show_results
+
+    with listener(plan.suite.name, plan.out) as told:
+        done = api.execute(plan, replace=replace, listener=told)
+    return show_results(done.path, done.cells)
