@@ -1,0 +1,1 @@
+"""Methods: ways to fine-tune through a scenario, one file each."""

@@ -1,0 +1,39 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from clbench.methods.base import Method
+from clbench.registry import Registry
+
+M = TypeVar("M", bound=type[Method])
+
+
+def _fault(name: str, entry: object) -> str | None:
+    if isinstance(entry, type) and issubclass(entry, Method):
+        return None
+    return "is no subclass of clbench.Method. Derive the class from it."
+
+
+METHODS: Registry[type[Method]] = Registry("method", check=_fault, group="clbench.methods")
+METHODS.add("vanilla", "clbench.methods.vanilla:Vanilla")
+METHODS.add("frozen", "clbench.methods.frozen:Frozen")
+
+
+def method(name: str) -> Callable[[M], M]:
+    """Class decorator: register a method under `name`.
+
+    Raises
+    ------
+    PluginError
+        If the name is taken by another class or the class is no `Method`.
+    """
+
+    def decorate(cls: M) -> M:
+        METHODS.add(name, cls)
+        cls.name = name
+        return cls
+
+    return decorate

@@ -1,0 +1,238 @@
+"""The loop: one for every method, which it knows by its hooks only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from clbench.errors import NonFiniteLossError, PluginError
+from clbench.methods.base import Method
+from clbench.seeds import stream_seed
+from clbench.training.batches import TaskData, plan
+from clbench.training.stage import Stage
+
+Probe = Callable[[], Mapping[str, float]]
+Progress = Callable[[int, int], None]
+
+LOOK_EVERY = 20
+"""Steps between looks at the loss on accelerators, where each look waits for the device."""
+
+
+@dataclass
+class Trace:
+    """What training on one task took and how it went.
+
+    Attributes
+    ----------
+    rows, steps, examples, tokens
+        Rows trained on (those of an earlier task included), optimizer steps, rows and real
+        tokens that went through the model.
+    train_seconds, probe_seconds
+        Wall time of training, and of scoring along the way.
+    curves
+        ``step``, ``loss`` (mean since the last point), ``lr`` (of the first group) as lists;
+        ``scores``: a list of ``[step, score]`` a task; whatever the method recorded.
+    """
+
+    rows: int
+    epoch_steps: int = 1
+    steps: int = 0
+    examples: int = 0
+    tokens: int = 0
+    train_seconds: float = 0.0
+    probe_seconds: float = 0.0
+    curves: dict[str, Any] = field(default_factory=dict)
+
+
+class _Meter:
+    """Mean loss between looks, and a stop when it is no longer a number."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._sum = torch.zeros((), device=stage.device)
+        self._count = 0
+        self._every = 1 if stage.device.type == "cpu" else LOOK_EVERY
+
+    def add(self, loss: Tensor) -> None:
+        self._sum += loss.detach()
+        self._count += 1
+        if self._count % self._every == 0:
+            self.look()
+
+    def look(self) -> float:
+        total = float(self._sum)
+        if total - total != 0.0:
+            stage = self._stage
+            raise NonFiniteLossError(
+                f"stage {stage.index} ({stage.name}): the loss was no longer a finite number at "
+                f"step {stage.done_before + stage.step + 1} of {stage.total_steps}. Lower the "
+                "learning rate, set clip_norm, or use --precision float32."
+            )
+        return total / max(1, self._count)
+
+    def reset(self) -> float:
+        mean = self.look()
+        self._sum.zero_()
+        self._count = 0
+        return mean
+
+
+def train_stage(
+    stage: Stage,
+    method: Method,
+    *,
+    probe: Probe | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """Train on one task with the hooks of `method`, up to but without `after_stage`.
+
+    Parameters
+    ----------
+    stage
+        Model, rows and settings; its counters are set here.
+    method
+        Already set up for the cell.
+    probe
+        Scores all seen tasks; called at the protocol's curve points and once before.
+    progress
+        Told (steps done, steps in all).
+
+    Raises
+    ------
+    NonFiniteLossError
+        If the loss becomes infinite or not a number.
+    PluginError
+        If a hook returns something unusable.
+    """
+    devices = [stage.device] if stage.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        seed = stream_seed(*stage.stream("dropout"))
+        torch.manual_seed(seed)
+        if stage.masks is not None:
+            stage.masks.seed(seed)
+        return _train(stage, method, probe, progress)
+
+
+def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress | None) -> Trace:
+    method.before_stage(stage)
+    portions = list(method.training_data(stage))
+    _check_portions(portions)
+    stage.heads = frozenset(portion.head for portion in portions)
+    rows = sum(len(portion.rows) for portion in portions)
+    own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
+    phases = list(method.phases(stage))
+    lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
+    stage.total_steps = sum(lengths)
+    trace = Trace(rows, stage.epoch_steps)
+    curve = _Curve(stage, trace, probe)
+    curve.start()
+    batches = plan(portions, stage.protocol.batch_size, stage.total_steps, stage.stream("order"))
+    for stage.phase, stage.steps in enumerate(lengths):
+        stage.step = 0
+        method.before_phase(stage)
+        optimizer = method.optimizer(stage, method.parameter_groups(stage))
+        schedule = method.schedule(stage, optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if not parameters:
+            raise PluginError("parameter_groups gave no weights to train.")
+        _training_mode(stage)
+        while stage.step < stage.steps:
+            portion, positions = next(batches)
+            batch = portion.batch(positions, stage.device)
+            started = time.perf_counter()
+            _step(stage, method, batch, optimizer, schedule, parameters, curve)
+            trace.train_seconds += time.perf_counter() - started
+            stage.step += 1
+            trace.steps += 1
+            trace.examples += len(batch)
+            trace.tokens += batch.tokens
+            curve.after_step(optimizer)
+            if progress is not None:
+                progress(trace.steps, stage.total_steps)
+        stage.done_before += stage.steps
+    trace.curves.update({name: points for name, points in stage.log.items()})
+    return trace
+
+
+def _step(
+    stage: Stage,
+    method: Method,
+    batch: Any,
+    optimizer: Optimizer,
+    schedule: LRScheduler | None,
+    parameters: list[nn.Parameter],
+    curve: _Curve,
+) -> None:
+    method.before_step(stage)
+    loss = method.loss(stage, batch)
+    curve.meter.add(loss)
+    penalty = method.penalty(stage)
+    total = loss if penalty is None else loss + penalty
+    total.backward()  # type: ignore[no-untyped-call]
+    method.edit_gradients(stage)
+    if stage.protocol.clip_norm is not None:
+        nn.utils.clip_grad_norm_(parameters, stage.protocol.clip_norm)
+    optimizer.step()
+    if schedule is not None:
+        schedule.step()
+    optimizer.zero_grad(set_to_none=True)
+    method.after_step(stage)
+
+
+class _Curve:
+    """Points of the curves of a stage: loss, rate and the scores on all seen tasks."""
+
+    def __init__(self, stage: Stage, trace: Trace, probe: Probe | None) -> None:
+        self.meter = _Meter(stage)
+        self._stage = stage
+        self._trace = trace
+        self._probe = probe
+        points, steps = stage.protocol.curve_points, stage.total_steps
+        self._at = {-(-steps * i // points) for i in range(1, points + 1)} if points else set()
+        self._last = steps
+        trace.curves.update({"step": [], "loss": [], "lr": [], "scores": {}})
+
+    def start(self) -> None:
+        if self._at:
+            self._score(0)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        step = self._trace.steps
+        if step not in self._at and step != self._last:
+            return
+        if self._stage.device.type == "cuda":
+            torch.cuda.synchronize(self._stage.device)
+        curves = self._trace.curves
+        curves["step"].append(step)
+        curves["loss"].append(self.meter.reset())
+        curves["lr"].append(float(optimizer.param_groups[0]["lr"]))
+        if step in self._at:
+            self._score(step)
+            _training_mode(self._stage)
+
+    def _score(self, step: int) -> None:
+        if self._probe is None:
+            return
+        started = time.perf_counter()
+        for task, score in self._probe().items():
+            self._trace.curves["scores"].setdefault(task, []).append([step, score])
+        self._trace.probe_seconds += time.perf_counter() - started
+
+
+def _training_mode(stage: Stage) -> None:
+    """Dropout on, except in a backbone that nothing trains: there it is only noise."""
+    stage.model.train()
+    if not any(p.requires_grad for p in stage.model.backbone.parameters()):
+        stage.model.backbone.eval()
+
+
+def _check_portions(portions: list[TaskData]) -> None:
+    if not portions or not all(isinstance(portion, TaskData) for portion in portions):
+        raise PluginError("training_data must return a list with at least one TaskData.")
