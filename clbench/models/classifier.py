@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clbench.errors import ModelError, did_you_mean
-from clbench.models.families import Family, family_of
+from clbench.models.families import Family, family_of, reads_segments
 from clbench.models.groups import LayerGroup, layer_groups_of
 from clbench.models.pooling import POOLS, Pooling
 
@@ -63,7 +63,8 @@ class Classifier(nn.Module):
         self._pool = POOLS[self.family.pooling if pooling == "auto" else pooling]
         self.register_buffer("vocabulary", vocabulary, persistent=False)
         self.register_buffer("positions", self._position_numbers(), persistent=False)
-        self._segments = _takes_segments(backbone)
+        accepted = inspect.signature(backbone.forward).parameters
+        self._segments = "token_type_ids" in accepted and reads_segments(backbone.config)
         self._options = dict(self.family.options)
 
     def features(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
@@ -152,7 +153,9 @@ class Classifier(nn.Module):
         """Normal weights of the backbone's own spread and no bias, as transformers does."""
         generator = torch.Generator().manual_seed(seed)
         spread = float(getattr(self.config, "initializer_range", None) or 0.02)
-        layer = nn.utils.skip_init(nn.Linear, int(self.config.hidden_size), width)
+        with torch.device("meta"):  # draws nothing from torch's own stream
+            layer = nn.Linear(int(self.config.hidden_size), width)
+        layer.to_empty(device="cpu")
         with torch.no_grad():
             layer.weight.normal_(0.0, spread, generator=generator)
             layer.bias.zero_()
@@ -175,9 +178,3 @@ def head_key(name: str) -> str:
     """Key of a head in `Classifier.heads`; names that a module cannot have are altered."""
     key = name.replace(".", "\N{ONE DOT LEADER}")
     return f"{key} " if hasattr(nn.ModuleDict, key) or key in ("", "training") else key
-
-
-def _takes_segments(backbone: PreTrainedModel) -> bool:
-    """Whether ``token_type_ids`` mean segments; GPT-2 would look them up as words."""
-    accepted = "token_type_ids" in inspect.signature(backbone.forward).parameters
-    return accepted and (getattr(backbone.config, "type_vocab_size", None) or 0) > 1

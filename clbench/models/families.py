@@ -159,6 +159,11 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
     )
 
 
+def reads_segments(config: PreTrainedConfig) -> bool:
+    """Whether ``token_type_ids`` tell segments apart; GPT-2 would look them up as words."""
+    return int(getattr(config, "type_vocab_size", None) or 0) > 1
+
+
 def usable_length(config: PreTrainedConfig) -> int | None:
     """The most tokens of a row that a model can take, special ones included; None if any.
 

@@ -1,11 +1,9 @@
-"""Tokenizers, backbones and whole classifiers from a name."""
+"""Backbones and whole classifiers from a name."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,71 +12,15 @@ import torch
 
 from clbench.errors import ModelError
 from clbench.models.classifier import Classifier
+from clbench.models.config import load_config as load_config
+from clbench.models.config import one_line, quiet, read_config
 from clbench.models.locate import local_folder
 from clbench.models.pooling import Pooling
-from clbench.models.safety import check_folder
+from clbench.models.tokenizer import load_tokenizer as load_tokenizer
 from clbench.models.trim import trim_embeddings
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-
-def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, padding on the right.
-
-    A tokenizer without a padding token (GPT-2) pads with its end-of-text token; the
-    attention mask hides it.
-
-    Parameters
-    ----------
-    name
-        A built-in model, a local folder or a hub model.
-    revision
-        Of a hub model.
-
-    Raises
-    ------
-    ModelError
-        If the model cannot be found, has no tokenizer, or needs a package or code that is
-        not there.
-    """
-    from transformers import AutoTokenizer
-
-    folder = local_folder(name, revision)
-    check_folder(folder, name, weights=False)
-    with _quiet(), _one_line(name, "its tokenizer cannot be loaded", _tokenizer_hint):
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), trust_remote_code=False, local_files_only=True
-        )
-    tokenizer.padding_side = "right"
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token is None:
-            raise ModelError(
-                f"model {name!r}: its tokenizer has neither a padding nor an end token. Set "
-                f"pad_token in {folder / 'tokenizer_config.json'}."
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
-
-
-def load_config(
-    name: str, revision: str | None = None, *, weights: bool = False
-) -> PreTrainedConfig:
-    """The configuration of a model, its folder checked.
-
-    Parameters
-    ----------
-    name, revision
-        As in `load_tokenizer`.
-    weights
-        Whether the folder must hold weights that can be read.
-
-    Raises
-    ------
-    ModelError
-        If the model cannot be found or used.
-    """
-    return _read_config(local_folder(name, revision), name, weights)
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 def load_backbone(
@@ -89,7 +31,7 @@ def load_backbone(
     Parameters
     ----------
     name, revision
-        As in `load_tokenizer`.
+        A built-in model, a local folder or a hub model; revision of a hub model.
     random_seed
         Draw fresh weights from this seed, as the architecture does, and read none.
 
@@ -100,12 +42,12 @@ def load_backbone(
         safetensors, do not fit, or lack a part of the backbone.
     """
     folder = local_folder(name, revision)
-    config = _read_config(folder, name, weights=random_seed is None)
+    config = read_config(folder, name, weights=random_seed is None)
     if random_seed is not None:
-        with _one_line(name, "cannot be built from its config.json"):
+        with one_line(name, "cannot be built from its config.json"):
             return random_backbone(config, random_seed)
     kind = _backbone_class(config, name)
-    with _quiet(), _one_line(name, f"its weights in {folder} cannot be loaded"):
+    with quiet(), one_line(name, f"its weights in {folder} cannot be loaded"):
         model, report = kind.from_pretrained(
             str(folder),
             config=config,
@@ -156,7 +98,7 @@ def build_classifier(
     Parameters
     ----------
     name, revision
-        As in `load_tokenizer`.
+        A built-in model, a local folder or a hub model; revision of a hub model.
     heads
         Width of each head by its name: the number of classes, 1 for regression.
     head_seed
@@ -186,22 +128,6 @@ def build_classifier(
     )
 
 
-def _read_config(folder: Path, name: str, weights: bool) -> PreTrainedConfig:
-    from transformers import CONFIG_MAPPING, AutoConfig, __version__
-
-    kind = check_folder(folder, name, weights=weights)["model_type"]
-    if kind not in CONFIG_MAPPING:
-        raise ModelError(
-            f"model {name!r}: transformers {__version__} has no architecture {kind!r} "
-            f"(key model_type in {folder / 'config.json'})."
-        )
-    with _quiet(), _one_line(name, f"{folder / 'config.json'} is wrong"):
-        config: PreTrainedConfig = AutoConfig.from_pretrained(
-            str(folder), trust_remote_code=False, local_files_only=True
-        )
-    return config
-
-
 def _backbone_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     from transformers import MODEL_MAPPING
 
@@ -216,45 +142,5 @@ def _backbone_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel
 
 
 def _without_pooler(kind: type[PreTrainedModel]) -> dict[str, Any]:
-    import inspect
-
     accepted = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
     return {"add_pooling_layer": False} if accepted else {}
-
-
-def _tokenizer_hint(text: str) -> str:
-    for package in ("sentencepiece", "tiktoken", "protobuf"):
-        if package in text.lower():
-            return f"It needs the package {package}: pip install sentencepiece protobuf tiktoken."
-    return ""
-
-
-@contextmanager
-def _one_line(name: str, what: str, hint: Callable[[str], str] = lambda text: "") -> Iterator[None]:
-    """Whatever a checkpoint makes transformers raise, as one line."""
-    try:
-        yield
-    except ModelError:
-        raise
-    except Exception as fault:
-        text = " ".join(str(fault).split()) or type(fault).__name__
-        short = text if len(text) <= 300 else f"{text[:299]}…"
-        advice = hint(text)
-        raise ModelError(f"model {name!r}: {what}: {advice or short}") from fault
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep progress bars and reports of unused heads off the terminal while loading."""
-    from transformers.utils import logging as noise
-
-    logger = logging.getLogger("transformers")
-    level, bars = logger.level, noise.is_progress_bar_enabled()
-    logger.setLevel(logging.ERROR)
-    noise.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        if bars:
-            noise.enable_progress_bar()

@@ -156,6 +156,6 @@ def _digest(path: Path) -> str:
         if len(text) == 32:
             return text
     with real.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     atomic_write(known, digest)
     return digest

@@ -7,6 +7,7 @@ whoever made them. Nothing here imports torch.
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from clbench.errors import ModelError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 UNSAFE = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 
 
@@ -55,7 +57,7 @@ def check_folder(folder: Path, name: str, *, weights: bool = True) -> dict[str, 
     ------
     ModelError
         If ``config.json`` is missing or broken or has no ``model_type``, if the model
-        needs code of its own, or if there are no weights as safetensors.
+        needs code of its own, is quantised, or if there are no weights as safetensors.
     """
     if not (folder / "config.json").is_file():
         if (folder / "adapter_config.json").is_file():
@@ -68,8 +70,19 @@ def check_folder(folder: Path, name: str, *, weights: bool = True) -> dict[str, 
     if not isinstance(config.get("model_type"), str):
         raise ModelError(f"model {name!r}: {folder / 'config.json'} has no key model_type.")
     _refuse_remote_code(config, name)
+    if config.get("quantization_config"):
+        raise ModelError(
+            f"model {name!r}: its weights are quantised (quantization_config in config.json) "
+            "and cannot be trained. Use the full-precision model."
+        )
     if weights:
         check_weights(folder, name)
+        # Would make transformers read another file than the one that was checked.
+        if config.get("transformers_weights", WEIGHTS) not in (WEIGHTS, INDEX):
+            raise ModelError(
+                f"model {name!r}: config.json names the weights "
+                f"{config['transformers_weights']!r}; only {WEIGHTS} is read."
+            )
     return config
 
 
@@ -105,6 +118,41 @@ def check_weights(folder: Path, name: str) -> None:
             "where you trust it."
         )
     raise ModelError(f"model {name!r}: there are no weights ({WEIGHTS}) in {folder}.")
+
+
+def check_tokenizer(folder: Path, name: str) -> None:
+    """Refuse a folder whose tokenizer is missing, which transformers would make up.
+
+    Raises
+    ------
+    ModelError
+        If there are no tokenizer files, or only such as need packages that are missing.
+    """
+    if any((folder / file).is_file() for file in TOKENIZERS):
+        return
+    pieces = sorted(path.name for path in folder.glob("*.model"))
+    if not pieces:
+        raise ModelError(
+            f"model {name!r}: there is no tokenizer (tokenizer.json, vocab.txt or the like) "
+            f"in {folder}. Save it there with tokenizer.save_pretrained."
+        )
+    missing = [
+        package
+        for package, module in (("sentencepiece", "sentencepiece"), ("protobuf", "google.protobuf"))
+        if not _installed(module)
+    ]
+    if missing:
+        raise ModelError(
+            f"model {name!r}: its tokenizer is a SentencePiece file ({pieces[0]}) and needs "
+            f"{' and '.join(missing)}. Run: pip install {' '.join(missing)}"
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it is missing
+        return False
 
 
 def _refuse_remote_code(config: dict[str, Any], name: str) -> None:
