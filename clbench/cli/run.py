@@ -14,7 +14,7 @@ def run(
     suite: Annotated[
         str,
         typer.Argument(
-            metavar="[SUITE]", help="A packaged suite (clbench list suites) or a suite file."
+            metavar="SUITE", help="A packaged suite (clbench list suites) or a suite file."
         ),
     ] = "quick",
     out: Annotated[

@@ -1,0 +1,109 @@
+"""Cells made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from clbench.results.cell import CellResult
+from clbench.training.protocol import Protocol
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str = "sst2-mrpc"
+    shift: str = "dataset"
+    settings: dict[str, Any] = field(default_factory=lambda: {"tasks": ["glue/sst2", "glue/mrpc"]})
+    note: str = ""
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        return tuple(self.settings["tasks"])
+
+
+@dataclass(frozen=True)
+class Baseline:
+    name: str = "vanilla"
+    settings: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A cell of a plan, as far as results and the command line look at it."""
+
+    key: str = "sst2-mrpc--vanilla--seed0"
+    fingerprint: str = "f0"
+    scenario: Scenario = Scenario()
+    baseline: Baseline = Baseline()
+    protocol: Protocol = field(default_factory=Protocol)
+    seed: int = 0
+    reference_of: int | None = None
+
+
+def pair(
+    method: str = "vanilla",
+    seed: int = 0,
+    R: list[list[float | None]] | None = None,
+    **changes: Any,
+) -> CellResult:
+    """A finished pair: R = [[0.9, 0.5], [0.8, 0.7]] unless given."""
+    R = R or [[0.9, 0.5], [0.8, 0.7]]
+    before, p_o, p_s = R[0][0], R[1][0], R[1][1]
+    assert before is not None
+    assert p_o is not None
+    assert p_s is not None
+    values: dict[str, Any] = {
+        "key": f"sst2-mrpc--{method}--seed{seed}",
+        "fingerprint": "f0",
+        "scenario": "sst2-mrpc",
+        "shift": "dataset",
+        "baseline": method,
+        "method": method,
+        "model": "tiny",
+        "seed": seed,
+        "status": "ok",
+        "tasks": ["glue/sst2", "glue/mrpc"],
+        "R": R,
+        "scores": {
+            "p_o": p_o,
+            "p_s": p_s,
+            "p": p_o + p_s,
+            "p_o_before": before,
+            "forgetting": before - p_o,
+            "bwt": p_o - before,
+            "average": (p_o + p_s) / 2,
+        },
+        "settings": {
+            "protocol": Protocol().model_dump(mode="json"),
+            "scenario": {"shift": "dataset", "tasks": ["glue/sst2", "glue/mrpc"]},
+            "method": {},
+            "sources": {},
+        },
+        "train_seconds": 2.0,
+        "peak_memory_mb": 100.0,
+    }
+    return CellResult.model_validate({**values, **changes})
+
+
+def failed(
+    method: str = "vanilla", seed: int = 0, reason: str = "loss is nan", **changes: Any
+) -> CellResult:
+    """A cell that failed."""
+    base = pair(method, seed).model_dump()
+    wrong = {"status": "failed", "reason": reason, "R": [], "scores": {}}
+    return CellResult.model_validate({**base, **wrong, **changes})
+
+
+def reference(task: int, score: float, seed: int = 0) -> CellResult:
+    """A task trained alone."""
+    return CellResult.model_validate(
+        {
+            **pair("vanilla", seed).model_dump(),
+            "key": f"sst2-mrpc--reference{task}--seed{seed}",
+            "reference_of": task,
+            "tasks": ["glue/mrpc"],
+            "R": [[score]],
+            "scores": {},
+        }
+    )

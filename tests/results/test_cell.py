@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from handmade import pair
+from pydantic import ValidationError
+
+from clbench.results.cell import CellResult, StageRecord, plain
+
+
+def test_what_is_written_reads_back_equal() -> None:
+    cell = pair(notes=["short"], scenario_report={"sizes": [3, 4]})
+    assert CellResult.model_validate(json.loads(cell.to_json())) == cell
+
+
+def test_json_holds_no_nan_wherever_it_was_put() -> None:
+    stage = StageRecord(
+        task="a",
+        rows=4,
+        steps=2,
+        epochs=1.0,
+        examples=4,
+        tokens=40,
+        train_seconds=0.5,
+        curves={"loss": [1.0, math.nan], "scores": {"a": [[1, math.inf]]}},
+    )
+    cell = pair(
+        stages=[stage],
+        scores={"p_o": math.nan, "p_s": 0.5},
+        R=[[0.9, math.nan], [0.8, 0.7]],
+        scenario_report={"severity": -math.inf},
+        peak_memory_mb=math.inf,
+    )
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    read = json.loads(cell.to_json(), parse_constant=refuse)
+    assert read["stages"][0]["curves"] == {"loss": [1.0, None], "scores": {"a": [[1, None]]}}
+    assert read["scores"] == {"p_o": None, "p_s": 0.5}
+    assert read["R"] == [[0.9, None], [0.8, 0.7]]
+    assert read["scenario_report"] == {"severity": None}
+    assert read["peak_memory_mb"] is None
+
+
+def test_numpy_values_become_plain_ones() -> None:
+    made = plain({"a": np.float32(0.5), "b": np.arange(3), "c": (np.int64(1), True), 4: None})
+    assert made == {"a": 0.5, "b": [0, 1, 2], "c": [1, True], "4": None}
+    assert type(made["a"]) is float
+    assert made["c"][1] is True
+
+
+def test_a_time_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValidationError, match="train_seconds"):
+        pair(train_seconds=math.nan)
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(ValidationError, match="p_0"):
+        pair(p_0=1)

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from handmade import Asked, Baseline, failed, pair
+
+from clbench.errors import RunFolderError
+from clbench.results.store import Store
+from clbench.training.protocol import Protocol
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "run").lock() as made:
+        yield made
+
+
+def other_process(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_cells_come_back_in_the_order_of_the_suite(store: Store) -> None:
+    store.write_suite(
+        {"name": "s", "methods": ["vanilla", "ewc"], "scenario": [{"name": "sst2-mrpc"}]}
+    )
+    for cell in (pair("ewc", 0), pair("zeta", 0), pair("vanilla", 10), pair("vanilla", 2)):
+        store.write_cell(cell)
+    keys = [(cell.baseline, cell.seed) for cell in store.read().cells]
+    assert keys == [("vanilla", 2), ("vanilla", 10), ("ewc", 0), ("zeta", 0)]
+
+
+def test_reading_makes_nothing(tmp_path: Path) -> None:
+    assert Store(tmp_path / "none").read().cells == []
+    assert Store(tmp_path / "none").finished([Asked()]) == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "empty"),
+        (pair().to_json().encode()[:200], "broken off or no JSON"),
+        (b"\xff\xfe\x00", "broken off or no JSON"),
+        (b'{"a": 1}', "not written by clbench"),
+        (b"[" * 100_000, "broken off or no JSON"),
+        (b'{"schema_version": 1, "key": 3}', "key: input should be a valid string, got 3"),
+        (pair("ewc").to_json().encode(), "holds the cell 'sst2-mrpc--ewc--seed0'"),
+    ],
+)
+def test_a_broken_file_is_named_kept_aside_and_run_again(
+    store: Store, content: bytes, fault: str
+) -> None:
+    store.write_cell(pair("vanilla", 1))
+    broken = store.cells / "sst2-mrpc--vanilla--seed0.json"
+    broken.write_bytes(content)
+    looked = store.read()
+    assert len(looked.cells) == 1
+    assert looked.broken == [f"{broken} is no finished cell ({fault}). It will be run again."]
+    assert broken.exists()
+    moved = store.read(set_aside=True)
+    assert moved.broken == [
+        f"{broken} is no finished cell ({fault}); kept as cells/broken/{broken.name}. "
+        "It will be run again."
+    ]
+    assert not broken.exists()
+    assert (store.cells / "broken" / broken.name).read_bytes() == content
+    assert store.read().broken == []
+    assert store.finished([Asked()]) == set()
+
+
+def test_a_second_broken_file_of_one_name_does_not_replace_the_first(store: Store) -> None:
+    path = store.cells / "x.json"
+    for content in ("one", "two"):
+        path.write_text(content)
+        store.read(set_aside=True)
+    kept = sorted((store.cells / "broken").iterdir())
+    assert [(file.name, file.read_text()) for file in kept] == [
+        ("x.2.json", "two"),
+        ("x.json", "one"),
+    ]
+
+
+def test_a_newer_file_is_not_run_over(store: Store) -> None:
+    newer = {**json.loads(pair().to_json()), "schema_version": 2, "extra": 1}
+    path = store.cells / "sst2-mrpc--vanilla--seed0.json"
+    path.write_text(json.dumps(newer))
+    with pytest.raises(RunFolderError, match=r"newer clbench \(schema 2; this one reads 1\)"):
+        store.read(set_aside=True)
+    assert path.exists()
+
+
+def test_failed_cells_are_not_finished(store: Store) -> None:
+    store.write_cell(failed())
+    assert store.finished([Asked()]) == set()
+    store.write_cell(pair())
+    assert store.finished([Asked()]) == {"sst2-mrpc--vanilla--seed0"}
+
+
+def test_another_setting_is_named(store: Store) -> None:
+    store.write_cell(pair())
+    asked = Asked(fingerprint="f1", protocol=Protocol(epochs=1))
+    with pytest.raises(RunFolderError) as caught:
+        store.finished([asked])
+    assert str(caught.value) == (
+        f"{store.cells / 'sst2-mrpc--vanilla--seed0.json'} was run with epochs = 3, now 1. "
+        "Take another --out, or --replace to run again and keep the old files in "
+        "cells/replaced/."
+    )
+
+
+def test_a_setting_of_the_method_is_named_and_defaults_are_not(store: Store) -> None:
+    settings = {**pair("ewc").settings, "method": {"importance": 675.0, "gamma": 1.0}}
+    store.write_cell(pair("ewc", settings=settings))
+    key = "sst2-mrpc--ewc--seed0"
+    with pytest.raises(RunFolderError, match=r"was run with importance = 675\.0, now 1000\.0"):
+        store.finished([Asked(key, "f1", baseline=Baseline("ewc", {"importance": 1000.0}))])
+    with pytest.raises(RunFolderError, match="another source of the method"):
+        store.finished([Asked(key, "f1", baseline=Baseline("ewc", {"importance": 675.0}))])
+
+
+def test_a_folder_holds_one_protocol(store: Store) -> None:
+    store.write_cell(pair("vanilla"))
+    store.write_cell(pair("vanilla", 1))
+    asked = Asked("sst2-mrpc--ewc--seed0", "f9", protocol=Protocol(limit=100))
+    with pytest.raises(RunFolderError, match=r"limit = None, now 100 \(1 more cell likewise\)"):
+        store.finished([asked])
+    assert store.finished([Asked("sst2-mrpc--ewc--seed0", "f9")]) == set()
+
+
+def test_replacing_keeps_the_old_files(store: Store) -> None:
+    store.write_cell(pair("vanilla"))
+    store.write_cell(pair("ewc"))
+    asked = [Asked(fingerprint="f1", protocol=Protocol(epochs=1))]
+    assert store.replace(asked) == ["sst2-mrpc--ewc--seed0", "sst2-mrpc--vanilla--seed0"]
+    assert store.read().cells == []
+    assert store.finished(asked) == set()
+    assert len(list((store.cells / "replaced").iterdir())) == 2
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from clbench.results.store import Store\n"
+        "with Store(Path(sys.argv[1])).lock(): print('held', flush=True); time.sleep(60)"
+    )
+    process = other_process(code, str(tmp_path))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        text = rf"in use by another clbench process \(pid {process.pid} on .* since "
+        with pytest.raises(RunFolderError, match=text), Store(tmp_path).lock():
+            pass
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with Store(tmp_path).lock():
+        pass
+
+
+def test_the_lock_is_given_back_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="inside"), Store(tmp_path).lock():
+        raise ValueError("inside")
+    with Store(tmp_path).lock():
+        pass
+
+
+def test_killed_at_any_moment_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from handmade import pair\n"
+        "from clbench.results.store import Store\n"
+        "big = ['x' * 100] * 20000\n"
+        "with Store(Path(sys.argv[1])).lock() as store:\n"
+        "    store.write_cell(pair(notes=['0'] + big)); print('begun', flush=True)\n"
+        "    for n in range(1, 100000): store.write_cell(pair(notes=[str(n)] + big))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    parts = 0
+    for attempt in range(25):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.01 + 0.007 * attempt)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        found = Store(tmp_path).read()
+        assert found.broken == []
+        assert len(found.cells) == 1
+        assert len(found.cells[0].notes) == 20001
+        parts += len(list((tmp_path / "cells").glob(".*.part")))
+        if parts and attempt >= 4:
+            break
+    assert parts > 0, "no kill fell into a write; the test shows nothing"
+    with Store(tmp_path).lock():
+        assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    with pytest.raises(RunFolderError, match=r"is a file, not a folder\. Take another --out\."):
+        Store(path).check()
+    with pytest.raises(RunFolderError, match="cannot be written"), Store(path / "in").lock():
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_rights(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(RunFolderError, match="Permission denied"), Store(tmp_path / "x").lock():
+        pass
+
+
+def test_a_full_disk_is_told_and_leaves_the_old_file(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write_cell(pair(notes=["old"]))
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match="cannot be written: No space left on device"):
+        store.write_cell(pair(notes=["new"]))
+    assert store.read().cells[0].notes == ["old"]
+    assert list(store.cells.glob("*.part")) == []
+
+
+def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "suite.json").write_text('{"theirs": true}')
+    with pytest.raises(RunFolderError, match="not written by clbench"):
+        Store(tmp_path / "a").check()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "scores.csv").write_text("x")
+    with pytest.raises(RunFolderError, match="belongs to no run"):
+        Store(tmp_path / "b").check()
+
+
+def test_a_folder_holds_one_suite(store: Store) -> None:
+    store.write_suite({"name": "quick", "methods": ["a"]})
+    store.write_suite({"name": "quick", "methods": ["b"]})
+    assert store.read_suite()["methods"] == ["b"]
+    with pytest.raises(RunFolderError, match="holds a run of the suite 'quick', not of 'mine'"):
+        store.write_suite({"name": "mine"})
+
+
+def test_a_broken_suite_file_does_not_stop_a_run(store: Store) -> None:
+    store.write_cell(pair())
+    store.suite_path.write_text("{")
+    assert len(store.read().cells) == 1
+    store.check()
+    store.write_suite({"name": "quick"})
+
+
+def test_no_run_to_report(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"There is no folder .*none"):
+        Store(tmp_path / "none").require()
+    with pytest.raises(RunFolderError, match="it has no folder cells/"):
+        Store(tmp_path).require()

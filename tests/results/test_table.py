@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import io
+import math
+
+import pandas as pd
+import pytest
+from handmade import failed, pair, reference
+
+from clbench.results.cell import CellResult
+from clbench.results.table import COLUMNS, failures, scores_frame, summary, to_csv
+
+REQUIRED = [
+    "scenario",
+    "shift",
+    "method",
+    "model",
+    "seed",
+    "p_o",
+    "p_s",
+    "p",
+    "p_o_before",
+    "forgetting",
+    "train_seconds",
+    "peak_memory_mb",
+    "status",
+]
+
+
+def three_seeds() -> list[CellResult]:
+    # p_o 0.80, 0.70, 0.60; before 0.90, 0.90, 0.75: forgetting 0.10, 0.20, 0.15
+    matrices = [
+        [[0.90, 0.5], [0.80, 0.7]],
+        [[0.90, 0.5], [0.70, 0.8]],
+        [[0.75, 0.5], [0.60, 0.9]],
+    ]
+    return [pair("vanilla", seed, R) for seed, R in enumerate(matrices)]
+
+
+def test_a_row_a_cell_with_the_columns_asked_for() -> None:
+    frame = scores_frame([*three_seeds(), failed("ewc", 0)])
+    assert tuple(frame.columns) == COLUMNS
+    assert set(REQUIRED) <= set(COLUMNS)
+    assert frame["seed"].tolist() == [0, 1, 2, 0]
+    assert frame["p"].tolist()[:3] == pytest.approx([1.5, 1.5, 1.5])
+    assert frame["status"].tolist() == ["ok", "ok", "ok", "failed"]
+    assert frame["reason"].tolist() == ["", "", "", "loss is nan"]
+    assert frame.loc[3, ["p_o", "p_s", "p", "forgetting", "average"]].isna().all()
+
+
+def test_means_and_sample_deviations_by_hand() -> None:
+    frame = scores_frame([*three_seeds(), failed("vanilla", 3)])
+    row = summary(frame).iloc[0]
+    assert row["seeds"] == 3
+    assert row["failed"] == 1
+    assert row["p_o_mean"] == pytest.approx(0.70)
+    # deviations 0.1, 0, -0.1: sum of squares 0.02, over n - 1 = 2 is 0.01
+    assert row["p_o_std"] == pytest.approx(0.10)
+    assert row["p_s_mean"] == pytest.approx(0.80)
+    assert row["forgetting_mean"] == pytest.approx(0.15)
+    # deviations -0.05, 0.05, 0: sum of squares 0.005, over 2 is 0.0025
+    assert row["forgetting_std"] == pytest.approx(0.05)
+    assert row["bwt_mean"] == pytest.approx(-0.15)
+
+
+def test_one_seed_has_no_deviation_and_no_seed_no_mean() -> None:
+    table = summary(scores_frame([pair("vanilla"), failed("ewc")]))
+    assert table["method"].tolist() == ["vanilla", "ewc"]
+    assert table.loc[0, "p_o_mean"] == pytest.approx(0.8)
+    assert math.isnan(table.loc[0, "p_o_std"])
+    assert table["seeds"].tolist() == [1, 0]
+    assert math.isnan(table.loc[1, "p_o_mean"])
+
+
+def test_intransigence_is_the_reference_minus_the_last_task_of_the_same_seed() -> None:
+    cells = [
+        pair("vanilla", 0),
+        pair("vanilla", 1),
+        reference(1, 0.75, seed=0),
+        reference(0, 0.99, seed=1),
+    ]
+    frame = scores_frame(cells)
+    assert len(frame) == 2
+    # R*[1] - R[1, 1] = 0.75 - 0.70; seed 1 has the reference of the other task only
+    assert frame.loc[0, "intransigence"] == pytest.approx(0.05)
+    assert math.isnan(frame.loc[1, "intransigence"])
+    assert summary(frame).iloc[0]["intransigence_mean"] == pytest.approx(0.05)
+
+
+def test_failed_references_do_not_count() -> None:
+    lost = CellResult.model_validate(
+        {**reference(1, 0.75).model_dump(), "status": "failed", "reason": "x"}
+    )
+    assert math.isnan(scores_frame([pair(), lost]).loc[0, "intransigence"])
+    assert failures([pair(), lost]) == [("sst2-mrpc--reference1--seed0", "x")]
+
+
+def test_input_is_left_as_it_was() -> None:
+    frame = scores_frame(three_seeds())
+    before = frame.copy(deep=True)
+    summary(frame)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_csv_reads_back_to_the_last_digit() -> None:
+    third = 1 / 3
+    frame = scores_frame([pair(R=[[0.1 + 0.2, 0.5], [third, 0.7]])])
+    back = pd.read_csv(io.StringIO(to_csv(frame)), float_precision="round_trip")
+    assert back.loc[0, "p_o"] == third
+    assert back.loc[0, "p_o_before"] == 0.1 + 0.2
+
+
+def test_reasons_with_commas_quotes_and_lines_survive_the_csv() -> None:
+    reason = 'RuntimeError: "a", b\nsecond line'
+    text = to_csv(scores_frame([failed(reason=reason)]))
+    assert pd.read_csv(io.StringIO(text)).loc[0, "reason"] == reason
+
+
+def test_no_cells_give_empty_tables_with_columns() -> None:
+    frame = scores_frame([])
+    assert tuple(frame.columns) == COLUMNS
+    assert summary(frame).empty
+    assert "p_o_mean" in summary(frame).columns
+
+
+def test_upper_references_are_marked() -> None:
+    frame = scores_frame([pair("replay", keeps_rows=True), pair("vanilla")])
+    assert summary(frame).set_index("method")["keeps_rows"].to_dict() == {
+        "replay": True,
+        "vanilla": False,
+    }
