@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.errors import SettingsError
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.results.table import scores_frame, to_csv
@@ -17,9 +15,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from clbench.evaluation.listener import Listener
+    from clbench.suite.baselines import Baseline
     from clbench.suite.plan import Cell, Plan
 
-DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+class _Silent:
+    """Listens to nothing."""
+
+    def started(self, total_cells: int, pending: int) -> None:
+        pass
+
+    def cell_started(self, cell: Cell) -> None:
+        pass
+
+    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        pass
+
+    def cell_finished(self, result: CellResult) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ def run(
     out: str | Path | None = None,
     model: str | None = None,
     data: str | Path | None = None,
-    methods: Sequence[str] | None = None,
+    methods: Sequence[str | Baseline] | None = None,
     scenarios: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     limit: int | None = None,
@@ -129,36 +145,30 @@ def run(
     return execute(plan, replace=replace, listener=listener)
 
 
-def make(
-    suite: str | Path, *, out: str | Path | None, data: str | Path | None, device: str, **given: Any
-) -> Plan:
+def make(suite: str | Path, **options: Any) -> Plan:
     """The plan of `run` for the same arguments; trains and writes nothing."""
     from clbench.suite.plan import make_plan
+    from clbench.suite.read import read_suite
 
-    if not DEVICE.fullmatch(device):
-        raise SettingsError(
-            f"--device {device!r} is no device. Give auto, cpu, cuda, cuda:N or mps."
-        )
-    plan: Plan = make_plan(
-        suite,
-        out=None if out is None else Path(out),
-        data=None if data is None else Path(data),
-        device=device,
-        **given,
-    )
-    return plan
+    for name in ("methods", "scenarios", "plugins"):
+        if isinstance(options.get(name), str | Path):
+            options[name] = [options[name]]
+    if isinstance(options.get("seeds"), int):
+        options["seeds"] = [options["seeds"]]
+    return make_plan(read_suite(suite), **options)
 
 
 def execute(plan: Plan, *, replace: bool = False, listener: Listener | None = None) -> Run:
     """Run what of a plan is not finished, and write ``scores.csv``."""
-    from clbench.evaluation.listener import Listener as Silent
-
-    told = listener or Silent()
+    told: Listener = listener or _Silent()
     store = Store(plan.out)
     notes, pending = prepare(plan, store, replace=replace)
     for text in notes:
         told.note(text)
     if pending:
+        from clbench.suite.plan import validate
+
+        validate(plan, pending)
         # Only now: the engine takes seconds to import, and a finished run needs none of it.
         from clbench.evaluation.runner import run_plan
 

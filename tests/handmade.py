@@ -30,7 +30,10 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Asked:
-    """A cell of a plan, as far as results and the command line look at it."""
+    """A cell of a plan, as far as results and the command line look at it.
+
+    `changes` go into the recipe, by section.
+    """
 
     key: str = "sst2-mrpc--vanilla--seed0"
     fingerprint: str = "f0"
@@ -39,6 +42,30 @@ class Asked:
     protocol: Protocol = field(default_factory=Protocol)
     seed: int = 0
     reference_of: int | None = None
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return recipe(**self.changes)
+
+
+def recipe(**changes: dict[str, Any]) -> dict[str, Any]:
+    """What decides the scores of a vanilla cell on sst2-mrpc, with changes by section."""
+    base: dict[str, Any] = {
+        "version": 1,
+        "scenario": {"name": "sst2-mrpc", "shift": "dataset", "tasks": ["glue/sst2", "glue/mrpc"]},
+        "shift": None,
+        "files": {},
+        "tasks": {"glue/sst2": {"digest": "a"}, "glue/mrpc": {"digest": "b"}},
+        "model": {"files": {"model.safetensors": "c"}},
+        "protocol": Protocol().model_dump(mode="json", exclude={"model", "revision"}),
+        "method": {"name": "vanilla", "settings": {}, "source": None},
+        "seed": 0,
+        "reference_of": None,
+    }
+    for section, values in changes.items():
+        base[section] = {**base[section], **values} if base[section] else values
+    return base
 
 
 def pair(
@@ -74,12 +101,7 @@ def pair(
             "bwt": p_o - before,
             "average": (p_o + p_s) / 2,
         },
-        "settings": {
-            "protocol": Protocol().model_dump(mode="json"),
-            "scenario": {"shift": "dataset", "tasks": ["glue/sst2", "glue/mrpc"]},
-            "method": {},
-            "sources": {},
-        },
+        "recipe": recipe(),
         "train_seconds": 2.0,
         "peak_memory_mb": 100.0,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
     return 1 if failed else 0
 
 
-def results_table(rows: Sequence[dict[str, Any]], console: Console) -> Table:
+def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
     """Mean ± sample standard deviation over seeds; numbers are never cut, names may fold."""
     from rich import box
     from rich.table import Table
@@ -88,7 +88,7 @@ def results_table(rows: Sequence[dict[str, Any]], console: Console) -> Table:
     return table
 
 
-def _score(row: dict[str, Any], name: str, sign: str) -> str:
+def _score(row: Mapping[Any, Any], name: str, sign: str) -> str:
     mean, spread = row[f"{name}_mean"], row[f"{name}_std"]
     if math.isnan(mean):
         return "-"

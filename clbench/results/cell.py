@@ -119,6 +119,7 @@ class CellResult(_Record):
     reason: str | None = None
     reference_of: int | None = None
     settings: dict[str, Any] = {}
+    recipe: dict[str, Any] = {}
     tasks: list[str] = []
     metrics: Metrics = []
     R: Matrix = []

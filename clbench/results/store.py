@@ -232,9 +232,9 @@ class Store:
 
     def _suite_order(self) -> tuple[dict[str, int], dict[str, int]]:
         suite = self.read_suite()
-        tables, methods = suite.get("scenario"), suite.get("methods")
-        names = [t.get("name") for t in tables if isinstance(t, dict)] if _is_list(tables) else []
-        return _positions(names), _positions(methods if _is_list(methods) else [])
+        tables, methods = _listed(suite, "scenario"), _listed(suite, "methods")
+        names = [table.get("name") for table in tables if isinstance(table, dict)]
+        return _positions(names), _positions(methods)
 
     def _cell_path(self, key: str) -> Path:
         return self.cells / f"{key}.json"
@@ -297,8 +297,9 @@ def _json(path: Path) -> Any:
         return None
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+def _listed(table: Mapping[str, Any], key: str) -> list[Any]:
+    value = table.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _positions(names: Iterable[Any]) -> dict[str, int]:

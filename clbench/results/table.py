@@ -31,6 +31,9 @@ COLUMNS = (
     *COSTS,
     *("keeps_rows", "status", "reason"),
 )
+Alone = dict[tuple[str, int, int | None], float | None]
+"""Score of a task trained alone, by scenario, seed and position of the task."""
+
 GROUP = ("scenario", "shift", "method", "model")
 
 
@@ -50,7 +53,7 @@ def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
     import pandas as pd
 
     every = list(cells)
-    alone = {
+    alone: Alone = {
         (cell.scenario, cell.seed, cell.reference_of): _last(cell)
         for cell in every
         if cell.reference_of is not None and cell.status == "ok"
@@ -106,9 +109,7 @@ def to_csv(frame: pd.DataFrame) -> str:
     return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
-def _row(
-    cell: CellResult, alone: dict[tuple[str, int, int | None], float | None]
-) -> dict[str, Any]:
+def _row(cell: CellResult, alone: Alone) -> dict[str, Any]:
     row: dict[str, Any] = {
         "scenario": cell.scenario,
         "shift": cell.shift,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handmade import Asked, Baseline, failed, pair
+from handmade import Asked, Scenario, failed, pair
 
 from clbench.errors import RunFolderError
 from clbench.results.store import Store
-from clbench.training.protocol import Protocol
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_failed_cells_are_not_finished(store: Store) -> None:
 
 def test_another_setting_is_named(store: Store) -> None:
     store.write_cell(pair())
-    asked = Asked(fingerprint="f1", protocol=Protocol(epochs=1))
+    asked = Asked(fingerprint="f1", changes={"protocol": {"epochs": 1}})
     with pytest.raises(RunFolderError) as caught:
         store.finished([asked])
     assert str(caught.value) == (
@@ -118,29 +118,56 @@ def test_another_setting_is_named(store: Store) -> None:
     )
 
 
-def test_a_setting_of_the_method_is_named_and_defaults_are_not(store: Store) -> None:
-    settings = {**pair("ewc").settings, "method": {"importance": 675.0, "gamma": 1.0}}
-    store.write_cell(pair("ewc", settings=settings))
-    key = "sst2-mrpc--ewc--seed0"
-    with pytest.raises(RunFolderError, match=r"was run with importance = 675\.0, now 1000\.0"):
-        store.finished([Asked(key, "f1", baseline=Baseline("ewc", {"importance": 1000.0}))])
-    with pytest.raises(RunFolderError, match="another source of the method"):
-        store.finished([Asked(key, "f1", baseline=Baseline("ewc", {"importance": 675.0}))])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": {"settings": {"importance": 675.0}}}, "with importance = not set, now 675.0."),
+        ({"method": {"name": "ewc"}}, "with name = 'vanilla', now 'ewc'."),
+        ({"method": {"source": "d"}}, "with another source of the method."),
+        ({"model": {"files": {}}}, "with another model or other weights."),
+        ({"tasks": {"glue/mrpc": {"digest": "z"}}}, "with other rows of glue/mrpc."),
+        ({"files": {"split": "e"}}, "with other contents of the file of its split."),
+        ({"protocol": {"limit": 100}}, "with limit = None, now 100."),
+        ({}, "with other settings."),
+    ],
+)
+def test_what_differs_is_said_in_words(
+    store: Store, changes: dict[str, dict[str, object]], words: str
+) -> None:
+    store.write_cell(pair())
+    with pytest.raises(RunFolderError, match=re.escape(f".json was run {words}")):
+        store.finished([Asked(fingerprint="f1", changes=changes)])
 
 
 def test_a_folder_holds_one_protocol(store: Store) -> None:
     store.write_cell(pair("vanilla"))
     store.write_cell(pair("vanilla", 1))
-    asked = Asked("sst2-mrpc--ewc--seed0", "f9", protocol=Protocol(limit=100))
+    asked = Asked("sst2-mrpc--ewc--seed0", "f9", changes={"protocol": {"limit": 100}})
     with pytest.raises(RunFolderError, match=r"limit = None, now 100 \(1 more cell likewise\)"):
         store.finished([asked])
-    assert store.finished([Asked("sst2-mrpc--ewc--seed0", "f9")]) == set()
+    other = {"method": {"name": "ewc", "settings": {"importance": 1.0}}}
+    assert store.finished([Asked("sst2-mrpc--ewc--seed0", "f9", changes=other)]) == set()
+
+
+def test_scenarios_of_one_run_share_the_protocol_but_not_the_tasks(store: Store) -> None:
+    store.write_cell(pair("vanilla"))
+    there = Scenario("qnli-rte", settings={"tasks": ["glue/qnli", "glue/rte"]})
+    changes = {
+        "tasks": {"glue/qnli": {"digest": "q"}},
+        "scenario": {"name": "qnli-rte"},
+        "protocol": {"task_epochs": {"glue/qnli": 5}},
+    }
+    asked = Asked("qnli-rte--vanilla--seed0", "f9", there, changes=changes)
+    assert store.finished([asked]) == set()
+    changes["protocol"] = {"lr": 1e-4}
+    with pytest.raises(RunFolderError, match=r"lr = 2e-05, now 0\.0001"):
+        store.finished([Asked("qnli-rte--vanilla--seed0", "f9", there, changes=changes)])
 
 
 def test_replacing_keeps_the_old_files(store: Store) -> None:
     store.write_cell(pair("vanilla"))
     store.write_cell(pair("ewc"))
-    asked = [Asked(fingerprint="f1", protocol=Protocol(epochs=1))]
+    asked = [Asked(fingerprint="f1", changes={"protocol": {"epochs": 1}})]
     assert store.replace(asked) == ["sst2-mrpc--ewc--seed0", "sst2-mrpc--vanilla--seed0"]
     assert store.read().cells == []
     assert store.finished(asked) == set()

@@ -10,21 +10,10 @@ from handmade import failed, pair, reference
 from clbench.results.cell import CellResult
 from clbench.results.table import COLUMNS, failures, scores_frame, summary, to_csv
 
-REQUIRED = [
-    "scenario",
-    "shift",
-    "method",
-    "model",
-    "seed",
-    "p_o",
-    "p_s",
-    "p",
-    "p_o_before",
-    "forgetting",
-    "train_seconds",
-    "peak_memory_mb",
-    "status",
-]
+REQUIRED = {
+    *("scenario", "shift", "method", "model", "seed", "p_o", "p_s", "p", "p_o_before"),
+    *("forgetting", "train_seconds", "peak_memory_mb", "status"),
+}
 
 
 def three_seeds() -> list[CellResult]:
@@ -40,7 +29,7 @@ def three_seeds() -> list[CellResult]:
 def test_a_row_a_cell_with_the_columns_asked_for() -> None:
     frame = scores_frame([*three_seeds(), failed("ewc", 0)])
     assert tuple(frame.columns) == COLUMNS
-    assert set(REQUIRED) <= set(COLUMNS)
+    assert set(COLUMNS) >= REQUIRED
     assert frame["seed"].tolist() == [0, 1, 2, 0]
     assert frame["p"].tolist()[:3] == pytest.approx([1.5, 1.5, 1.5])
     assert frame["status"].tolist() == ["ok", "ok", "ok", "failed"]
