@@ -1,0 +1,1 @@
+"""Carries models through scenarios, and scores what they remember."""

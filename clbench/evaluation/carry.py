@@ -1,0 +1,296 @@
+"""Carries one model through one scenario with one method, and fills the score matrix."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+import clbench
+from clbench.errors import PluginError
+from clbench.evaluation.scenes import Scene
+from clbench.evaluation.stage_cache import Entry, StageCache, recipe_digest
+from clbench.methods.base import Method
+from clbench.methods.vanilla import Vanilla
+from clbench.models.load import build_classifier
+from clbench.seeds import stream_seed
+from clbench.suite.plan import Cell
+from clbench.tasks.metrics import score
+from clbench.training.batches import TaskData
+from clbench.training.device import Precision
+from clbench.training.dropout import install
+from clbench.training.engine import Trace, train_stage
+from clbench.training.scoring import outputs_of
+from clbench.training.stage import Context, Stage
+
+Row = list[dict[str, float] | None]
+StageProgress = Callable[[int, int, int], None]
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What besides the recipe decides the digits of a result.
+
+    Attributes
+    ----------
+    device, precision
+        Where and in which numbers to train.
+    identity
+        Device, threads and versions, as plain JSON values.
+    """
+
+    device: torch.device
+    precision: Precision
+    identity: Mapping[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What came out of a cell.
+
+    Attributes
+    ----------
+    rows
+        R with all metrics: ``rows[i][j]`` for task j after stage i, None where not scored.
+    traces
+        One for each stage; `cached` says which were not trained now.
+    eval_seconds
+        Time of scoring after each stage.
+    notes
+        Lines for the reader of the result.
+    """
+
+    rows: list[Row]
+    traces: list[Trace]
+    cached: list[bool]
+    eval_seconds: list[float]
+    notes: list[str]
+
+
+class Carrier:
+    """One cell on its way through the stages.
+
+    Parameters
+    ----------
+    cell, scene
+        What to run, and its rows.
+    method
+        Fresh, with the cell's settings.
+    numerics
+        Device and precision.
+    cache
+        Trained stages.
+    progress
+        Told (stage, steps done, steps in all).
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        scene: Scene,
+        method: Method,
+        numerics: Numerics,
+        cache: StageCache,
+        progress: StageProgress | None = None,
+    ) -> None:
+        self._cell = cell
+        self._scene = scene
+        self._method = method
+        self._numerics = numerics
+        self._cache = cache
+        self._progress = progress
+        self._outcome = Outcome([], [], [], [], [])
+        # A reference trains one task of the scenario, with the streams of its stage there.
+        only = cell.reference_of
+        self._stages = list(range(len(scene.train))) if only is None else [only]
+        if any(not 0 <= stage < len(scene.train) for stage in self._stages):
+            raise PluginError(
+                f"scenario {cell.scenario.name!r} has {len(scene.train)} tasks, so there is no "
+                f"task {only} to refer to. A shift's `k` must be its number of parts."
+            )
+
+    def run(self) -> Outcome:
+        """Train and score all stages, going on from the last one that was trained before."""
+        self._context = self._load()
+        first = self._resume()
+        for position in range(first, len(self._stages)):
+            stage = self._stage(position)
+            trace = self._train(stage, position)
+            self._keep(position, trace)
+            self._close(stage, trace, cached=False)
+        self._tidy()
+        return self._outcome
+
+    def _load(self) -> Context:
+        protocol, cell = self._cell.protocol, self._cell
+        heads = {task.head: task.outputs for task in self._scene.scenario.tasks}
+        model = build_classifier(
+            protocol.model,
+            revision=protocol.revision,
+            heads=heads,
+            head_seed=lambda head: stream_seed("head", head, cell.seed, cell.scenario.name),
+            pooling=protocol.pooling,
+            head_dropout=protocol.head_dropout,
+            vocabulary=self._scene.vocabulary,
+        )
+        model.to(self._numerics.device)
+        context = Context(
+            model=model,
+            model_name=protocol.model,
+            revision=protocol.revision,
+            protocol=protocol,
+            device=self._numerics.device,
+            precision=self._numerics.precision,
+            seed=cell.seed,
+            scenario=cell.scenario.name,
+            stages=len(self._scene.train),
+            masks=None,
+        )
+        before = _versions(model)
+        self._method.setup(context)
+        if not self._method.acts_in(0) and _versions(model) != before:
+            raise PluginError(
+                f"method {self._method.name!r} changes the model in setup, yet acts_in(0) says "
+                "that stage 0 is trained as by vanilla. Let acts_in return True."
+            )
+        context.masks = install(model, model.backbone, self._numerics.device)
+        return context
+
+    def _resume(self) -> int:
+        """Load the latest stage that was trained before; the number of the next one."""
+        for position in reversed(range(len(self._stages))):
+            if not self._kept(position):
+                continue
+            digest = recipe_digest(self._recipe(position))
+            entry = self._cache.load(digest, self._context.device)
+            if entry is None:
+                continue
+            self._context.model.load_state_dict(entry.weights)
+            if entry.state:
+                self._method.load_state(entry.state)
+            for trace, row, seconds in entry.history:
+                self._outcome.traces.append(Trace(**trace))
+                self._outcome.rows.append(row)
+                self._outcome.cached.append(True)
+                self._outcome.eval_seconds.append(seconds)
+            self._close(self._stage(position), entry.trace, cached=True)
+            return position + 1
+        return 0
+
+    def _stage(self, position: int) -> Stage:
+        context = {name: getattr(self._context, name) for name in Context.__dataclass_fields__}
+        index = self._stages[position]
+        stage = Stage(**context, index=index, tasks=self._scene.train)
+        stage.reads_earlier_rows = self._method.keeps_rows
+        stage.heads = frozenset([stage.data.head])
+        return stage
+
+    def _train(self, stage: Stage, position: int) -> Trace:
+        acting = self._method if self._method.acts_in(stage.index) else Vanilla()
+        report = self._progress
+
+        def progress(step: int, steps: int) -> None:
+            if report is not None:
+                report(position, step, steps)
+
+        def probe() -> dict[str, float]:
+            row = self._score(self._scene.curve, stage.index)
+            tasks = self._scene.scenario.tasks
+            return {
+                tasks[j].name: values[tasks[j].metrics[0]]
+                for j, values in enumerate(row)
+                if values is not None
+            }
+
+        return train_stage(stage, acting, probe=probe, progress=progress)
+
+    def _close(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
+        """Let the method consolidate, then fill a row of R."""
+        stage.step = stage.steps
+        self._method.after_stage(stage)
+        started = time.perf_counter()
+        row = self._score(self._scene.scored, stage.index)
+        self._outcome.eval_seconds.append(time.perf_counter() - started)
+        self._outcome.rows.append(row)
+        self._outcome.traces.append(trace)
+        self._outcome.cached.append(cached)
+
+    def _score(self, data: tuple[TaskData, ...], index: int) -> Row:
+        """All metrics of the tasks seen up to stage `index`, None for the others."""
+        context = self._context
+        row: Row = [None] * len(data)
+        seen = range(index + 1) if self._cell.reference_of is None else [index]
+        for j in seen:
+            with self._method.scoring(j):
+                outputs = outputs_of(
+                    context.model,
+                    data[j],
+                    context.protocol.eval_batch_size,
+                    context.precision,
+                    context.device,
+                )
+            row[j] = score(self._scene.scenario.tasks[j].metrics, outputs, data[j].rows.labels)
+        return row
+
+    # Trained stages that are kept
+
+    def _plain(self, position: int) -> bool:
+        """Whether any method that does not act in the first stage could use this entry."""
+        return position == 0 == self._stages[0] and not self._method.acts_in(0)
+
+    def _kept(self, position: int) -> bool:
+        """A last stage need not be kept, as the cell's result follows at once."""
+        return position < len(self._stages) - 1 or self._plain(position)
+
+    def _recipe(self, position: int) -> dict[str, Any]:
+        recipe = self._cell.recipe
+        tasks = self._scene.scenario.tasks
+        stages = self._stages[: position + 1]
+        return {
+            "clbench": clbench.__version__,
+            "numerics": dict(self._numerics.identity),
+            "protocol": self._cell.protocol.model_dump(mode="json"),
+            "model": recipe.get("model"),
+            "scenario": self._cell.scenario.name,
+            "heads": {task.head: task.outputs for task in tasks},
+            "vocabulary": None if self._scene.vocabulary is None else len(self._scene.vocabulary),
+            "seed": self._cell.seed,
+            "stages": [[stage, tasks[stage].name, tasks[stage].train.digest] for stage in stages],
+            "scored": [[tasks[stage].validation.digest] for stage in stages],
+            "method": None if self._plain(position) else recipe.get("method"),
+        }
+
+    def _keep(self, position: int, trace: Trace) -> None:
+        if not self._kept(position):
+            return
+        plain = self._plain(position)
+        outcome = self._outcome
+        history = [
+            [asdict(trace), row, seconds]
+            for trace, row, seconds in zip(
+                outcome.traces, outcome.rows, outcome.eval_seconds, strict=True
+            )
+        ]
+        entry = Entry(
+            dict(self._context.model.state_dict()),
+            {} if plain else self._method.state(),
+            trace,
+            history,
+        )
+        refused = self._cache.save(recipe_digest(self._recipe(position)), entry)
+        if refused is not None and refused not in outcome.notes:
+            outcome.notes.append(refused)
+
+    def _tidy(self) -> None:
+        """Drop the entries that only this cell, now finished, could have used."""
+        for position in range(len(self._stages)):
+            if self._kept(position) and not self._plain(position):
+                self._cache.drop(recipe_digest(self._recipe(position)))
+
+
+def _versions(model: torch.nn.Module) -> list[tuple[str, int, int]]:
+    """Changes whenever a weight is replaced or written to."""
+    return [(name, id(value), value._version) for name, value in model.named_parameters()]

@@ -1,0 +1,27 @@
+"""Who wants to know how a run goes on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from clbench.results.cell import CellResult
+from clbench.suite.plan import Cell
+
+
+class Listener(Protocol):
+    """Told of what happens, in the process that runs the plan."""
+
+    def started(self, total_cells: int, pending: int) -> None:
+        """Called once: cells in the plan, and how many of them are to be run."""
+
+    def cell_started(self, cell: Cell) -> None:
+        """Called before a cell is run."""
+
+    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        """Called after a training step; stages and steps counted from 1 when done."""
+
+    def cell_finished(self, result: CellResult) -> None:
+        """Called when a cell's result is on disk, finished or failed."""
+
+    def note(self, text: str) -> None:
+        """Called with a line for the user."""
