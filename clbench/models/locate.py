@@ -62,7 +62,7 @@ def resolve(name: str, revision: str | None = None) -> ModelLocation:
     if name in MODELS:
         return _local(name, MODELS.get(name).locate(), revision)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return _local(name, path, revision)
     if path.is_file():
         raise ModelError(f"model {name!r}: is a file. Give the folder that it lies in.")
