@@ -245,13 +245,17 @@ def _load(task: GlueTask, data: Path | None) -> Any:
     """The one call of `datasets`, its many ways of failing made into one."""
     import datasets
 
+    place, options = HUB_NAME, dict[str, Any](name=task.config, revision=HUB_REVISION)
     if data is not None:
         _mirror_files(task, data)
+        place = str(data.resolve() / "glue")
+        # Only the files that are needed, without asking the repository's card which there
+        # should be: a mirror may hold some of the tasks and some of the rows.
+        files = {split: f"{task.config}/{split}-*.parquet" for split in ("train", task.validation)}
+        options = {"data_files": files, "verification_mode": "no_checks"}
     try:
         with _quiet(datasets):
-            if data is not None:
-                return datasets.load_dataset(str(data.resolve() / "glue"), task.config)
-            return datasets.load_dataset(HUB_NAME, task.config, revision=HUB_REVISION)
+            return datasets.load_dataset(place, **options)
     # The library and what it calls raise errors of a dozen unrelated families here.
     except Exception as fault:
         reason = f"{type(fault).__name__}: {' '.join(str(fault).split())}"[:300]
@@ -262,8 +266,8 @@ def _load(task: GlueTask, data: Path | None) -> Any:
                 "DIR/glue has the layout of the hub repository."
             ) from fault
         raise DataError(
-            f"task 'glue/{task.config}': {data / 'glue'} cannot be read ({reason}). It must "
-            f"have the layout of {HUB_NAME}, README.md with its `configs` included."
+            f"task 'glue/{task.config}': {data / 'glue'} cannot be read ({reason}). "
+            f"Its files must be those of {HUB_NAME}; copy them again."
         ) from fault
 
 

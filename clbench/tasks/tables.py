@@ -130,7 +130,8 @@ def _delimited(
                 if kind == "tsv" and reader.line_num > begin:
                     raise DataError(
                         f"{where}: a quoted field on line {begin} runs on to line "
-                        f"{reader.line_num}, which TSV does not allow.{remedy}"
+                        f"{reader.line_num}, which TSV does not allow.{remedy} Otherwise save the "
+                        "file as CSV, JSON Lines or Parquet."
                     )
                 rows.append(row)
                 lines.append(begin)

@@ -183,16 +183,17 @@ def stratified(
     total = len(labels)
     if count >= total:
         return np.arange(total, dtype=np.int64)
+    if count <= 0:
+        return np.empty(0, dtype=np.int64)
     if regression:
         order = np.lexsort((rng.permutation(total), labels))
-        edges = np.linspace(0, total, count + 1).astype(np.int64)
+        edges = np.arange(count + 1, dtype=np.int64) * total // count
         picks = edges[:-1] + (rng.random(count) * np.diff(edges)).astype(np.int64)
         return np.sort(order[picks])
     classes, sizes = np.unique(labels, return_counts=True)
-    exact = sizes * (count / total)
-    quota = np.floor(exact).astype(np.int64)
-    remainder = np.argsort(-(exact - quota), kind="stable")
-    quota[remainder[: count - int(quota.sum())]] += 1
+    quota, rest = np.divmod(sizes.astype(np.int64) * count, total)
+    largest = np.argsort(-rest, kind="stable")
+    quota[largest[: count - int(quota.sum())]] += 1
     if count >= len(classes):
         for poor in np.flatnonzero(quota == 0):
             quota[np.argmax(quota)] -= 1
