@@ -1,0 +1,1 @@
+"""Suite and baseline files: reading, checking, and expanding them into cells."""

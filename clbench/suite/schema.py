@@ -122,9 +122,9 @@ def derived_name(shift: str, settings: Mapping[str, Any]) -> str | None:
     """
     several = settings.get("tasks")
     names = list(several) if isinstance(several, list) else [settings.get("task")]
-    if not names or not all(isinstance(name, str) for name in names):
+    parts = [name.rpartition("/")[2] for name in names if isinstance(name, str)]
+    if not names or len(parts) < len(names):
         return None
-    parts = [name.rpartition("/")[2] for name in names]
     if shift != "dataset":
         parts.append(SHORT_SHIFT.get(shift, shift.rpartition("/")[2]))
     name = "-".join(parts)

@@ -1,0 +1,176 @@
+"""Baselines: methods with fixed settings, each setting with its source."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from clbench.errors import SuiteError, UnknownNameError, did_you_mean
+from clbench.registry import Registry
+from clbench.suite import library
+from clbench.suite.faults import explain, nearest, quoted, raise_faults
+from clbench.suite.plugins import source_digest
+from clbench.suite.read import is_path
+from clbench.suite.schema import check_name
+from clbench.suite.toml import read_toml, unusable_values
+
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_RESERVED = re.compile(r"reference\d+")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method with its settings.
+
+    Attributes
+    ----------
+    name
+        Unique in a plan; in the names of cells and in tables.
+    method
+        Name of a registered method, or ``module:Class``.
+    settings
+        What differs from the method's defaults.
+    sources
+        Where each setting comes from.
+    description
+        One line for lists.
+    path
+        The baseline file, if there is one.
+    digest
+        Of the method's source code if it does not come with clbench, else None: a method
+        of one's own that was edited is another method.
+    """
+
+    name: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
+    path: Path | None = None
+    digest: str | None = None
+
+
+class BaselineFile(BaseModel):
+    """What a baseline file holds; the attributes are those of `Baseline`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    method: Annotated[str, Field(min_length=1)]
+    description: str = ""
+    settings: dict[str, Any] = {}
+    sources: dict[str, Annotated[str, Field(min_length=1)]] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _usable(cls, name: str) -> str:
+        if _RESERVED.fullmatch(name):
+            raise ValueError("'reference' with a number is kept for single-task references")
+        return check_name(name)
+
+
+def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
+    """Find a baseline by what a suite or a command calls it.
+
+    Parameters
+    ----------
+    text
+        Path of a baseline file; ``module:Class``; name of a packaged baseline; or name of
+        a registered method, which then has its default settings.
+    base
+        Folder that a relative path starts from; by default the working directory.
+
+    Raises
+    ------
+    UnknownNameError
+        If nothing has that name, or the file's method does not exist.
+    SuiteError
+        If the file cannot be read or is wrong; all its faults at once.
+    PluginError
+        If ``module:Class`` cannot be found.
+    """
+    if is_path(text):
+        return _read_file((base or Path()).joinpath(Path(text).expanduser()).resolve())
+    if _REFERENCE.fullmatch(text):
+        name = text.rpartition(":")[2].rpartition(".")[2]
+        return Baseline(name, text, digest=_digest_of_reference(text))
+    packaged = library.baselines()
+    methods = _methods()
+    if text in packaged:
+        baseline = _read_file(packaged[text])
+        if text in methods and baseline.method != text:
+            raise SuiteError(
+                f"method {text!r} is both the baseline {packaged[text]} and a method registered "
+                f"by {methods.where(text)}. Register the method under another name."
+            )
+        return baseline
+    if text in methods:
+        return Baseline(text, text, digest=source_digest(methods.where(text)))
+    raise UnknownNameError(
+        f"Unknown method {text!r}.{did_you_mean(text, {*packaged, *methods})} "
+        "One of your own needs --plugin FILE, or write module:Class or the path of a baseline file."
+    )
+
+
+def _read_file(path: Path) -> Baseline:
+    data = read_toml(path)
+    faults = unusable_values(data)
+    raise_faults(path, faults)
+    data = {"name": path.stem, **data}
+    file = None
+    try:
+        file = BaselineFile.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as fault:
+        faults += explain(fault, data, BaselineFile)
+    faults += _source_faults(data, required=path in library.baselines().values())
+    digest = None
+    if isinstance(method := data.get("method"), str) and method:
+        if _REFERENCE.fullmatch(method):
+            digest = _digest_of_reference(method)
+        elif method in (methods := _methods()):
+            digest = source_digest(methods.where(method))
+        else:
+            faults.append(f"method: there is no method {method!r}.{nearest(method, methods)}")
+    raise_faults(path, faults)
+    assert file is not None
+    return Baseline(
+        file.name, file.method, file.settings, file.sources, file.description, path, digest
+    )
+
+
+def _source_faults(data: Mapping[str, Any], *, required: bool) -> list[str]:
+    settings, sources = data.get("settings", {}), data.get("sources", {})
+    if not isinstance(settings, dict) or not isinstance(sources, dict):
+        return []
+    faults = [
+        f"[sources] {quoted(key)}: there is no such key in [settings]."
+        f"{nearest(key, settings) if settings else ''}"
+        for key in sources
+        if key not in settings
+    ]
+    if required:
+        faults += [
+            f"[settings] {quoted(key)}: has no source. Add it under [sources]."
+            for key in settings
+            if key not in sources
+        ]
+    return faults
+
+
+def _digest_of_reference(text: str) -> str | None:
+    """Make ``module:Class`` a method that the registry imports on first use."""
+    digest = source_digest(text)
+    _methods().add(text, text)
+    return digest
+
+
+def _methods() -> Registry[Any]:
+    from clbench.methods.registry import METHODS
+
+    return METHODS

@@ -1,0 +1,188 @@
+"""Faults of one file, gathered and told at once, each with its place and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from clbench.errors import SuiteError, did_you_mean
+
+ARTICLES = {
+    "int": "a whole number",
+    "float": "a number",
+    "string": "a text in quotes",
+    "bool": "true or false",
+    "list": "a list in [brackets]",
+    "tuple": "a list in [brackets]",
+    "dict": "a table",
+    "model": "a table",
+}
+
+
+def raise_faults(path: Path, faults: Sequence[str]) -> None:
+    """Raise all `faults` of a file in one message; do nothing when there are none.
+
+    Raises
+    ------
+    SuiteError
+        ``"my.toml: [protocol] epochs: must be …"``, or with several faults each after its number.
+    """
+    if not faults:
+        return
+    if len(faults) == 1:
+        raise SuiteError(f"{path}: {faults[0]}")
+    listed = " ".join(f"({n}) {fault}" for n, fault in enumerate(faults, 1))
+    raise SuiteError(f"{path}: {len(faults)} faults: {listed}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'x'?"``, or all known names when none is near."""
+    text = did_you_mean(name, known)
+    question, _, _ = text.partition(" Available:")
+    return question or text
+
+
+def explain(fault: ValidationError, data: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
+    """Each fault of a validation as ``"[table] key: what is wrong and what would be right."``.
+
+    Parameters
+    ----------
+    fault
+        What pydantic found.
+    data
+        What was validated, to tell keys from the tags that pydantic puts into locations.
+    model
+        What it was validated against, for the names of its keys.
+    """
+    told: dict[tuple[str | int, ...], list[str]] = {}
+    for error in fault.errors(include_url=False):
+        path = _real_path(error["loc"], data, missing=error["type"] == "missing")
+        text = _text(error, path, model)
+        texts = told.setdefault(path, [])
+        if text not in texts:
+            texts.append(text)
+    lines = []
+    for path, texts in told.items():
+        place = key_of(path, data)
+        lines.append(f"{place}: {_joined(texts)}" if place else _joined(texts))
+    return lines
+
+
+def key_of(path: Sequence[str | int], data: Mapping[str, Any]) -> str:
+    """A location as it reads in the file: ``[protocol] epochs``, ``[[scenario]] 2 'x': task``."""
+    if not path:
+        return ""
+    head, rest = path[0], list(path[1:])
+    if head == "scenario" and rest and isinstance(rest[0], int):
+        scenario = data["scenario"][rest[0]]
+        name = scenario.get("name") if isinstance(scenario, dict) else None
+        table = f"[[scenario]] {rest[0] + 1}" + (f" {name!r}" if name else "")
+        del rest[0]
+    elif head == "task" and rest:
+        table = f"[task.{quoted(str(rest.pop(0)))}]"
+    elif isinstance(data.get(str(head)), dict) and rest:
+        table = f"[{head}]"
+    else:
+        table, rest = "", [head, *rest]
+    keys = ""
+    for part in rest:
+        if isinstance(part, int):
+            keys += f" item {part + 1}"
+        else:
+            keys += f".{quoted(part)}" if keys else quoted(part)
+    return f"{table} {keys}".strip()
+
+
+def quoted(key: str) -> str:
+    """A key as TOML writes it, in quotes where it must have them."""
+    return key if key.replace("-", "").replace("_", "").isalnum() else f'"{key}"'
+
+
+def _real_path(
+    location: tuple[str | int, ...], data: Any, *, missing: bool
+) -> tuple[str | int, ...]:
+    """The part of a location that exists in `data`; pydantic adds the names of union members."""
+    path: list[str | int] = []
+    here = data
+    for position, part in enumerate(location):
+        in_table = isinstance(here, dict) and part in here
+        in_list = isinstance(here, list) and isinstance(part, int) and part < len(here)
+        if in_table or in_list:
+            here = here[part]
+        elif not missing or position < len(location) - 1:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _text(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> str:
+    kind, context, got = error["type"], error.get("ctx", {}), _shown(error["input"])
+    if kind == "extra_forbidden":
+        return f"unknown key.{nearest(str(path[-1]), _keys(model, path[:-1]))}"
+    if kind == "missing":
+        return "is missing."
+    bounds = {
+        "greater_than": "greater than {gt}",
+        "greater_than_equal": "at least {ge}",
+        "less_than": "less than {lt}",
+        "less_than_equal": "at most {le}",
+    }
+    if kind in bounds:
+        return f"must be {bounds[kind].format(**context)}, got {got}."
+    if kind == "literal_error":
+        return f"must be {context['expected']}, got {got}.{_near_literal(error)}"
+    if kind in ("too_short", "too_long"):
+        return f"{_lower(error['msg'])}."
+    if kind == "string_too_short":
+        return "must not be empty."
+    if kind == "value_error":
+        return (
+            f"{str(context['error']).rstrip('.')}; got {got}."
+            if _plain(error)
+            else (f"{str(context['error']).rstrip('.')}.")
+        )
+    stem = kind.partition("_")[0]
+    if kind.endswith("_type") and stem in ARTICLES:
+        return f"must be {ARTICLES[stem]}, got {got}."
+    return f"{_lower(error['msg']).rstrip('.')}, got {got}."
+
+
+def _plain(error: Any) -> bool:
+    return isinstance(error["input"], (str, int, float))
+
+
+def _near_literal(error: Any) -> str:
+    expected = [
+        word.strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")
+    ]
+    near = nearest(str(error["input"]), expected)
+    return "" if "Available:" in near else near
+
+
+def _keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """Keys that may stand in the table at `path`."""
+    here: Any = model
+    for part in path:
+        is_model = isinstance(here, type) and issubclass(here, BaseModel)
+        here = here.model_fields[str(part)].annotation if is_model else get_args(here)[-1]
+    return list(here.model_fields)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Alternatives of a union in one sentence, such as ``must be a or b, got 3``."""
+    wanted = [text.removeprefix("must be ").partition(", got ")[0] for text in texts]
+    if len(texts) > 1 and all(text.startswith("must be ") for text in texts):
+        return f"must be {' or '.join(wanted)}, got {texts[0].partition(', got ')[2]}"
+    return " ".join(texts)
+
+
+def _shown(value: Any) -> str:
+    text = "true" if value is True else "false" if value is False else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
