@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clbench.cli.console import duration, err, plural
 from clbench.results.cell import CellResult
+from clbench.results.table import alone_score
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -166,26 +167,26 @@ class Bars(Lines):
 
 
 def fraction(stage: int, stages: int, step: int, steps: int) -> float:
-    """Share of a cell that is done; stages count alike, `stage` from 0."""
-    within = step / steps if steps else 1.0
-    return min((stage + min(within, 1.0)) / max(stages, 1), 1.0)
+    """Share of a cell that is done; stages count alike, from 1."""
+    within = min(step / steps, 1.0) if steps else 1.0
+    return min(max(stage - 1 + within, 0.0) / max(stages, 1), 1.0)
 
 
 def position(stage: int, stages: int, step: int, steps: int) -> str:
     """Where a cell is, for a reader."""
-    return f"task {min(stage + 1, stages)} of {stages}, step {step} of {steps}"
+    return f"task {stage} of {stages}, step {step} of {steps}"
 
 
 def outcome(result: CellResult) -> str:
     """A finished cell in one line."""
     if result.status == "failed":
         return f"{result.key}: failed: {result.reason}"
-    if result.reference_of is not None and result.R and result.R[-1]:
-        scores = {"score": result.R[-1][-1]}
+    if result.reference_of is not None:
+        scores = {"score": alone_score(result)}
     else:
-        names = ("p_o", "p_s", "forgetting", "average", "bwt")
+        names = ["p_o", "p_s", "forgetting"]
+        if len(result.tasks) > 2:
+            names += ["average", "bwt"]
         scores = {name: result.scores.get(name) for name in names}
-        if scores["p_o"] is not None:
-            del scores["average"], scores["bwt"]
     shown = [f"{name} {value:.3f}" for name, value in scores.items() if value is not None]
     return f"{result.key}: {'  '.join(shown)}"

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WIDE = 100
-"""Columns of a terminal from which the costs are shown too."""
-
 PAIR = (("p_o", "p_o"), ("p_s", "p_s"), ("forgetting", "forgetting"))
 SEQUENCE = (("average", "average"), ("bwt", "BWT"))
 FOOTNOTE = "* keeps rows of earlier tasks, which the other methods may not see"
@@ -36,6 +33,7 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
     rows = summary(frame).to_dict("records")
     if rows:
         console.print(results_table(rows, console))
+        console.print()
         if any(row["keeps_rows"] for row in rows):
             console.print(FOOTNOTE)
     failed = failures(cells)
@@ -51,50 +49,78 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
 
 
 def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
-    """Mean ± sample standard deviation over seeds; numbers are never cut, names may fold."""
-    from rich import box
-    from rich.table import Table
+    """Mean ± sample standard deviation over seeds, in the widest layout that fits.
 
-    # Python's own fallback for a terminal without UTF-8 would be an exception.
-    unicode = (console.encoding or "").lower().startswith("utf")
-    sign = "±" if unicode else "+/-"
+    Where the window is too narrow for everything, first the costs go, then scenarios become
+    lines of their own, then deviations stand below the means; numbers are never cut.
+    """
     scores = list(PAIR)
-    if any(row["seeds"] and math.isnan(row["p_o_mean"]) for row in rows):
+    if any(row["tasks"] > 2 for row in rows):
         scores += SEQUENCE
     if any(not math.isnan(row["intransigence_mean"]) for row in rows):
         scores.append(("intransigence", "intrans."))
-    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, pad_edge=False, padding=(0, 1))
-    table.add_column("scenario", overflow="fold")
-    table.add_column("method", overflow="fold")
-    for _, title in scores:
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("seeds", justify="right", no_wrap=True)
-    costs = console.width >= WIDE
-    if costs:
-        table.add_column("train s", justify="right", no_wrap=True)
-        table.add_column("peak MB", justify="right", no_wrap=True)
-    before = None
-    for row in rows:
-        new = row["scenario"] != before
-        if new and before is not None:
-            table.add_section()
-        before = row["scenario"]
-        texts = [before if new else "", row["method"] + (" *" if row["keeps_rows"] else "")]
-        texts += [_score(row, name, sign) for name, _ in scores]
-        texts.append(f"{row['seeds']}" + (f" ({row['failed']} failed)" if row["failed"] else ""))
-        if costs:
-            texts += [_cost(row["train_seconds_mean"]), _cost(row["peak_memory_mb_mean"])]
-        table.add_row(*texts)
+    # Python's own answer to a sign that the terminal cannot show would be an exception.
+    sign = "±" if (console.encoding or "").lower().startswith("utf") else "+/-"
+    order = list(dict.fromkeys(row["scenario"] for row in rows))
+    rows = sorted(rows, key=lambda row: order.index(row["scenario"]))
+    table = _layout(rows, scores, sign, costs=True)
+    for costs, apart, below in ((False, False, False), (False, True, False), (False, True, True)):
+        if _width(table, console) <= console.width:
+            break
+        table = _layout(rows, scores, sign, costs=costs, apart=apart, below=below)
     return table
 
 
-def _score(row: Mapping[Any, Any], name: str, sign: str) -> str:
+def _layout(
+    rows: Sequence[Mapping[Any, Any]],
+    scores: Sequence[tuple[str, str]],
+    sign: str,
+    *,
+    costs: bool,
+    apart: bool = False,
+    below: bool = False,
+) -> Table:
+    """One layout: with costs or not, scenarios as lines `apart`, deviations `below`."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    if not apart:
+        table.add_column("scenario", overflow="fold")
+    table.add_column("method", overflow="fold")
+    titles = [title for _, title in scores] + ["seeds"]
+    for title in [*titles, "train s", "peak MB"] if costs else titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    before = None
+    for row in rows:
+        new = row["scenario"] != before
+        before = row["scenario"]
+        method = row["method"] + (" *" if row["keeps_rows"] else "")
+        if apart and new:
+            table.add_row(before)
+        first = [f"  {method}"] if apart else [before if new else "", method]
+        texts = [_score(row, name, sign, "\n" if below else " ") for name, _ in scores]
+        every = row["seeds"] + row["failed"]
+        texts.append(f"{row['seeds']}/{every}" if row["failed"] else f"{every}")
+        if costs:
+            texts += [_cost(row["train_seconds_mean"]), _cost(row["peak_memory_mb_mean"])]
+        table.add_row(*first, *texts)
+    return table
+
+
+def _width(table: Table, console: Console) -> int:
+    """Columns that the table takes when nothing is folded."""
+    from rich.measure import Measurement
+
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+
+
+def _score(row: Mapping[Any, Any], name: str, sign: str, between: str) -> str:
     mean, spread = row[f"{name}_mean"], row[f"{name}_std"]
     if math.isnan(mean):
         return "-"
     # Adding zero turns the -0.000 of rounding into 0.000.
     text = f"{round(mean, 3) + 0.0:.3f}"
-    return text if math.isnan(spread) else f"{text} {sign}{spread:.3f}"
+    return text if math.isnan(spread) else f"{text}{between}{sign}{spread:.3f}"
 
 
 def _cost(value: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,8 +74,8 @@ class Store:
             handle = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _acquire(handle, self.out)
-            for part in self.out.rglob(".*.part"):
-                part.unlink(missing_ok=True)
+            for part in list(self.out.rglob(".*.part")):
+                _remove(part)
             yield self
         finally:
             os.close(handle)
@@ -263,6 +264,13 @@ def _synced(text: str) -> Callable[[Path], None]:
             os.fsync(file.fileno())
 
     return write
+
+
+def _remove(part: Path) -> None:
+    if part.is_dir() and not part.is_symlink():
+        shutil.rmtree(part, ignore_errors=True)
+    else:
+        part.unlink(missing_ok=True)
 
 
 def _read_cell(path: Path) -> CellResult | str:

@@ -21,12 +21,12 @@ SCORES = (
     "forgetting",
     "bwt",
     "average",
-    "chaudhry_forgetting",
+    "mean_forgetting",
     "intransigence",
 )
 COSTS = ("train_seconds", "peak_memory_mb")
 COLUMNS = (
-    *("scenario", "shift", "method", "model", "seed"),
+    *("scenario", "shift", "method", "model", "seed", "tasks"),
     *SCORES,
     *COSTS,
     *("keeps_rows", "status", "reason"),
@@ -54,14 +54,14 @@ def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
 
     every = list(cells)
     alone: Alone = {
-        (cell.scenario, cell.seed, cell.reference_of): _last(cell)
+        (cell.scenario, cell.seed, cell.reference_of): alone_score(cell)
         for cell in every
         if cell.reference_of is not None and cell.status == "ok"
     }
     rows = [_row(cell, alone) for cell in every if cell.reference_of is None]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     numbers: dict[str, Any] = dict.fromkeys((*SCORES, *COSTS), "float64")
-    return frame.astype({**numbers, "seed": "int64", "keeps_rows": "bool"})
+    return frame.astype({**numbers, "seed": "int64", "tasks": "int64", "keeps_rows": "bool"})
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
@@ -75,8 +75,8 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns scenario, shift, method, model, ``seeds`` (finished cells), ``failed``
-        (failed cells), keeps_rows, and for each score and cost ``NAME_mean`` and
+        Columns scenario, shift, method, model, tasks (in the sequence), ``seeds`` (finished
+        cells), ``failed`` (failed cells), keeps_rows, and for each score and cost ``NAME_mean`` and
         ``NAME_std`` (ddof 1; NaN for a single seed), in the frame's order.
     """
     import pandas as pd
@@ -85,6 +85,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     for names, group in frame.groupby(list(GROUP), sort=False, dropna=False):
         good = group[group["status"] == "ok"]
         row: dict[str, Any] = dict(zip(GROUP, names, strict=True))
+        row["tasks"] = int(group["tasks"].max())
         row["seeds"] = len(good)
         row["failed"] = len(group) - len(good)
         row["keeps_rows"] = bool(group["keeps_rows"].any())
@@ -92,7 +93,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
             row[f"{name}_mean"] = good[name].mean()
             row[f"{name}_std"] = good[name].std(ddof=1)
         rows.append(row)
-    columns = [*GROUP, "seeds", "failed", "keeps_rows"]
+    columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
     columns += [f"{name}_{part}" for name in (*SCORES, *COSTS) for part in ("mean", "std")]
     return pd.DataFrame(rows, columns=columns)
 
@@ -116,6 +117,7 @@ def _row(cell: CellResult, alone: Alone) -> dict[str, Any]:
         "method": cell.baseline,
         "model": cell.model,
         "seed": cell.seed,
+        "tasks": len(cell.tasks),
         "train_seconds": cell.train_seconds,
         "peak_memory_mb": cell.peak_memory_mb,
         "keeps_rows": cell.keeps_rows,
@@ -126,12 +128,13 @@ def _row(cell: CellResult, alone: Alone) -> dict[str, Any]:
         return {**row, **dict.fromkeys(SCORES)}
     row.update({name: cell.scores.get(name) for name in SCORES})
     reference = alone.get((cell.scenario, cell.seed, len(cell.tasks) - 1))
-    own = _last(cell)
+    own = cell.R[-1][-1] if cell.R and cell.R[-1] else None
     if row["intransigence"] is None and reference is not None and own is not None:
         row["intransigence"] = reference - own
     return row
 
 
-def _last(cell: CellResult) -> float | None:
-    """R[T-1, T-1]; of a reference, the score on its only task."""
-    return cell.R[-1][-1] if cell.R and cell.R[-1] else None
+def alone_score(cell: CellResult) -> float | None:
+    """R* of a single-task reference: the only score in its only row."""
+    scores = [score for score in cell.R[-1] if score is not None] if cell.R else []
+    return scores[0] if len(scores) == 1 else None
