@@ -222,7 +222,7 @@ def _cell(
     recipe = {
         **shared,
         "method": {
-            "name": baseline.method if baseline.digest is None else None,
+            "name": baseline.method,
             "settings": dict(baseline.settings),
             "source": baseline.digest,
         },
