@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -60,8 +61,9 @@ class ScenarioReport:
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
+        """Plain JSON values; numbers of NumPy become plain ones."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=_plain))
+        return plain
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ def describe_part(task: Task) -> PartReport:
         _balance(task, task.train),
         _balance(task, task.validation),
     )
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
 
 
 def _balance(task: Task, rows: Rows) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from clbench.errors import ShiftError
 from clbench.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import ShiftContext
 from clbench.tasks.task import Rows, Task, stratified
@@ -21,9 +22,20 @@ def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | 
     """Severity of each pair of neighbours in training order; see `told_apart`.
 
     Two neighbours with the same rows have 0.5. None where a task has fewer than two rows.
+
+    Raises
+    ------
+    ShiftError
+        If an embedding is not finite.
     """
     rows = [_sample(task, context.seed) for task in tasks]
     points = [context.embed(sample) for sample in rows]
+    for task, values in zip(tasks, points, strict=True):
+        if not np.isfinite(values).all():
+            raise ShiftError(
+                f"task {task.name!r}: the encoder gives embeddings that are not finite numbers. "
+                "Check the model's weights."
+            )
     found: list[float | None] = []
     for i in range(len(tasks) - 1):
         if rows[i].digest == rows[i + 1].digest:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clbench.registry import Registry
+from clbench.tasks.synthetic import SPECS
 from clbench.tasks.task import Task
 
 
@@ -50,6 +51,8 @@ TASKS: Registry[TaskLoader] = Registry("task", check=_fault, group="clbench.task
 
 for _name in GLUE_NAMES:
     TASKS.add(f"glue/{_name}", f"clbench.tasks.glue:LOADERS.{_name}")
+for _name in SPECS:
+    TASKS.add(f"synthetic/{_name}", f"clbench.tasks.synthetic_task:LOADERS.{_name}")
 
 
 def task(name: str) -> Callable[[Loader], Loader]:

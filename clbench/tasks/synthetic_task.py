@@ -1,0 +1,68 @@
+"""The built-in synthetic tasks as tasks: `synthetic/<name>`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+from clbench.tasks.registry import TaskSource
+from clbench.tasks.synthetic import SPECS, generate
+from clbench.tasks.task import Rows, Task
+
+METRICS = {
+    "acceptability": ("accuracy", "matthews"),
+    "paraphrase": ("accuracy", "f1"),
+}
+"""Those of the GLUE tasks that they resemble; accuracy alone for the others."""
+
+
+@dataclass(frozen=True)
+class SyntheticTask:
+    """One synthetic task, as a loader: 2000 training and 500 validation rows, always the same.
+
+    Attributes
+    ----------
+    spec_name
+        Its name in `clbench.tasks.synthetic.SPECS`.
+    """
+
+    spec_name: str
+
+    def __call__(self, source: TaskSource) -> Task:
+        """Generate the rows; nothing is read from disk."""
+        spec = SPECS[self.spec_name]
+        name = f"synthetic/{spec.name}"
+        return Task(
+            name,
+            spec.labels,
+            METRICS.get(spec.name, ("accuracy",)),
+            self._splits["train"],
+            self._splits["validation"],
+            head=name,
+            source=self.identity(source),
+        )
+
+    @property
+    def description(self) -> str:
+        """One line for lists."""
+        return SPECS[self.spec_name].description
+
+    def identity(self, source: TaskSource) -> dict[str, Any]:
+        """Digests of the generated rows: they change when, and only when, the rows do."""
+        digests = {split: rows.digest for split, rows in self._splits.items()}
+        return {"dataset": "synthetic", "config": self.spec_name, "rows": digests}
+
+    @cached_property
+    def _splits(self) -> dict[str, Rows]:
+        splits = {}
+        for split, rows in generate(self.spec_name).items():
+            first, second, labels = zip(*rows, strict=True)
+            pair = SPECS[self.spec_name].pair
+            splits[split] = Rows.of(list(first), list(second) if pair else None, labels)
+        return splits
+
+
+LOADERS = SimpleNamespace(**{name: SyntheticTask(name) for name in SPECS})
+"""The loaders by name."""

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_context import FakeContext, Spec, make_task, text
+
+from clbench.errors import PluginError, SettingsError, ShiftError, UnknownNameError
+from clbench.shifts.base import ScenarioTasks, Shift
+from clbench.shifts.build import build_scenario
+from clbench.shifts.dataset import DatasetShift
+from clbench.shifts.registry import SHIFTS, shift, shift_identity
+from clbench.shifts.sentence_length import SentenceLength
+from clbench.tasks.task import Rows, Task
+
+
+def task_named(name: str, x: float = 0.0) -> Task:
+    return make_task(
+        [text(x + i) for i in range(8)],
+        [text(x + i) for i in range(4)],
+        name=name,
+        labels=([0, 0, 0, 0, 0, 0, 1, 1], [0, 1, 1, 1]),
+    )
+
+
+@pytest.fixture
+def context() -> FakeContext:
+    numbers = Task(
+        "numbers",
+        (),
+        ("pearson",),
+        Rows.of([text(500 + i) for i in range(4)], None, [1.0, 2.0, 3.0, 6.0], regression=True),
+        Rows.of([text(), text()], None, [2.0, 2.0], regression=True),
+        head="numbers",
+    )
+    tasks = {"a": task_named("a"), "b": replace(task_named("b", 100), head="x"), "numbers": numbers}
+    return FakeContext(tasks)
+
+
+@pytest.fixture
+def register() -> Iterator[Any]:
+    added = []
+
+    def add(name: str, build: Any) -> type[Shift]:
+        kind = type("Own", (Shift,), {"build": build, "__module__": __name__})
+        shift(name)(kind)
+        added.append(name)
+        return kind
+
+    yield add
+    for name in added:
+        del SHIFTS._entries[name]
+
+
+def test_names_without_heavy_imports() -> None:
+    code = (
+        "import sys\n"
+        "from clbench.shifts.registry import SHIFTS\n"
+        "assert SHIFTS.names() == ['dataset', 'embedding-cluster', 'sentence-length']\n"
+        "shifts = [SHIFTS.get(name) for name in SHIFTS]\n"
+        "assert [s.name for s in shifts] == SHIFTS.names()\n"
+        "import clbench.shifts.build\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_dataset_shift_with_its_report(context: FakeContext) -> None:
+    scenario = build_scenario(Spec("dataset", {"tasks": ["a", "b", "numbers"]}), context)
+    assert (scenario.name, scenario.shift) == ("scene", "dataset")
+    assert scenario.settings == {"tasks": ["a", "b", "numbers"]}
+    assert [task.name for task in scenario.tasks] == ["a", "b", "numbers"]
+    assert [task.head for task in scenario.tasks] == ["a", "b", "numbers"]
+    assert scenario.split is None
+    assert scenario.report.to_json() == json.loads(json.dumps(scenario.report.to_json()))
+    first, _, last = scenario.report.parts
+    assert (first.task, first.train, first.validation) == ("a", 8, 4)
+    assert first.train_labels == {"no": 0.75, "yes": 0.25}
+    assert first.validation_labels == {"no": 0.25, "yes": 0.75}
+    # Targets 1 2 3 6: mean 3, variance (4 + 1 + 0 + 9) / 4.
+    assert last.train_labels == {"mean": 3.0, "std": 3.5**0.5, "min": 1.0, "max": 6.0}
+    assert scenario.report.severities == (1.0, 1.0)
+    assert scenario.report.severity == 1.0
+
+
+def test_severity_may_be_left_out(context: FakeContext) -> None:
+    spec = Spec("dataset", {"tasks": ["a", "b"]})
+    scenario = build_scenario(spec, context, severity=False)
+    assert scenario.report.severity is None
+    assert scenario.report.severities == ()
+    assert context.embedded == []
+
+
+def test_a_task_named_twice_keeps_its_head(context: FakeContext) -> None:
+    scenario = build_scenario(Spec("dataset", {"tasks": ["a", "b", "a"]}), context)
+    assert [task.head for task in scenario.tasks] == ["a", "b", "a"]
+    assert scenario.tasks[0].train.digest == scenario.tasks[2].train.digest
+
+
+def test_task_names_are_known_before_building() -> None:
+    assert DatasetShift(tasks=["a", "b", "a"]).task_names() == ("a", "b")
+    assert SentenceLength(task="a").task_names() == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "message"),
+    [
+        (
+            Spec("datasets", {}),
+            UnknownNameError,
+            "Unknown shift 'datasets'. Did you mean",
+        ),
+        (Spec("dataset", {}), SettingsError, "shift 'dataset': tasks: is required"),
+        (Spec("dataset", {"tasks": ["a"]}), SettingsError, "tasks: list should have at least 2"),
+        (Spec("dataset", {"task": "a", "tasks": ["a", "b"]}), SettingsError, "unknown setting 'ta"),
+        (Spec("dataset", {"tasks": ["a", "c"]}), UnknownNameError, "Unknown task 'c'"),
+        (Spec("sentence-length", {"task": 3}), SettingsError, "task: input should be a valid str"),
+    ],
+    ids=lambda value: value.shift if isinstance(value, Spec) else None,
+)
+def test_wrong_settings(
+    spec: Spec, kind: type[Exception], message: str, context: FakeContext
+) -> None:
+    with pytest.raises(kind) as caught:
+        build_scenario(spec, context)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("split", "rows", "message"),
+    [
+        ("train", [0, 1, 2], "the train rows of 'a' (3) would all be of class 'no'"),
+        ("validation", [1, 2], "the validation rows of 'a' (2) would all be of class 'yes'"),
+        ("validation", [], "the validation rows of 'a' would be empty"),
+    ],
+)
+def test_empty_and_one_class_parts_stop(
+    split: str, rows: list[int], message: str, context: FakeContext
+) -> None:
+    task = context.tasks["a"]
+    cut = replace(task, **{split: getattr(task, split).take(rows)})
+    context = FakeContext({**context.tasks, "a": cut})
+    with pytest.raises(ShiftError) as caught:
+        build_scenario(Spec("dataset", {"tasks": ["b", "a"]}), context)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("scenario 'scene'")
+
+
+def test_a_shift_of_ones_own_may_return_a_list(context: FakeContext, register: Any) -> None:
+    kind = register("mine", lambda self, context: [context.task("b"), context.task("a")])
+    scenario = build_scenario(Spec("mine", {}), context)
+    assert [task.name for task in scenario.tasks] == ["b", "a"]
+    assert kind.name == "mine"
+    identity = shift_identity("mine", {}, context.base)
+    assert identity["code"].endswith(":Own")
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "build returned NoneType, not tasks in a list"),
+        ([], "build returned nothing where tasks belong"),
+        (["a"], "build returned str where tasks belong"),
+        (ScenarioTasks(()), "build returned nothing"),
+    ],
+)
+def test_what_build_may_not_return(
+    result: Any, message: str, context: FakeContext, register: Any
+) -> None:
+    register("mine", lambda self, context: result)
+    with pytest.raises(PluginError) as caught:
+        build_scenario(Spec("mine", {}), context)
+    assert message in str(caught.value)
+
+
+def test_numbers_of_a_plug_in_become_plain(context: FakeContext, register: Any) -> None:
+    numbers = {"mean": np.float32(0.5), "sizes": np.array([1, 2]), "path": Path("x")}
+    tasks = (context.task("a"), context.task("b"))
+    register("mine", lambda self, context: ScenarioTasks(tasks, numbers=numbers))
+    report = build_scenario(Spec("mine", {}), context, severity=False).report.to_json()
+    assert report["numbers"] == {"mean": 0.5, "sizes": [1, 2], "path": "x"}
+
+
+def test_what_may_not_be_registered() -> None:
+    with pytest.raises(PluginError, match=r"must be a subclass of clbench\.Shift"):
+        shift("mine")(dict)  # type: ignore[type-var]
+    with pytest.raises(PluginError, match="does not define build"):
+        shift("mine")(type("Empty", (Shift,), {}))
+    with pytest.raises(PluginError, match="registered twice"):
+        shift("dataset")(type("Other", (DatasetShift,), {}))

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_context import FakeContext, make_task, text
+
+from clbench.errors import ShiftError
+from clbench.shifts.severity import MOST_ROWS, severities, told_apart
+
+
+def cloud(mean: float, count: int, seed: int, width: int = 8) -> np.ndarray:
+    points = np.random.default_rng(seed).normal(size=(count, width))
+    points[:, 0] += mean
+    return points.astype(np.float32)
+
+
+def test_apart_and_together() -> None:
+    assert told_apart(cloud(0, 200, 0), cloud(20, 200, 1), 0) == 1.0
+    assert told_apart(cloud(0, 500, 0), cloud(0, 500, 1), 0) == pytest.approx(0.5, abs=0.06)
+
+
+def test_as_good_as_the_best_possible_rule() -> None:
+    # Normal clouds two standard deviations apart: the best rule is right in Phi(1) = 0.8413.
+    found = told_apart(cloud(0, 1000, 0), cloud(2, 1000, 1), 0)
+    assert found == pytest.approx(0.8413, abs=0.02)
+
+
+def test_sizes_do_not_matter() -> None:
+    found = told_apart(cloud(0, 1000, 0), cloud(2, 50, 1), 0)
+    assert found == pytest.approx(0.84, abs=0.06)
+    assert told_apart(cloud(0, 1000, 0), cloud(0, 50, 1), 0) == pytest.approx(0.5, abs=0.12)
+
+
+def test_more_dimensions_than_rows() -> None:
+    assert told_apart(cloud(0, 10, 0, 200), cloud(30, 10, 1, 200), 0) == 1.0
+
+
+def test_points_without_spread() -> None:
+    same, other = np.ones((6, 3), np.float32), np.full((6, 3), 2, np.float32)
+    assert told_apart(same, other, 0) == 1.0
+    assert told_apart(same, same, 0) == 0.5
+    assert told_apart(same[:1], other, 0) is None
+
+
+def test_the_same_seed_gives_the_same_number() -> None:
+    first, second = cloud(0, 60, 0), cloud(1, 60, 1)
+    assert told_apart(first, second, 3) == told_apart(first, second, 3)
+
+
+def test_neighbours_in_training_order() -> None:
+    def task(name: str, x: float) -> object:
+        return make_task([text(x + i % 3, i % 2) for i in range(12)], [text()] * 2, name=name)
+
+    near, far = task("near", 0), task("far", 50)
+    context = FakeContext({})
+    assert severities((near, near, far), context) == (0.5, 1.0)  # type: ignore[arg-type]
+
+
+def test_at_most_so_many_rows_are_embedded() -> None:
+    task = make_task([text(i) for i in range(3 * MOST_ROWS)], [text()] * 2, name="many")
+    few = make_task([text(i) for i in range(10)], [text()] * 2, name="few")
+    context = FakeContext({})
+    severities((task, few), context)
+    assert [len(rows) for rows in context.embedded] == [MOST_ROWS, 10]
+    assert np.bincount(context.embedded[0].labels).tolist() == [MOST_ROWS // 2] * 2
+
+
+def test_embeddings_that_are_no_numbers() -> None:
+    task = make_task([text(float("nan")), text()], [text()] * 2)
+    with pytest.raises(ShiftError, match="embeddings that are not finite"):
+        severities((task, task), FakeContext({}))

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_context import FakeContext
+
+from clbench.errors import DataError, ShiftError
+from clbench.shifts.registry import shift_identity
+from clbench.shifts.sentence_length import SentenceLength
+from clbench.shifts.split import Split, SplitPart
+from clbench.tasks.task import Task
+
+
+def build(task: Task, base: Path = Path(), **settings: Any) -> Any:
+    return SentenceLength(task="base", **settings).build(FakeContext({"base": task}, base=base))
+
+
+@pytest.fixture
+def saved(by_length: Task, tmp_path: Path) -> Path:
+    path = tmp_path / "deep" / "split.json"
+    build(by_length).split.save(path)
+    return path
+
+
+def test_what_is_saved(saved: Path, by_length: Task) -> None:
+    stored = json.loads(saved.read_text())
+    assert stored == {
+        "schema_version": 1,
+        "kind": "sentence-length",
+        "task": "base",
+        "fitted": {"unit": "tokens", "threshold": 4, "ties": "short"},
+        "parts": [
+            {"name": "short", "train": [1, 3, 4, 6], "validation": [0, 1, 4, 5], "tuning": []},
+            {"name": "long", "train": [0, 2, 5, 7], "validation": [2, 3], "tuning": []},
+        ],
+        "digests": {"train": by_length.train.digest, "validation": by_length.validation.digest},
+        "numbers": build(by_length).numbers,
+    }
+    assert [path.name for path in saved.parent.iterdir()] == ["split.json"]
+
+
+def test_round_trip(saved: Path, by_length: Task) -> None:
+    fitted, loaded = build(by_length), Split.load(saved)
+    assert loaded == replace(fitted.split)
+    again = build(by_length, saved.parent, split="split.json")
+    for before, after in zip(fitted.tasks, again.tasks, strict=True):
+        assert after.name == before.name
+        assert after.train.digest == before.train.digest
+        assert after.validation.digest == before.validation.digest
+    assert again.numbers == fitted.numbers
+    assert build(by_length, split=str(saved)).tasks[0].train.digest == again.tasks[0].train.digest
+
+
+def test_positions_are_those_of_the_source(by_length: Task) -> None:
+    limited = replace(by_length, train=by_length.train.take([0, 1, 3, 5]))
+    split = build(limited).split
+    assert split.parts[0].train == (1, 3)
+    assert split.apply(limited)[1].train.index.tolist() == [0, 5]
+
+
+@pytest.mark.parametrize("change", ["label", "text", "order", "fewer", "tuning"])
+def test_other_rows_are_refused(change: str, saved: Path, by_length: Task) -> None:
+    rows, tuning = by_length.train, None
+    if change == "label":
+        rows = replace(rows, labels=1 - rows.labels)
+    elif change == "text":
+        rows = replace(rows, first=[*rows.first[:-1], "0 0 other"])
+    elif change == "order":
+        rows = rows.take(np.arange(len(rows))[::-1])
+    elif change == "fewer":
+        rows = rows.take(np.arange(7))
+    else:
+        tuning = by_length.validation
+    task = replace(by_length, train=rows, tuning=tuning)
+    with pytest.raises(ShiftError) as caught:
+        build(task, split=str(saved))
+    key = "tuning" if change == "tuning" else "train"
+    assert f"was made of other {key} rows of 'base'" in str(caught.value)
+    assert "leave `split` out" in str(caught.value)
+
+
+def test_another_task_shift_or_setting_is_refused(saved: Path, by_length: Task) -> None:
+    other = SentenceLength(task="other", split=str(saved))
+    with pytest.raises(ShiftError, match="divides task 'base', not 'other'"):
+        other.build(FakeContext({"other": replace(by_length, name="other")}))
+    with pytest.raises(ShiftError, match=r"fitted with unit = 'tokens', the scenario has 'words'"):
+        build(by_length, split=str(saved), unit="words")
+    saved.write_text(saved.read_text().replace("sentence-length", "embedding-cluster"))
+    with pytest.raises(ShiftError, match="made by shift 'embedding-cluster', not 'sentence-length"):
+        build(by_length, split=str(saved))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is no split saved by clbench"),
+        ("[]", "is no split saved by clbench"),
+        ('{"schema_version": 1}', "kind: is required"),
+        (None, "there is no such file"),
+    ],
+)
+def test_files_that_are_no_split(content: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "split.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(DataError) as caught:
+        Split.load(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_and_newer_files(saved: Path) -> None:
+    content = saved.read_text()
+    saved.write_text(content.replace('"schema_version": 1', '"schema_version": 2'))
+    with pytest.raises(DataError, match="has schema version 2, this clbench reads 1"):
+        Split.load(saved)
+    saved.write_text(content[: len(content) // 2])
+    with pytest.raises(DataError, match="is no split saved by clbench"):
+        Split.load(saved)
+    with pytest.raises(DataError, match="cannot be read"):
+        Split.load(saved.parent)
+
+
+def test_rows_that_the_task_does_not_have(by_length: Task) -> None:
+    split = build(by_length).split
+    broken = replace(split, parts=(SplitPart("short", (1, 99), (0,)), split.parts[1]))
+    with pytest.raises(ShiftError, match="part 'short' names rows that the task does not have"):
+        broken.apply(by_length)
+
+
+def test_the_content_of_a_saved_split_is_part_of_the_identity(saved: Path) -> None:
+    def identity(**settings: Any) -> dict[str, Any]:
+        return shift_identity("sentence-length", {"task": "base", **settings}, saved.parent)
+
+    assert identity() == {"name": "sentence-length"}
+    before = identity(split="split.json")
+    saved.write_text(saved.read_text() + " ")
+    assert len(before["split"]) == 32
+    assert identity(split="split.json") != before
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        identity(split="none.json")
