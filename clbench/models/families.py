@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
@@ -34,6 +34,9 @@ class Family:
         first layer, and position tables that the layers read.
     pooling
         ``first`` token, or ``last`` real token for causal decoders.
+    parallel
+        Paths of further module lists whose entries belong to the same layers, as where
+        attention and feed-forward parts are kept apart (XLM).
     within_layer
         Prefixes of parameters outside the list that belong to the layer of that number.
     offset_positions
@@ -46,15 +49,16 @@ class Family:
     layers: str
     embeddings: tuple[str, ...]
     pooling: Literal["first", "last"] = "first"
+    parallel: tuple[str, ...] = ()
     within_layer: Mapping[str, int] = field(default_factory=dict)
     offset_positions: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def group_of(self, parameter: str) -> str:
         """``embeddings``, ``layer.<number>`` or ``head`` for a parameter of the backbone."""
-        start = f"{self.layers}."
-        if parameter.startswith(start):
-            return f"layer.{parameter[len(start) :].partition('.')[0]}"
+        for path in (self.layers, *self.parallel):
+            if parameter.startswith(f"{path}."):
+                return f"layer.{parameter[len(path) + 1 :].partition('.')[0]}"
         for prefix, number in self.within_layer.items():
             if parameter.startswith(prefix):
                 return f"layer.{number}"
@@ -108,8 +112,6 @@ def family_of(backbone: PreTrainedModel) -> Family:
     """
     family = FAMILIES.get(backbone.config.model_type) or inspect_backbone(backbone)
     if family.pooling == "first" and getattr(backbone.config, "is_decoder", False):
-        from dataclasses import replace
-
         return replace(family, pooling="last")
     return family
 
@@ -141,19 +143,26 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
             f"models of type {name!r} cannot be divided into layers: no list of modules in "
             f"{type(backbone).__name__}. Use another architecture."
         )
-    layers = max(lists, key=lambda path: (len(lists[path]), path))
-    outside = [
+    depth = max(len(entries) for entries in lists.values())
+    layers, *parallel = (path for path, entries in lists.items() if len(entries) == depth)
+    inside = tuple(f"{path}." for path in (layers, *parallel))
+    tables = {
+        f"{path}.weight"
+        for path, module in backbone.named_modules()
+        if isinstance(module, nn.Embedding)
+    }
+    embeddings = tuple(
         parameter
         for parameter, _ in backbone.named_parameters()
-        if not parameter.startswith(f"{layers}.")
-    ]
-    tables = [p.rpartition(".")[0] for p, m in _tables(backbone)]
-    embeddings = tuple(p for p in outside if _EMBEDDING_LIKE.search(p) or p in tables)
+        if not parameter.startswith(inside)
+        and (parameter in tables or _EMBEDDING_LIKE.search(parameter))
+    )
     return Family(
         name,
         layers,
         embeddings,
         pooling="last" if _is_causal(config) else "first",
+        parallel=tuple(parallel),
         offset_positions=_offset_positions(backbone, table),
         options={"use_cache": False} if getattr(config, "use_cache", False) else {},
     )
@@ -179,7 +188,7 @@ def usable_length(config: PreTrainedConfig) -> int | None:
 
 
 _OFFSET_TYPES = frozenset(
-    {"xlm-roberta-xl", "roberta-prelayernorm", "data2vec-text", "mpnet", "longformer", "ibert"}
+    {"xlm-roberta-xl", "roberta-prelayernorm", "data2vec-text", "mpnet", "longformer", "esm"}
 )
 
 
@@ -195,12 +204,6 @@ def _outer_lists(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Mo
 
 def _has_weights(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
-
-
-def _tables(backbone: nn.Module) -> Iterator[tuple[str, nn.Embedding]]:
-    for path, module in backbone.named_modules():
-        if isinstance(module, nn.Embedding):
-            yield f"{path}.weight", module
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:

@@ -37,6 +37,8 @@ def _build(folder: Path) -> None:
     import torch
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
+    from clbench.models.config import quiet
+
     characters = sorted(set(string.ascii_lowercase + string.digits + string.punctuation))
     tokens = [*SPECIAL, *characters, *(f"##{c}" for c in characters)]
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
@@ -50,6 +52,6 @@ def _build(folder: Path) -> None:
         intermediate_size=128,
         max_position_embeddings=256,
     )
-    with torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)

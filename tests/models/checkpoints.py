@@ -171,6 +171,20 @@ CHECKPOINTS: dict[str, Made] = {
         _GPT_TOKENS,
     ),
     "mpnet": (lambda: hf.MPNetModel(hf.MPNetConfig(vocab_size=SIZE, **SHAPE)), _ROBERTA_TOKENS),
+    "xlm": (
+        lambda: hf.XLMModel(
+            hf.XLMConfig(
+                vocab_size=SIZE,
+                emb_dim=32,
+                n_layers=3,
+                n_heads=2,
+                max_position_embeddings=40,
+                pad_token_id=1,
+                pad_index=1,
+            )
+        ),
+        _ROBERTA_TOKENS,
+    ),
     "llama": (
         lambda: hf.LlamaModel(hf.LlamaConfig(vocab_size=SIZE, pad_token_id=None, **SHAPE)),
         _LLAMA_TOKENS,

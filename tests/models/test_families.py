@@ -143,6 +143,7 @@ def test_layer_groups_hold_every_parameter_once(kind: str, checkpoint: Get) -> N
         ("gpt2", "wpe.weight", "ln_f.bias"),
         ("llama", "embed_tokens.weight", "norm.weight"),
         ("mpnet", "encoder.relative_attention_bias.weight", None),
+        ("xlm", "position_embeddings.weight", "layer_norm_emb.weight"),
     ],
 )
 def test_what_is_neither_layer_nor_table_has_its_group(
@@ -156,6 +157,14 @@ def test_what_is_neither_layer_nor_table_has_its_group(
 def test_the_convolution_of_deberta_belongs_to_its_first_layer(checkpoint: Get) -> None:
     groups = build(checkpoint("deberta-v2")).layer_groups()
     assert "backbone.encoder.conv.conv.weight" in groups[1].parameters
+
+
+def test_layers_kept_in_several_lists_are_put_together(checkpoint: Get) -> None:
+    groups = build(checkpoint("xlm")).layer_groups()
+    for part in ("attentions", "ffns", "layer_norm1", "layer_norm2"):
+        for layer in range(3):
+            inside = [p for p in groups[layer + 1].parameters if f"{part}.{layer}." in p]
+            assert inside
 
 
 def gradients(model: Classifier, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -278,7 +287,7 @@ def test_loaded_weights_are_float32_and_complete(kind: str, checkpoint: Get) -> 
     assert not backbone.training
     assert {p.dtype for p in backbone.parameters()} == {torch.float32}
     assert not [name for name, _ in backbone.named_parameters() if "pooler" in name]
-    if kind not in ("deberta-v2", "mpnet"):  # these two bring an attention of their own
+    if kind not in ("deberta-v2", "mpnet", "xlm"):  # these bring an attention of their own
         assert backbone.config._attn_implementation == "sdpa"
 
 
