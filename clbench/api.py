@@ -172,12 +172,22 @@ def execute(plan: Plan, *, replace: bool = False, listener: Listener | None = No
         # Only now: the engine takes seconds to import, and a finished run needs none of it.
         from clbench.evaluation.runner import run_plan
 
-        run_plan(plan, told)
+        try:
+            run_plan(plan, told)
+        finally:
+            # Also when it was stopped: the table is to hold every cell that is on disk.
+            _write_scores(store)
     else:
         told.started(len(plan.cells), 0)
+        _write_scores(store)
     cells = store.read().cells
-    store.write_scores(to_csv(scores_frame(cells)))
     return Run(plan.out, chosen(cells, (cell.key for cell in plan.cells)))
+
+
+def _write_scores(store: Store) -> None:
+    cells = store.read().cells
+    if cells:
+        store.write_scores(to_csv(scores_frame(cells)))
 
 
 def prepare(plan: Plan, store: Store, *, replace: bool) -> tuple[list[str], list[Cell]]:
@@ -188,6 +198,7 @@ def prepare(plan: Plan, store: Store, *, replace: bool) -> tuple[list[str], list
     tuple
         Lines for the user, and the cells that are not finished.
     """
+    store.check(plan.suite.name)
     present = store.read()
     notes = present.broken
     if present.broken or (replace and present.cells):

@@ -26,7 +26,7 @@ def show_plan(plan: Plan, *, replace: bool) -> None:
     from clbench.suite.plan import validate
 
     store = Store(plan.out)
-    store.check()
+    store.check(plan.suite.name)
     found = store.read()
     notes = err()
     for line in found.broken:

@@ -118,8 +118,10 @@ def conflicts(wanted: Sequence[Wanted], present: Iterable[CellResult]) -> list[C
         if same is not None:
             if same.fingerprint == cell.fingerprint:
                 continue
-            difference = first_difference(cell.recipe, same.recipe)
+            difference = first_difference(cell.recipe, same.recipe) if cell.recipe else None
             found.append(Conflict(cell, difference or "was run with other settings"))
+            continue
+        if not cell.recipe:
             continue
         alike = by_scenario.get(cell.scenario)
         if alike is not None:

@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -60,7 +60,8 @@ class Store:
     def lock(self) -> Iterator[Store]:
         """Keep other processes from running in the folder; remove what a killed one left.
 
-        The lock goes with the process, also when it is killed.
+        The lock goes with the process, also when it is killed. A folder that was made here
+        is removed again if an error comes before the run has begun (before `write_suite`).
 
         Raises
         ------
@@ -69,6 +70,7 @@ class Store:
             of something else under the names that a run would write.
         """
         self.check()
+        made = [path for path in (self.out, *self.out.parents) if not path.exists()]
         with _as_folder_error(self.out):
             self.cells.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -77,6 +79,13 @@ class Store:
             for part in list(self.out.rglob(".*.part")):
                 _remove(part)
             yield self
+        except Exception:
+            if made and not self.suite_path.exists():
+                shutil.rmtree(self.out, ignore_errors=True)
+                with suppress(OSError):  # somebody else may have put something there
+                    for folder in made[1:]:
+                        folder.rmdir()
+            raise
         finally:
             os.close(handle)
 
@@ -174,14 +183,9 @@ class Store:
         Raises
         ------
         RunFolderError
-            If the folder holds the run of a suite of another name.
+            If the folder holds the run of another suite.
         """
-        present = self.read_suite().get("name")
-        if present is not None and present != resolved.get("name"):
-            raise RunFolderError(
-                f"{self.out} holds a run of the suite {present!r}, not of "
-                f"{resolved.get('name')!r}. Take another --out."
-            )
+        self.check(resolved.get("name"))
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": plain(resolved)}
         self._write(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
@@ -208,15 +212,26 @@ class Store:
         if not self.cells.is_dir():
             raise RunFolderError(f"{self.out} holds no run: it has no folder cells/.")
 
-    def check(self) -> None:
+    def check(self, suite: str | None = None) -> None:
         """Check that a run may write there, without writing.
+
+        Parameters
+        ----------
+        suite
+            Name of the suite that is to be run.
 
         Raises
         ------
         RunFolderError
-            If the path is a file, or holds files of something else under the names that a
-            run would write.
+            If the path is a file, holds the run of another suite, or holds files of
+            something else under the names that a run would write.
         """
+        present = self.read_suite().get("name")
+        if None not in (suite, present) and suite != present:
+            raise RunFolderError(
+                f"{self.out} holds a run of the suite {present!r}, not of {suite!r}. "
+                "Take another --out."
+            )
         if self.out.exists() and not self.out.is_dir():
             raise RunFolderError(f"{self.out} is a file, not a folder. Take another --out.")
         content = _json(self.suite_path) if self.suite_path.exists() else None

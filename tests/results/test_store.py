@@ -298,3 +298,44 @@ def test_no_run_to_report(tmp_path: Path) -> None:
         Store(tmp_path / "none").require()
     with pytest.raises(RunFolderError, match="it has no folder cells/"):
         Store(tmp_path).require()
+
+
+def test_an_error_before_the_run_has_begun_leaves_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "results" / "quick"
+
+
+    def run(*, begun: bool) -> None:
+        with Store(out).lock() as store:
+            (out / "scenarios").mkdir()
+            if begun:
+                store.write_suite({"name": "quick"})
+            raise ValueError("bad data")
+
+    with pytest.raises(ValueError, match="bad data"):
+        run(begun=False)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="bad data"):
+        run(begun=True)
+    assert Store(out).suite_path.exists()
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("mine")
+    with pytest.raises(ValueError, match="bad data"), Store(tmp_path).lock():
+        raise ValueError("bad data")
+    assert (tmp_path / "log.txt").read_text() == "mine"
+
+
+def test_half_written_folders_are_cleaned_too(tmp_path: Path) -> None:
+    part = tmp_path / "stages" / ".abc.part"
+    part.mkdir(parents=True)
+    (part / "model.safetensors").write_text("x")
+    with Store(tmp_path).lock():
+        assert not part.exists()
+
+
+def test_cells_without_a_recipe_are_compared_by_fingerprint_only(store: Store) -> None:
+    store.write_cell(pair(recipe={}))
+    assert store.finished([Asked("sst2-mrpc--ewc--seed0", "f9")]) == set()
+    with pytest.raises(RunFolderError, match="was run with other settings"):
+        store.finished([Asked(fingerprint="f1")])

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import FakeEngine
+
+from clbench.results.store import Store
+
+Call = Callable[..., tuple[int, str, str]]
+KEYS = [
+    "one-two--vanilla--seed0",
+    "one-two--frozen--seed0",
+    "one-two--vanilla--seed1",
+    "one-two--frozen--seed1",
+]
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_a_run_from_end_to_end(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    code, out, err = clbench("run", "mine.toml")
+    assert code == 0
+    assert engine.ran == KEYS
+    lines = err.splitlines()
+    assert lines[0] == "mine: 4 cells to run, results in results/mine"
+    assert lines[1].startswith(
+        "[1/4] one-two--vanilla--seed0: p_o 0.800  p_s 0.700  forgetting 0.100 (0 s; about "
+    )
+    assert lines[4] == "[4/4] one-two--frozen--seed1: p_o 0.800  p_s 0.700  forgetting 0.100 (0 s)"
+    assert "0.800 ±0.000" in out
+    frame = pd.read_csv(place / "results" / "mine" / "scores.csv")
+    assert len(frame) == 4
+    assert frame["status"].tolist() == ["ok"] * 4
+    suite = json.loads((place / "results" / "mine" / "suite.json").read_text())["suite"]
+    assert suite["methods"] == ["vanilla", "frozen"]
+
+
+def test_the_same_again_trains_nothing(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    clbench("run", "mine.toml")
+    engine.ran.clear()
+    (place / "results" / "mine" / "scores.csv").unlink()
+    code, out, err = clbench("run", "mine.toml")
+    assert code == 0
+    assert engine.ran == []
+    assert err == "mine: 4 cells, all finished before in results/mine; nothing to run\n"
+    assert "0.800 ±0.000" in out
+    assert (place / "results" / "mine" / "scores.csv").exists()
+
+
+def test_failed_cells_are_tried_again(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    engine.fails = {KEYS[3]}
+    code, out, err = clbench("run", "mine.toml")
+    assert code == 1
+    assert f"[4/4] {KEYS[3]}: failed: loss is nan (0 s)" in err
+    assert f"failed: {KEYS[3]}: loss is nan" in out
+    assert "1 of 4 cells failed; the same command tries it again." in out
+    engine.fails, engine.ran = set(), []
+    code, _, err = clbench("run", "mine.toml")
+    assert code == 0
+    assert engine.ran == [KEYS[3]]
+    assert err.startswith("mine: 4 cells, 3 finished before, 1 to run, results in results/mine\n")
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    place: Path, engine: FakeEngine, clbench: Call
+) -> None:
+    engine.raises = KeyboardInterrupt()
+    code, _, err = clbench("run", "mine.toml")
+    assert code == 130
+    assert err.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert len(pd.read_csv(place / "results" / "mine" / "scores.csv")) == 1
+    engine.raises = None
+    assert clbench("run", "mine.toml")[0] == 0
+    assert engine.ran == KEYS
+
+
+def test_options_reach_the_plan(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    code, _, _ = clbench(
+        *("run", "mine.toml", "--out", "there", "--methods", "frozen", "--seeds", "2-3"),
+        *("--scenarios", "one*", "--limit", "20", "--epochs", "1", "--precision", "float32"),
+        "--references",
+    )
+    assert code == 0
+    assert engine.ran == [
+        *("one-two--frozen--seed2", "one-two--reference1--seed2"),
+        *("one-two--frozen--seed3", "one-two--reference1--seed3"),
+    ]
+    cells = Store(place / "there").read().cells
+    assert {cell.recipe["protocol"]["limit"] for cell in cells} == {20}
+    assert {cell.recipe["protocol"]["epochs"] for cell in cells} == {1}
+    frame = pd.read_csv(place / "there" / "scores.csv")
+    # the reference scored 0.75 alone, R[1, 1] is 0.70
+    assert frame["intransigence"].tolist() == pytest.approx([0.05, 0.05])
+
+
+def test_other_settings_need_a_word(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    clbench("run", "mine.toml")
+    code, _, err = clbench("run", "mine.toml", "--epochs", "1")
+    assert code == 2
+    assert err == (
+        "error: results/mine/cells/one-two--vanilla--seed0.json was run with epochs = 3, now 1 "
+        "(3 more cells likewise). Take another --out, or --replace to run again and keep the "
+        "old files in cells/replaced/.\n"
+    )
+    engine.ran.clear()
+    code, _, err = clbench("run", "mine.toml", "--epochs", "1", "--replace")
+    assert code == 0
+    assert engine.ran == KEYS
+    assert err.startswith("4 cells of other settings: now in cells/replaced/.\n")
+    assert len(list((place / "results/mine/cells/replaced").iterdir())) == 4
+
+
+def test_edited_rows_are_noticed(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    clbench("run", "mine.toml")
+    text = (place / "one.csv").read_text()
+    (place / "one.csv").write_text(text.replace("number 3", "number three"))
+    code, _, err = clbench("run", "mine.toml")
+    assert code == 2
+    assert "was run with other rows of one (3 more cells likewise)" in err
+
+
+def test_a_broken_cell_is_named_and_run_again(
+    place: Path, engine: FakeEngine, clbench: Call
+) -> None:
+    clbench("run", "mine.toml")
+    engine.ran.clear()
+    (place / f"results/mine/cells/{KEYS[1]}.json").write_text('{"schema_ver')
+    code, _, err = clbench("run", "mine.toml")
+    assert code == 0
+    assert engine.ran == [KEYS[1]]
+    assert err.splitlines()[0] == (
+        f"results/mine/cells/{KEYS[1]}.json is no finished cell (broken off or no JSON); kept as "
+        f"cells/broken/{KEYS[1]}.json. It will be run again."
+    )
+
+
+def test_another_method_in_the_same_folder(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    clbench("run", "mine.toml", "--methods", "vanilla")
+    _, out, _ = clbench("run", "mine.toml", "--methods", "frozen")
+    assert "vanilla" not in out
+    assert len(pd.read_csv(place / "results/mine/scores.csv")) == 4
+    code, out, _ = clbench("report", "results/mine")
+    assert code == 0
+    assert "vanilla" in out
+    assert "frozen" in out
+
+
+def test_dry_run_writes_nothing(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    before = files(place)
+    code, out, err = clbench("run", "mine.toml", "--dry-run")
+    assert code == 0
+    assert err == ""
+    assert files(place) == before
+    assert engine.ran == []
+    for key in KEYS:
+        assert f"{key}  to run" in out
+    assert "4 cells, 4 to run, results in results/mine" in out
+    assert "from tokens × parameters" in out
+
+
+def test_dry_run_estimates_from_what_was_run(
+    place: Path, engine: FakeEngine, clbench: Call
+) -> None:
+    engine.fails = {KEYS[3]}
+    clbench("run", "mine.toml")
+    (place / f"results/mine/cells/{KEYS[2]}.json").write_text("{")
+    before = files(place)
+    code, out, err = clbench("run", "mine.toml", "--dry-run")
+    assert code == 0
+    assert files(place) == before
+    assert f"{KEYS[0]}  finished" in " ".join(out.split(" "))
+    assert f"{KEYS[3]}  failed before, to run again" in out
+    assert "is no finished cell (broken off or no JSON). It will be run again." in err
+    # two cells to run, each taken for 10 + 2 seconds
+    assert "Estimate: 24 s (from the times of 2 cells finished before)." in out
+
+
+def test_report_of_a_run_with_failures(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    engine.fails = {KEYS[0]}
+    clbench("run", "mine.toml")
+    code, out, _ = clbench("report", "results/mine")
+    assert code == 1
+    assert f"failed: {KEYS[0]}: loss is nan" in out
+
+
+def test_bad_data_leaves_nothing_behind(place: Path, clbench: Call) -> None:
+    (place / "one.csv").write_text("text,label\n")
+    before = files(place)
+    code, out, err = clbench("run", "mine.toml")
+    assert code == 2
+    assert out == ""
+    assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 1
+    assert "one.csv" in err
+    assert files(place) == before
