@@ -33,19 +33,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     usage_error: type[Exception] = BadParameter.__bases__[0]
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return app(given or ["--help"], prog_name="clbench", standalone_mode=False) or 0
+        code = app(given or ["--help"], prog_name="clbench", standalone_mode=False) or 0
     except ClbenchError as fault:
         return _complain(str(fault))
     except usage_error as fault:
         return _complain(_usage(fault))
     except (KeyboardInterrupt, Abort):
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return STOPPED
+        code = STOPPED  # some versions of typer raise, others return it
     except BrokenPipeError:
         # Whoever read the output has gone, as with `| head`; Python would complain again
         # when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    if code == STOPPED:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+    return int(code)
 
 
 def _complain(text: str) -> int:

@@ -18,13 +18,13 @@ seeds = [0, 1]
 
 [task.one]
 train = "one.csv"
-validation = "one.csv"
+validation = "dev.csv"
 text = "text"
 label = "label"
 
 [task.two]
 train = "one.csv"
-validation = "one.csv"
+validation = "dev.csv"
 text = "text"
 label = "label"
 
@@ -39,7 +39,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a suite of one scenario, two methods and two seeds."""
     (tmp_path / "mine.toml").write_text(SUITE)
     rows = [f"some words number {n},{n % 2}" for n in range(40)]
-    (tmp_path / "one.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    for name in ("one.csv", "dev.csv"):
+        (tmp_path / name).write_text("text,label\n" + "\n".join(rows) + "\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     return tmp_path
