@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -33,9 +34,17 @@ def raise_faults(path: Path, faults: Sequence[str]) -> None:
     if not faults:
         return
     if len(faults) == 1:
-        raise SuiteError(f"{path}: {faults[0]}")
+        raise SuiteError(f"{shown(path)}: {faults[0]}")
     listed = " ".join(f"({n}) {fault}" for n, fault in enumerate(faults, 1))
-    raise SuiteError(f"{path}: {len(faults)} faults: {listed}")
+    raise SuiteError(f"{shown(path)}: {len(faults)} faults: {listed}")
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be told: from the working directory on where it lies below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -123,7 +132,7 @@ def _text(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> st
     if kind == "extra_forbidden":
         return f"unknown key.{nearest(str(path[-1]), _keys(model, path[:-1]))}"
     if kind == "missing":
-        return "is missing."
+        return _missing(error["input"], str(path[-1]))
     bounds = {
         "greater_than": "greater than {gt}",
         "greater_than_equal": "at least {ge}",
@@ -138,20 +147,24 @@ def _text(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> st
         return f"{_lower(error['msg'])}."
     if kind == "string_too_short":
         return "must not be empty."
-    if kind == "value_error":
-        return (
-            f"{str(context['error']).rstrip('.')}; got {got}."
-            if _plain(error)
-            else (f"{str(context['error']).rstrip('.')}.")
-        )
+    if path == ("scenario",) and kind == "list_type" and isinstance(error["input"], dict):
+        return "must be written [[scenario]], with two pairs of brackets."
     stem = kind.partition("_")[0]
     if kind.endswith("_type") and stem in ARTICLES:
         return f"must be {ARTICLES[stem]}, got {got}."
-    return f"{_lower(error['msg']).rstrip('.')}, got {got}."
+    text = str(context["error"]) if kind == "value_error" else _lower(error["msg"])
+    shown = f", got {got}" if isinstance(error["input"], (str, int, float)) else ""
+    return f"{text.rstrip('.')}{shown}."
 
 
-def _plain(error: Any) -> bool:
-    return isinstance(error["input"], (str, int, float))
+def _missing(table: Any, key: str) -> str:
+    """What to say of a key that is not there, with a key that may have been meant for it."""
+    settings = table.get("settings", {}) if isinstance(table, dict) else {}
+    near = difflib.get_close_matches(key, settings, n=1, cutoff=0.6)
+    meant = f" Is {near[0]!r} meant for it?" if near else ""
+    if key == "name":
+        return "is missing, and `task` or `tasks` give nothing to make one of."
+    return f"is missing.{meant}"
 
 
 def _near_literal(error: Any) -> str:

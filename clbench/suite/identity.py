@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import SuiteError
+from clbench.suite.faults import shown
 from clbench.suite.plugins import source_digest
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.files import FileTaskSpec
@@ -96,6 +97,8 @@ class Identities:
                 try:
                     content = (self._base / value).read_bytes()
                 except OSError as fault:
-                    raise SuiteError(f"{self._base / value}: {fault.strerror}.") from fault
+                    raise SuiteError(
+                        f"{shown(self._base / value)}: cannot be read: {fault.strerror}."
+                    ) from fault
                 digests[key] = hashlib.blake2b(content, digest_size=16).hexdigest()
         return digests

@@ -12,7 +12,7 @@ from typing import Any
 
 from clbench.errors import DataError, UnknownNameError
 from clbench.suite.baselines import Baseline, read_baseline
-from clbench.suite.faults import nearest, raise_faults
+from clbench.suite.faults import nearest, quoted, raise_faults, shown
 from clbench.suite.identity import Identities
 from clbench.suite.options import check_device, choose_scenarios, choose_seeds, override
 from clbench.suite.plugins import Plugin, load_plugins
@@ -249,10 +249,19 @@ def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
 
     own = suite.file.task
     faults = [
-        f"[task.{name}]: there is a task of that name already. Give yours another."
+        f"[task.{quoted(name)}]: there is a task of that name already. Give yours another."
         for name in own
         if name in TASKS
     ]
+    for key in ("task_epochs", "task_steps"):
+        # A part of a task, such as glue/sst2[short], may have a length of its own.
+        named = {task: task.partition("[")[0] for task in getattr(suite.file.protocol, key)}
+        faults += [
+            f"[protocol] {key}.{quoted(task)}: there is no task {whole!r}."
+            f"{nearest(whole, [*own, *TASKS])}"
+            for task, whole in named.items()
+            if whole not in own and whole not in TASKS
+        ]
     for scenario in chosen:
         place = f"[[scenario]] {suite.scenario_names.index(scenario.name) + 1} {scenario.name!r}"
         if scenario.shift not in SHIFTS:
@@ -290,8 +299,8 @@ def _baselines(
     for baseline in found:
         other = names.setdefault(baseline.name, baseline)
         if other is not baseline:
-            where = f"{suite.path}, methods" if methods is None else "--methods"
-            places = [str(b.path or b.method) for b in (other, baseline)]
+            where = f"{shown(suite.path)}, methods" if methods is None else "--methods"
+            places = [shown(b.path) if b.path else b.method for b in (other, baseline)]
             twice = places[0] == places[1]
             raise UnknownNameError(
                 f"{where}: two baselines are called {baseline.name!r}: "

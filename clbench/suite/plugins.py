@@ -16,6 +16,7 @@ from typing import Any
 
 from clbench.errors import PluginError
 from clbench.registry import Registry
+from clbench.suite.faults import shown
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def load_plugin(path: str | Path) -> Plugin:
     registers: dict[str, list[str]] = sys.modules[name].__dict__["__clbench_registers__"]
     if not registers:
         raise PluginError(
-            f"plug-in {file}: registers no method, shift, task or model. Decorate a class with "
-            "@clbench.method('name'), @clbench.shift('name') or @clbench.task('name')."
+            f"plug-in {shown(file)}: registers no method, shift, task or model. "
+            "Decorate a class with @clbench.method('name'), @clbench.shift('name') or @clbench.task('name')."
         )
     return Plugin(file, name, digest, registers)
 
@@ -149,13 +150,13 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
 def _place(file: Path, fault: BaseException) -> str:
     """``file:line``, the line being the last one of the plug-in itself that was running."""
     if isinstance(fault, SyntaxError) and fault.filename == str(file):
-        return f"{file}:{fault.lineno}"
+        return f"{shown(file)}:{fault.lineno}"
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(fault.__traceback__)
         if frame.filename == str(file)
     ]
-    return f"{file}:{lines[-1]}" if lines else str(file)
+    return f"{shown(file)}:{lines[-1]}" if lines else shown(file)
 
 
 def _one_line(fault: BaseException) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import SuiteError
-from clbench.suite.faults import key_of
+from clbench.suite.faults import key_of, shown
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -21,31 +21,32 @@ def read_toml(path: Path) -> dict[str, Any]:
         If it is missing, a folder, unreadable, not UTF-8 (with the line) or no TOML (with
         the line).
     """
+    place = shown(path)
     if path.is_dir():
         inside = sorted(found.name for found in path.glob("*.toml"))
         hint = f" Give one of its files: {', '.join(inside)}." if inside else " Give a .toml file."
-        raise SuiteError(f"{path}: is a folder.{hint}")
+        raise SuiteError(f"{place}: is a folder.{hint}")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         near = ", ".join(sorted(found.name for found in path.parent.glob("*.toml")))
         hint = f" In that folder: {near}." if near else ""
-        raise SuiteError(f"{path}: there is no such file.{hint}") from None
+        raise SuiteError(f"{place}: there is no such file.{hint}") from None
     except OSError as fault:
-        raise SuiteError(f"{path}: cannot be read: {fault.strerror}.") from fault
+        raise SuiteError(f"{place}: cannot be read: {fault.strerror}.") from fault
     try:
         # Some editors put a byte-order mark first, which TOML does not know.
         return tomllib.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as fault:
         line = content.count(b"\n", 0, fault.start) + 1
         raise SuiteError(
-            f"{path}, line {line}: byte 0x{content[fault.start]:02x} is not UTF-8. "
+            f"{place}, line {line}: byte 0x{content[fault.start]:02x} is not UTF-8. "
             "Save the file with UTF-8 encoding."
         ) from fault
     except tomllib.TOMLDecodeError as fault:
-        raise SuiteError(f"{path}: is not valid TOML: {fault}.") from fault
+        raise SuiteError(f"{place}: is not valid TOML: {fault}.") from fault
     except RecursionError as fault:
-        raise SuiteError(f"{path}: is not valid TOML: brackets are nested too deeply.") from fault
+        raise SuiteError(f"{place}: is not valid TOML: brackets are nested too deeply.") from fault
 
 
 def unusable_values(data: dict[str, Any]) -> list[str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from clbench.errors import ClbenchError, SettingsError, SuiteError
+from pydantic import ValidationError
+
+from clbench.errors import ClbenchError, SettingsError
+from clbench.settings import Configured
 from clbench.suite.baselines import Baseline
-from clbench.suite.faults import raise_faults
+from clbench.suite.faults import explain, raise_faults
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 
@@ -23,11 +28,9 @@ def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
 
     faults = []
     for scenario in scenarios:
-        try:
-            SHIFTS.get(scenario.shift)(**scenario.settings)
-        except SettingsError as fault:
-            number = suite.scenario_names.index(scenario.name) + 1
-            faults.append(f"[[scenario]] {number} {scenario.name!r}: {_sentence(fault)}")
+        number = suite.scenario_names.index(scenario.name) + 1
+        found = _faults(SHIFTS.get(scenario.shift), scenario.settings)
+        faults += [f"[[scenario]] {number} {scenario.name!r} {text}" for text in found]
     raise_faults(suite.path, faults)
 
 
@@ -46,13 +49,14 @@ def check_methods(baselines: Iterable[Baseline]) -> None:
     from clbench.methods.registry import METHODS
 
     for baseline in baselines:
-        method = METHODS.get(baseline.method)
-        try:
-            method(**baseline.settings)
-        except SettingsError as fault:
-            if baseline.path is None:
-                raise
-            raise SuiteError(f"{baseline.path}: [settings] {_sentence(fault)}") from fault
+        faults = _faults(METHODS.get(baseline.method), baseline.settings)
+        if baseline.path is not None:
+            raise_faults(baseline.path, [f"[settings] {text}" for text in faults])
+        elif faults:
+            raise SettingsError(
+                f"method {baseline.method!r}: {' '.join(faults)} Settings are given in a "
+                "baseline file, under [settings]."
+            )
 
 
 def stages_of(scenario: ScenarioSpec) -> int:
@@ -72,6 +76,18 @@ def stages_of(scenario: ScenarioSpec) -> int:
     return parts
 
 
-def _sentence(fault: Exception) -> str:
-    text = str(fault)
-    return text if text.endswith(".") else f"{text}."
+def _faults(kind: type[Configured], settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the settings of a shift or method, each as ``"key: …"``."""
+    model = kind.settings_model()
+    try:
+        # As JSON, where a whole number may stand for a number and a list for a tuple, but
+        # a text may not stand for either.
+        model.model_validate_json(json.dumps(dict(settings)), strict=True)
+    except ValidationError as fault:
+        return explain(fault, settings, model)
+    try:
+        kind(**settings)
+    except SettingsError as fault:
+        text = str(fault)
+        return [text if text.endswith(".") else f"{text}."]
+    return []
