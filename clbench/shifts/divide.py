@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -34,7 +33,7 @@ class DividingShift(Shift):
         if self.split is None:
             where, split = "the split", self.fit(task, context)
         else:
-            path = context.base / Path(self.split).expanduser()
+            path = context.base / self.split
             where, split = f"split {path}", Split.load(path)
             self._check(split, where)
         return ScenarioTasks(split.apply(task, where), split, split.numbers)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from clbench.errors import DataError
 from clbench.registry import Registry
 
 if TYPE_CHECKING:
@@ -38,40 +35,3 @@ SHIFTS.add("embedding-cluster", "clbench.shifts.embedding_cluster:EmbeddingClust
 def shift(name: str) -> Callable[[Kind], Kind]:
     """Register a shift of one's own: ``@clbench.shift("name")`` over a `Shift` subclass."""
     return SHIFTS.register(name)
-
-
-def shift_identity(name: str, settings: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """What of a shift decides the rows besides its settings and its tasks.
-
-    That is the content of the saved split that it uses again, and the code of a shift that
-    does not come with clbench.
-
-    Parameters
-    ----------
-    name, settings
-        As in the suite's scenario.
-    base
-        Folder of the suite file.
-
-    Raises
-    ------
-    DataError
-        If the saved split cannot be read.
-    """
-    from clbench.tasks.identity import code_identity
-
-    found: dict[str, Any] = {"name": name}
-    entry = SHIFTS.get(name)
-    if not entry.__module__.startswith("clbench."):
-        found.update(code_identity(entry))
-    split = settings.get("split")
-    if isinstance(split, str):
-        path = base / Path(split).expanduser()
-        try:
-            content = path.read_bytes()
-        except OSError as fault:
-            raise DataError(
-                f"split {path} cannot be read: {fault.strerror}. Leave `split` out to divide anew."
-            ) from fault
-        found["split"] = hashlib.blake2b(content, digest_size=16).hexdigest()
-    return found

@@ -16,7 +16,7 @@ from clbench.errors import PluginError, SettingsError, ShiftError, UnknownNameEr
 from clbench.shifts.base import ScenarioTasks, Shift
 from clbench.shifts.build import build_scenario
 from clbench.shifts.dataset import DatasetShift
-from clbench.shifts.registry import SHIFTS, shift, shift_identity
+from clbench.shifts.registry import SHIFTS, shift
 from clbench.shifts.sentence_length import SentenceLength
 from clbench.tasks.task import Rows, Task
 
@@ -159,8 +159,6 @@ def test_a_shift_of_ones_own_may_return_a_list(context: FakeContext, register: A
     scenario = build_scenario(Spec("mine", {}), context)
     assert [task.name for task in scenario.tasks] == ["b", "a"]
     assert kind.name == "mine"
-    identity = shift_identity("mine", {}, context.base)
-    assert identity["code"].endswith(":Own")
 
 
 @pytest.mark.parametrize(

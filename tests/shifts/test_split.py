@@ -10,7 +10,6 @@ import pytest
 from fake_context import FakeContext
 
 from clbench.errors import DataError, ShiftError
-from clbench.shifts.registry import shift_identity
 from clbench.shifts.sentence_length import SentenceLength
 from clbench.shifts.split import Split, SplitPart
 from clbench.tasks.task import Task
@@ -131,16 +130,3 @@ def test_rows_that_the_task_does_not_have(by_length: Task) -> None:
     broken = replace(split, parts=(SplitPart("short", (1, 99), (0,)), split.parts[1]))
     with pytest.raises(ShiftError, match="part 'short' names rows that the task does not have"):
         broken.apply(by_length)
-
-
-def test_the_content_of_a_saved_split_is_part_of_the_identity(saved: Path) -> None:
-    def identity(**settings: Any) -> dict[str, Any]:
-        return shift_identity("sentence-length", {"task": "base", **settings}, saved.parent)
-
-    assert identity() == {"name": "sentence-length"}
-    before = identity(split="split.json")
-    saved.write_text(saved.read_text() + " ")
-    assert len(before["split"]) == 32
-    assert identity(split="split.json") != before
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        identity(split="none.json")
