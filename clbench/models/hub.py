@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clbench.errors import ModelError, did_you_mean
+from clbench.models.safety import check_folder, check_tokenizer
 
 WANTED = ("*.json", "model*.safetensors", "*.txt", "*.model")
 """Configuration, weights and tokenizer; patterns apply to the top folder only."""
@@ -31,6 +32,7 @@ def commit_of(name: str, revision: str | None = None) -> str:
     with _one_line_errors(name, revision):
         path = try_to_load_from_cache(name, "config.json", revision=revision)
         if not isinstance(path, str):
+            _reach()
             path = hf_hub_download(name, "config.json", revision=revision)
     return Path(path).parent.name
 
@@ -43,14 +45,47 @@ def fetch(name: str, revision: str | None = None) -> Path:
     ModelError
         If it is not cached and the hub cannot be reached or has no such model.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import errors, snapshot_download
 
     commit = commit_of(name, revision)
     with _one_line_errors(name, revision):
+        cached = Path(snapshot_download(name, revision=commit, local_files_only=True))
+        if _complete(cached, name):
+            return cached
+        try:
+            _reach()
+        except errors.OfflineModeIsEnabled:
+            return cached  # whoever reads it says what is missing
         folder = snapshot_download(
             name, revision=commit, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)
         )
     return Path(folder)
+
+
+def _complete(folder: Path, name: str) -> bool:
+    """Whether weights and tokenizer are there; they are fetched side by side, weights last."""
+    try:
+        check_folder(folder, name)
+        check_tokenizer(folder, name)
+    except ModelError:
+        return False
+    return True
+
+
+def _reach() -> None:
+    """Ask once whether the hub can be reached; its own calls try for half a minute.
+
+    Raises
+    ------
+    OfflineModeIsEnabled
+        If it cannot.
+    """
+    from huggingface_hub import constants, errors, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception as fault:  # the kind depends on the http library that the hub's uses
+        raise errors.OfflineModeIsEnabled(str(fault)) from fault
 
 
 @contextmanager

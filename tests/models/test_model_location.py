@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from checkpoints import make_checkpoint
 
 from clbench.cache import cache_dir
 from clbench.errors import ModelError, PluginError
+from clbench.models import hub as hub_module
 from clbench.models import registry
 from clbench.models.load import load_backbone, load_tokenizer
 from clbench.models.locate import local_folder, model_identity, resolve
@@ -136,6 +138,7 @@ def test_answers_of_the_hub(
         response = SimpleNamespace(headers={}, request=None)
         raise getattr(huggingface_hub.errors, fault)("503 busy\nmore", response=response)
 
+    monkeypatch.setattr(hub_module, "_reach", lambda: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", answer)
     assert said in message("someone/other")
 
@@ -146,6 +149,39 @@ def test_a_cached_hub_model_needs_no_network(hub: Path) -> None:
     assert load_tokenizer("someone/model").pad_token_id == 0
     assert model_identity("someone/model") == {"hub": "someone/model", "commit": COMMIT}
     assert model_identity("someone/model", COMMIT) == model_identity("someone/model")
+
+
+def test_a_whole_cached_model_is_not_asked_for_again(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "_reach", lambda: pytest.fail("asked the hub"))
+    assert local_folder("someone/model") == hub
+
+
+def test_the_rest_of_a_model_is_fetched(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = (hub / "model.safetensors").read_bytes()
+    (hub / "model.safetensors").unlink()
+    asked: list[str] = []
+
+    def download(name: str, *, revision: str, **given: object) -> str:
+        if "allow_patterns" in given:
+            asked.append(revision)
+            (hub / "model.safetensors").write_bytes(weights)
+        return str(hub)
+
+    monkeypatch.setattr(hub_module, "_reach", lambda: None)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert load_backbone("someone/model") is not None
+    assert asked == [COMMIT]
+
+
+def test_no_network_is_noticed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    assert "cannot be reached" in message("someone/other")
+    assert time.monotonic() - start < 5
 
 
 def test_a_hub_model_without_safe_weights(hub: Path) -> None:
