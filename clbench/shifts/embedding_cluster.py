@@ -97,18 +97,18 @@ def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> F
         raise ShiftError(f"{where}: {len(points)} training rows cannot make {k} clusters.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below, in our words
-        fitted = KMeans(n_clusters=k, n_init=STARTS, random_state=seed).fit(
-            points.astype(np.float64)
-        )
-    centroids: FloatArray = fitted.cluster_centers_
-    sizes = np.bincount(nearest(points, centroids), minlength=k)
+        fitted = KMeans(n_clusters=k, n_init=STARTS, random_state=seed).fit(points)
+    groups = nearest(points, fitted.cluster_centers_.astype(np.float64))
+    sizes = np.bincount(groups, minlength=k)
     if (sizes == 0).any():
         raise ShiftError(
             f"{where}: the embeddings of {len(points)} training rows fall into "
             f"{int((sizes > 0).sum())} groups, fewer than k = {k}. Use more rows or a smaller k."
         )
-    ordered: FloatArray = centroids[np.argsort(-sizes, kind="stable")]
-    return ordered
+    # Means taken anew: those of k-means differ in the last digit with the threads' timing.
+    order = np.argsort(-sizes, kind="stable")
+    means: FloatArray = np.stack([points[groups == i].mean(axis=0, dtype="f8") for i in order])
+    return means
 
 
 def nearest(points: npt.NDArray[np.float32], centroids: FloatArray) -> IntArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,7 +226,10 @@ def _mirror_files(task: GlueTask, data: Path) -> list[Path]:
             )
         found += files
     for path in found:
-        _check_parquet(path)
+        try:
+            _check_parquet(path)
+        except OSError as fault:
+            raise DataError(f"{path} cannot be read: {fault.strerror}.") from fault
     return found
 
 
@@ -273,11 +277,18 @@ def _load(task: GlueTask, data: Path | None) -> Any:
 
 @contextlib.contextmanager
 def _quiet(datasets: Any) -> Iterator[None]:
-    """No progress bars of `datasets` inside; they would cut through the run's own."""
+    """No progress bars of `datasets` inside, which would cut through the run's own.
+
+    No warnings of the hub's client about its retries either: what comes of them is said.
+    """
     shown = datasets.is_progress_bar_enabled()
+    client = logging.getLogger("huggingface_hub")
+    level = client.level
     datasets.disable_progress_bars()
+    client.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        client.setLevel(level)
         if shown:
             datasets.enable_progress_bars()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +196,14 @@ def test_whatever_the_hub_raises_is_one_line(
     def fail(*_: Any, **__: Any) -> None:
         raise fault
 
-    shown = datasets.is_progress_bar_enabled()
+    shown, client = datasets.is_progress_bar_enabled(), logging.getLogger("huggingface_hub")
+    level = client.level
     monkeypatch.setattr(datasets, "load_dataset", fail)
     with pytest.raises(DataError, match=type(fault).__name__) as caught:
         load("cola", None)
     assert "\n" not in str(caught.value)
     assert datasets.is_progress_bar_enabled() == shown
+    assert client.level == level
 
 
 def test_a_data_folder_that_is_no_mirror(tmp_path: Path) -> None:
@@ -279,6 +282,15 @@ def test_bad_cells_of_a_mirror(change: dict[str, Any], message: str, tmp_path: P
     with pytest.raises(DataError) as caught:
         load("rte", data)
     assert message in str(caught.value)
+
+
+def test_a_folder_where_a_file_belongs(tmp_path: Path) -> None:
+    data = write_mirror(tmp_path, "rte")
+    path = data / "glue" / "rte" / "train-00000-of-00001.parquet"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match=r"parquet cannot be read: Is a directory"):
+        load("rte", data)
 
 
 def test_a_mirror_with_other_columns(tmp_path: Path) -> None:
