@@ -75,7 +75,8 @@ def load_plugin(path: str | Path) -> Plugin:
     if not registers:
         raise PluginError(
             f"plug-in {shown(file)}: registers no method, shift, task or model. "
-            "Decorate a class with @clbench.method('name'), @clbench.shift('name') or @clbench.task('name')."
+            "Decorate a class with @clbench.method('name') or @clbench.shift('name'), or a "
+            "function with @clbench.task('name')."
         )
     return Plugin(file, name, digest, registers)
 
