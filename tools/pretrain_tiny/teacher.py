@@ -160,6 +160,4 @@ def precompute(
         words.flush()
         sentences.flush()
         done.write_text(json.dumps({"width": width}))
-    return Targets(
-        np.load(words_file, mmap_mode="r"), np.load(sentence_file, mmap_mode="r"), width
-    )
+    return Targets(np.load(words_file, mmap_mode="r"), np.load(sentence_file, mmap_mode="r"), width)

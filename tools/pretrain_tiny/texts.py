@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def add_paragraphs(
     before = len(corpus.segments)
     for paragraph in paragraphs(lines):
         ids = [corpus.add(chunk) for chunk in chunks(paragraph, rng, max_words)]
-        corpus.pairs += list(zip(ids, ids[1:], strict=False))
+        corpus.pairs += list(pairwise(ids))
     corpus.sources[name] = len(corpus.segments) - before
 
 
@@ -102,7 +103,7 @@ def add_table(corpus: Corpus, path: Path, max_words: int) -> None:
     for row in zip(*columns, strict=True):
         texts = [" ".join(clean(cell or "").split()[:max_words]) for cell in row]
         ids = [corpus.add(text) for text in texts if len(text.split()) >= 2]
-        corpus.pairs += list(zip(ids, ids[1:], strict=False))
+        corpus.pairs += list(pairwise(ids))
     corpus.sources["/".join(path.parts[-2:])] = len(corpus.segments) - before
 
 

