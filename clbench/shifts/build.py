@@ -10,7 +10,7 @@ import numpy as np
 from clbench.errors import PluginError, ShiftError
 from clbench.shifts.base import ScenarioTasks, ShiftContext
 from clbench.shifts.registry import SHIFTS
-from clbench.shifts.scenario import Scenario, ScenarioReport, describe_part
+from clbench.shifts.scenario import Scenario, ScenarioReport, describe_part, note_few_rows
 from clbench.shifts.severity import severities
 from clbench.tasks.task import Task
 
@@ -61,11 +61,13 @@ def build_scenario(spec: ScenarioLike, context: ShiftContext, *, severity: bool 
         _check_part(spec.name, task)
     each = severities(built.tasks, context) if severity else ()
     known = [value for value in each if value is not None]
+    parts = tuple(describe_part(task) for task in built.tasks)
     report = ScenarioReport(
-        tuple(describe_part(task) for task in built.tasks),
+        parts,
         float(np.mean(known)) if known else None,
         each,
         dict(built.numbers),
+        note_few_rows(parts),
     )
     return Scenario(spec.name, spec.shift, built.tasks, shift.settings(), built.split, report)
 

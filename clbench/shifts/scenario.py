@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +12,18 @@ import numpy as np
 from clbench.shifts.split import Split, SplitPart
 from clbench.tasks.task import Rows, Task
 
-__all__ = ["PartReport", "Scenario", "ScenarioReport", "Split", "SplitPart", "describe_part"]
+__all__ = [
+    "PartReport",
+    "Scenario",
+    "ScenarioReport",
+    "Split",
+    "SplitPart",
+    "describe_part",
+    "note_few_rows",
+]
+
+FEW_ROWS = 100
+"""Validation rows below which a part is noted: a score of 0.9 then varies by 0.03 or more."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +64,15 @@ class ScenarioReport:
         The same for each pair of neighbours.
     numbers
         What the shift itself reports (mean lengths, threshold, sizes of clusters).
+    notes
+        Sentences on what makes its scores uncertain.
     """
 
     parts: tuple[PartReport, ...]
     severity: float | None = None
     severities: tuple[float | None, ...] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; numbers of NumPy become plain ones."""
@@ -98,6 +112,20 @@ def describe_part(task: Task) -> PartReport:
         len(task.validation),
         _balance(task, task.train),
         _balance(task, task.validation),
+    )
+
+
+def note_few_rows(parts: Iterable[PartReport]) -> tuple[str, ...]:
+    """A sentence for each part whose score rests on fewer than `FEW_ROWS` rows.
+
+    SST-2 by length is the known case: its training rows are phrases and its validation rows
+    whole sentences, so few of these are short.
+    """
+    return tuple(
+        f"{part.task}: {part.validation} validation rows, so the standard error of an accuracy "
+        f"of 0.9 is {(0.9 * 0.1 / part.validation) ** 0.5:.3f}"
+        for part in parts
+        if part.validation < FEW_ROWS
     )
 
 

@@ -91,6 +91,16 @@ def test_dataset_shift_with_its_report(context: FakeContext) -> None:
     assert scenario.report.severity == 1.0
 
 
+def test_few_validation_rows_are_noted() -> None:
+    tasks = {n: make_task([text()] * 2, [text()] * n, name=f"t{n}") for n in (36, 100)}
+    context = FakeContext({task.name: task for task in tasks.values()})
+    spec = Spec("dataset", {"tasks": ["t36", "t100"]})
+    # sqrt(0.9 * 0.1 / 36) = 0.3 / 6
+    assert build_scenario(spec, context, severity=False).report.notes == (
+        "t36: 36 validation rows, so the standard error of an accuracy of 0.9 is 0.050",
+    )
+
+
 def test_severity_may_be_left_out(context: FakeContext) -> None:
     spec = Spec("dataset", {"tasks": ["a", "b"]})
     scenario = build_scenario(spec, context, severity=False)
