@@ -206,7 +206,8 @@ def prepare(plan: Plan, store: Store, *, replace: bool) -> tuple[list[str], list
             present = store.read(set_aside=True)
             notes = present.broken
             if replace and (moved := store.replace(plan.cells)):
-                notes = [*notes, f"{len(moved)} cells of other settings: now in cells/replaced/."]
+                word = "cell" if len(moved) == 1 else "cells"
+                notes = [*notes, f"{len(moved)} {word} of other settings: now in cells/replaced/."]
                 present = store.read()
     done = store.finished(plan.cells, present=present.cells)
     return notes, [cell for cell in plan.cells if cell.key not in done]

@@ -55,4 +55,6 @@ def show_plan(plan: Plan, *, replace: bool) -> None:
     )
     if pending:
         estimate = from_finished(pending, found.cells) or from_sizes(plan, pending)
-        console.print(f"Estimate: {duration(estimate.seconds)} ({estimate.basis}).", soft_wrap=True)
+        console.print(
+            f"Estimate: about {duration(estimate.seconds)} ({estimate.basis}).", soft_wrap=True
+        )

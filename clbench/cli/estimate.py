@@ -22,6 +22,9 @@ CPU_SPEED = 1e11
 GPU_SPEED = 3e13
 """The same on one data-centre GPU."""
 
+CELL_SECONDS = 2.0
+"""Loading, scoring and writing, which a cell takes besides training."""
+
 TOKENS_A_WORD = 1.4
 """Word pieces in an English word, with some room for the specials."""
 
@@ -98,7 +101,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     speed = GPU_SPEED if gpu else CPU_SPEED
     place = "one GPU" if gpu else "a few CPU cores"
     return Estimate(
-        operations / speed,
+        operations / speed + CELL_SECONDS * len(pending),
         f"from tokens × parameters at {speed:.0e} operations a second, as {place} may reach; "
         "good to a factor of a few",
     )

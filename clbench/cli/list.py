@@ -33,7 +33,7 @@ def listing(
     from clbench.suite.plugins import load_plugins
 
     makers = (_suites, lambda: _scenarios(suite), _methods, lambda: _tasks(suite), _models, _shifts)
-    make = dict(zip(KINDS, makers, strict=True))[choice("list:", kind, KINDS)]
+    make = dict(zip(KINDS, makers, strict=True))[choice("list", kind, KINDS)]
     load_plugins(plugin or ())
     rows = make()
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

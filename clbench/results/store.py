@@ -207,6 +207,8 @@ class Store:
         RunFolderError
             If it does not exist or has no ``cells/``.
         """
+        if self.out.is_file():
+            raise RunFolderError(f"{self.out} is a file. Name the folder of a run, its --out.")
         if not self.out.is_dir():
             raise RunFolderError(f"There is no folder {self.out}. Name the --out of a run.")
         if not self.cells.is_dir():

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+
+import clbench
+from clbench.errors import RunFolderError
+
+
+def test_the_same_from_python(place: Path, engine: FakeEngine) -> None:
+    engine.fails = {"one-two--frozen--seed1"}
+    run = clbench.run("mine.toml", out="there", methods=["vanilla", "frozen"])
+    assert run.path == Path("there")
+    assert run.frame.groupby("method")[["p_o", "p_s"]].mean().loc["vanilla"].tolist() == [0.8, 0.7]
+    assert [cell.key for cell in run.failed] == ["one-two--frozen--seed1"]
+    assert run.summary["seeds"].tolist() == [2, 1]
+    assert len(run.cells) == 4
+
+
+def test_single_values_do_for_lists(place: Path, engine: FakeEngine) -> None:
+    run = clbench.run("mine.toml", methods="frozen", scenarios="one*", seeds=3)
+    assert [cell.key for cell in run.cells] == ["one-two--frozen--seed3"]
+
+
+def test_what_the_user_can_mend_is_raised(place: Path, engine: FakeEngine) -> None:
+    clbench.run("mine.toml", methods="frozen")
+    with pytest.raises(RunFolderError, match="epochs = 3, now 1"):
+        clbench.run("mine.toml", methods="frozen", epochs=1)
+    with pytest.raises(RunFolderError, match="epochs = 3, now 1"):
+        clbench.run("mine.toml", methods="vanilla", epochs=1)
+
+
+def test_the_listener_hears_of_it(place: Path, engine: FakeEngine) -> None:
+    class Ears:
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+            return lambda *arguments: self.heard.append(name)
+
+    ears = Ears()
+    clbench.run("mine.toml", seeds=[0], listener=ears)
+    cell = ["cell_started", "progress", "cell_finished"]
+    assert ears.heard == ["started", *cell, *cell]
+    ears = Ears()
+    clbench.run("mine.toml", seeds=[0], listener=ears)
+    assert ears.heard == ["started"]

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from handmade import Asked, Baseline, Scenario, pair
+
+from clbench.cli.estimate import count_parameters, from_finished, mean_tokens
+from clbench.results.cell import StageRecord
+from clbench.tasks.task import Rows
+
+
+def timed(seconds: float, **changes: object):  # type: ignore[no-untyped-def]
+    stage = StageRecord(
+        task="a",
+        rows=1,
+        steps=1,
+        epochs=1,
+        examples=1,
+        tokens=1,
+        train_seconds=seconds - 1.0,
+        eval_seconds=1.0,
+    )
+    return pair(**{"stages": [stage], **changes})  # type: ignore[arg-type]
+
+
+def test_the_nearest_finished_cells_count() -> None:
+    done = [
+        timed(10.0),
+        timed(20.0, seed=1),
+        timed(60.0, method="ewc"),
+        timed(300.0, scenario="qnli-rte"),
+    ]
+    same, sister = Asked(), Asked(baseline=Baseline("other"))
+    elsewhere = Asked(scenario=Scenario("third"))
+    # same scenario and baseline: (10 + 20) / 2
+    assert from_finished([same], done).seconds == pytest.approx(15.0)  # type: ignore[union-attr]
+    # same scenario: (10 + 20 + 60) / 3; none alike: (10 + 20 + 60 + 300) / 4; alone: half
+    alone = replace(same, reference_of=1)
+    estimate = from_finished([sister, elsewhere, alone], done)
+    assert estimate is not None
+    assert estimate.seconds == pytest.approx(30.0 + 97.5 + 7.5)
+    assert estimate.basis == "from the times of 4 cells finished before"
+    assert from_finished([same], []) is None
+
+
+def test_parameters_are_counted_without_embeddings(tmp_path: Path) -> None:
+    shapes = {
+        "bert.embeddings.word_embeddings.weight": [1000, 8],
+        "bert.encoder.layer.0.output.dense.weight": [8, 4],
+        "bert.encoder.layer.0.output.dense.bias": [8],
+    }
+    header = {
+        name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+        for name, shape in shapes.items()
+    }
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert count_parameters("x", None, locate=lambda name, revision: tmp_path) == 8 * 4 + 8
+
+
+def test_lengths_are_guessed_from_words_and_cut() -> None:
+    rows = Rows.of(["a b c", " ".join("x" * 500)], None, [0, 1])
+    # 3 words at 1.4 and two specials are 6.2; 500 words are cut at 100
+    assert mean_tokens(rows, 100) == pytest.approx((6.2 + 100) / 2)
+    pairs = Rows.of(["a b"], ["c d e"], [0])
+    assert mean_tokens(pairs, 100) == pytest.approx(5 * 1.4 + 2)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from handmade import Asked, failed, pair, reference
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from clbench.cli.console import duration
+from clbench.cli.progress import Bars, Lines, fraction, outcome
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_share_of_a_cell() -> None:
+    assert fraction(1, 2, 0, 10) == 0.0
+    assert fraction(1, 2, 5, 10) == 0.25
+    assert fraction(2, 2, 5, 10) == 0.75
+    assert fraction(2, 2, 10, 10) == 1.0
+    assert fraction(1, 1, 0, 0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "0 s"),
+        (89.4, "89 s"),
+        (90.0, "2 min"),
+        (600.0, "10 min"),
+        (5400.0, "1 h 30 min"),
+        (7500.0, "2 h 05 min"),
+        (259200.0, "3.0 days"),
+    ],
+)
+def test_durations_for_readers(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_log_has_a_line_a_cell_and_one_a_minute_with_the_time_left() -> None:
+    clock, file = Clock(), io.StringIO()
+    lines = Lines("quick", Path("results/quick"), Console(file=file, width=40), clock)
+    lines.started(5, 4)
+    lines.cell_started(Asked())
+    clock.now += 59
+    lines.progress(Asked(), 1, 2, 10, 40)
+    clock.now += 2
+    lines.progress(Asked(), 1, 2, 20, 40)
+    clock.now += 1
+    lines.progress(Asked(), 1, 2, 21, 40)
+    clock.now += 58
+    lines.cell_finished(pair())
+    lines.cell_started(Asked())
+    clock.now += 30
+    lines.cell_finished(failed("vanilla", 1, "loss is nan at step 3 of task glue/mrpc"))
+    # 120 s for the first, 150 s for two: 75 s a cell, two to come
+    assert file.getvalue().splitlines() == [
+        "quick: 5 cells, 1 finished before, 4 to run, results in results/quick",
+        "[1/4] sst2-mrpc--vanilla--seed0: task 1 of 2, step 20 of 40",
+        "[1/4] sst2-mrpc--vanilla--seed0: p_o 0.800  p_s 0.700  forgetting 0.100 "
+        "(2 min; about 6 min left)",
+        "[2/4] sst2-mrpc--vanilla--seed1: failed: loss is nan at step 3 of task glue/mrpc "
+        "(30 s; about 2 min left)",
+    ]
+
+
+def test_bars_on_a_terminal_show_cell_step_and_time_left() -> None:
+    clock, file = Clock(), io.StringIO()
+    console = Console(file=file, width=100, force_terminal=True, color_system=None)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=10),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    progress = Progress(*columns, console=console, auto_refresh=False)
+    with progress:
+        bars = Bars("quick", Path("out"), console, progress, clock)
+        bars.started(2, 2)
+        bars.cell_started(Asked())
+        clock.now += 10
+        bars.progress(Asked(), 1, 2, 20, 40)
+        progress.refresh()
+        # a quarter of the first of two cells took 10 s: 7 quarters are left
+        assert "0/2 cells, 70 s left" in file.getvalue()
+        assert "task 1 of 2, step 20 of 40" in file.getvalue()
+        assert progress.tasks[0].completed == pytest.approx(0.125)
+        bars.cell_finished(pair())
+        progress.refresh()
+        assert progress.tasks[0].completed == pytest.approx(0.5)
+    assert "[1/2] sst2-mrpc--vanilla--seed0: p_o 0.800" in file.getvalue()
+
+
+def test_lines_of_references_and_sequences() -> None:
+    assert outcome(reference(1, 0.75)) == "sst2-mrpc--reference1--seed0: score 0.750"
+    three = outcome(pair(tasks=["a", "b", "c"]))
+    assert three.endswith("forgetting 0.100  average 0.750  bwt -0.100")

@@ -1,0 +1,77 @@
+"""What is imported when: `--help` and a finished run must not wait for torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+
+Call = Callable[..., tuple[int, str, str]]
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", "pyarrow")
+
+
+def python(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def loaded_after(code: str, cwd: Path = ROOT) -> set[str]:
+    done = python(f"{code}\nimport sys; print('LOADED', *sys.modules)", cwd)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import clbench; clbench.__version__; clbench.run; clbench.task; clbench.shift",
+        "import clbench.results.store, clbench.results.table, clbench.suite.plan",
+        "from clbench.cli import main; main(['run', '--help'])",
+        "from clbench.cli import main; main(['list', 'tasks'])",
+        "from clbench.cli import main; main(['list', 'models'])",
+    ],
+)
+def test_light_imports(code: str) -> None:
+    assert loaded_after(code).isdisjoint({*HEAVY, "pandas"})
+
+
+def test_a_finished_run_loads_no_torch(place: Path, engine: FakeEngine, clbench: Call) -> None:
+    assert clbench("run", "mine.toml")[0] == 0
+    again = "from clbench.cli import main\nassert main(['run', 'mine.toml']) == 0"
+    assert loaded_after(again, place).isdisjoint(HEAVY)
+    began = time.perf_counter()
+    assert python(again, place).returncode == 0
+    assert time.perf_counter() - began < 3.0
+
+
+def test_help_is_quick() -> None:
+    def seconds() -> float:
+        began = time.perf_counter()
+        python("from clbench.cli import main; main(['--help'])")
+        return time.perf_counter() - began
+
+    assert min(seconds() for _ in range(4)) < 0.5
+
+
+def test_every_export_is_there() -> None:
+    import clbench
+
+    for name in clbench.__all__:
+        assert getattr(clbench, name) is not None
+    assert set(clbench.__all__) <= set(dir(clbench))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        clbench.nothing  # noqa: B018

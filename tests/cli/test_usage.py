@@ -1,0 +1,120 @@
+"""What a user can get wrong: one line, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clbench.cli.options import seeds, words
+from clbench.errors import SettingsError
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["rnu"], ["No such command 'rnu'", "Did you mean 'run'?", "clbench --help"]),
+        (["run", "--metods", "a"], ["--metods", "--methods", "See clbench run --help"]),
+        (["run", "a", "b"], ["unexpected extra argument", "b"]),
+        (["run", "mine.toml", "--limit", "0"], ["'--limit'", "1"]),
+        (["run", "mine.toml", "--limit", "many"], ["'--limit'"]),
+        (["run", "mine.toml", "--epochs", "-1"], ["'--epochs'"]),
+        (["run", "mine.toml", "--seeds", "0-x"], ["--seeds '0-x'", "0,1,2 or 0-4"]),
+        (["run", "mine.toml", "--seeds", ""], ["--seeds ''"]),
+        (["run", "mine.toml", "--precision", "bf"], ["--precision 'bf'", "'bf16'"]),
+        (["run", "mine.toml", "--device", "tpu"], ["--device 'tpu'", "cuda"]),
+        (["run", "nosuch"], ["Unknown suite 'nosuch'", "Available"]),
+        (["run", "none.toml"], ["none.toml"]),
+        (["run", "mine.toml", "--methods", "vanila"], ["'vanila'", "Did you mean 'vanilla'"]),
+        (["run", "mine.toml", "--scenarios", "x*"], ["'x*'", "one-two"]),
+        (["run", "mine.toml", "--model", "./none"], ["./none"]),
+        (["run", "mine.toml", "--data", "none"], ["--data none"]),
+        (["run", "mine.toml", "--plugin", "none.py"], ["none.py"]),
+        (["run", "mine.toml", "--out", "one.csv"], ["one.csv is a file, not a folder"]),
+        (["run", "mine.toml", "--out", "one.csv", "--dry-run"], ["one.csv is a file"]),
+        (["list"], ["Missing argument", "suites|scenarios"]),
+        (["list", "suits"], ["'suits'", "Did you mean 'suites'"]),
+        (["list", "scenarios", "--suite", "nosuch"], ["Unknown suite 'nosuch'"]),
+        (["report"], ["Missing argument"]),
+        (["report", "none"], ["There is no folder none"]),
+        (["report", "one.csv"], ["one.csv is a file"]),
+        (["report", "."], ["holds no run"]),
+    ],
+)
+def test_one_line_that_says_what_and_where(
+    place: Path, clbench: Call, arguments: list[str], parts: list[str]
+) -> None:
+    before = {str(path) for path in place.rglob("*")}
+    code, out, err = clbench(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    for part in parts:
+        assert part in err
+    assert {str(path) for path in place.rglob("*")} == before
+
+
+def test_help_and_version(clbench: Call) -> None:
+    code, out, _ = clbench()
+    assert code == 0
+    for verb in ("run", "list", "report"):
+        assert f"  {verb}" in out
+    code, out, _ = clbench("run", "--help")
+    assert code == 0
+    options = (
+        "--out --model --data --methods --scenarios --seeds --limit --epochs --device "
+        "--precision --plugin --references --replace --dry-run"
+    )
+    for option in options.split():
+        assert option in out
+    assert clbench("--version")[1].startswith("clbench 0.")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0,1,2", [0, 1, 2]), ("0-4", [0, 1, 2, 3, 4]), ("7, 1-2,1", [7, 1, 2]), ("3-3", [3])],
+)
+def test_seeds(text: str, expected: list[int]) -> None:
+    assert seeds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,,2", "-1", "2-1", "1.5", "0-5000"])
+def test_wrong_seeds(text: str) -> None:
+    with pytest.raises(SettingsError, match="--seeds"):
+        seeds(text)
+
+
+def test_words() -> None:
+    assert words(["a,b", " c "]) == ["a", "b", "c"]
+    assert words(None) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("methods", "vanilla"), ("tasks", "glue/stsb"), ("models", "tiny"), ("shifts", "dataset")],
+)
+def test_lists(clbench: Call, kind: str, name: str) -> None:
+    code, out, _ = clbench("list", kind)
+    assert code == 0
+    assert name in [line.split()[0] for line in out.splitlines()]
+
+
+def test_lists_of_a_suite(place: Path, clbench: Call) -> None:
+    assert clbench("list", "scenarios", "--suite", "mine.toml")[1].split() == [
+        *("one-two", "dataset:", "one", "→", "two"),
+    ]
+    assert "one " in clbench("list", "tasks", "--suite", "mine.toml")[1]
+
+
+def test_a_plugin_is_listed(place: Path, clbench: Call) -> None:
+    (place / "own.py").write_text(
+        "import clbench\n\n"
+        '@clbench.method("listed-in-a-test")\n'
+        "class Own(clbench.Method):\n    pass\n"
+    )
+    _, out, _ = clbench("list", "methods", "--plugin", "own.py")
+    assert "listed-in-a-test" in out
