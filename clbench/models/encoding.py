@@ -107,7 +107,7 @@ def encode(
     path = None
     if cache is not None:
         key = hashlib.blake2b(digest_size=16)
-        key.update(f"1/{max_length}/{rows.digest}/{tokenizer_digest(tokenizer)}".encode())
+        key.update(f"2/{max_length}/{rows.digest}/{tokenizer_digest(tokenizer)}".encode())
         path = cache / f"{key.hexdigest()}.npz"
         if path.exists():
             return _read(path, rows.labels)
@@ -145,9 +145,10 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
         return known
     backend = getattr(tokenizer, "backend_tokenizer", None)
     body = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab())
-    text = f"{type(tokenizer).__name__}\n{tokenizer.truncation_side}\n{body}"
+    outputs = ",".join(tokenizer.model_input_names)
+    text = f"{type(tokenizer).__name__}\n{tokenizer.truncation_side}\n{outputs}\n{body}"
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    tokenizer._clbench_digest = digest  # type: ignore[attr-defined]
+    tokenizer._clbench_digest = digest
     return digest
 
 
