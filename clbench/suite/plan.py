@@ -18,6 +18,7 @@ from clbench.suite.options import check_device, choose_scenarios, choose_seeds, 
 from clbench.suite.plugins import Plugin, load_plugins
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
+from clbench.suite.validation import check_methods, check_shifts, stages_of
 from clbench.training.protocol import Protocol
 
 
@@ -178,6 +179,9 @@ def make_plan(
     faults = _unknown_names(suite, chosen)
     baselines = _baselines(suite, methods, faults)
     raise_faults(suite.path, faults)
+    if references:
+        # How many tasks a scenario has is the shift's to say, so its settings must be right.
+        check_shifts(suite, chosen)
     identities = Identities(protocol, data=mirror, base=suite.base, own=suite.file.task)
     cells = []
     for scenario in chosen:
@@ -204,8 +208,6 @@ def validate(plan: Plan, cells: Sequence[Cell] | None = None) -> None:
     SettingsError, PluginError
         For a method or shift that does not come from a file.
     """
-    from clbench.suite.validation import check_methods, check_shifts
-
     wanted = plan.cells if cells is None else cells
     check_shifts(plan.suite, {cell.scenario.name: cell.scenario for cell in wanted}.values())
     check_methods({cell.baseline.name: cell.baseline for cell in wanted}.values())
@@ -314,8 +316,6 @@ def _baselines(
 
 def _reference(scenario: ScenarioSpec) -> tuple[Baseline, int]:
     """The baseline of a single-task reference, and which task it is trained on: the last."""
-    from clbench.suite.validation import stages_of
-
     last = stages_of(scenario) - 1
     vanilla = read_baseline("vanilla")
     named = replace(
