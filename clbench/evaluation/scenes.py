@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from clbench.cache import atomic_write, cache_dir
-from clbench.errors import ModelError
+from clbench.errors import ModelError, ShiftError
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import Encoded, encode, vocabulary_of
 from clbench.models.families import usable_length
@@ -217,6 +217,13 @@ class SceneBuilder:
             )
 
         return Scene(scenario, data(train), data(scored), data(curve), vocabulary)
+
+    def _scored_rows(self, task: Task) -> Rows:
+        if self.protocol.score_on == "validation":
+            return task.validation
+        if task.tuning is None:
+            raise ShiftError(f"task {task.name!r}: its shift has lost the tuning split.")
+        return task.tuning
 
     def _encode(self, rows: Rows) -> Encoded:
         return encode(rows, self.tokenizer, self.max_length, cache=cache_dir("tokens"))

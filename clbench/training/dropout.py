@@ -114,7 +114,7 @@ def _attention(
     if dropout == 0.0 or stream is None or special:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-        return sdpa_attention_forward(
+        fused: tuple[Tensor, None] = sdpa_attention_forward(
             module,
             query,
             key,
@@ -124,6 +124,7 @@ def _attention(
             scaling=scaling,
             **options,
         )
+        return fused
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query * scale, key.transpose(2, 3))
     if attention_mask is None and causal and query.shape[2] > 1:

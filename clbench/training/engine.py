@@ -144,9 +144,9 @@ def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress
             raise PluginError("parameter_groups gave no weights to train.")
         _training_mode(stage)
         while stage.step < stage.steps:
+            started = time.perf_counter()
             portion, positions = next(batches)
             batch = portion.batch(positions, stage.device)
-            started = time.perf_counter()
             _step(stage, method, batch, optimizer, schedule, parameters, curve)
             trace.train_seconds += time.perf_counter() - started
             stage.step += 1
@@ -157,7 +157,7 @@ def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress
             if progress is not None:
                 progress(trace.steps, stage.total_steps)
         stage.done_before += stage.steps
-    trace.curves.update({name: points for name, points in stage.log.items()})
+    trace.curves.update(stage.log)
     return trace
 
 
