@@ -10,11 +10,19 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from clbench.tasks.synthetic import SPECS, generate, unlabelled
 from tools.pretrain_tiny.card import write_facts
 from tools.pretrain_tiny.data import held_out_batches
 from tools.pretrain_tiny.encode import encode, save_tokenizer, train_tokenizer
 from tools.pretrain_tiny.loop import Recipe, Trainer
-from tools.pretrain_tiny.network import Shape, Student, export, parameters, project_embeddings
+from tools.pretrain_tiny.network import (
+    Shape,
+    Student,
+    export,
+    parameters,
+    project_embeddings,
+    start_from,
+)
 from tools.pretrain_tiny.teacher import Teacher, precompute
 from tools.pretrain_tiny.texts import read_corpus
 
@@ -30,9 +38,13 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--held-out", nargs="+", required=True, help="text kept for evaluation")
     parser.add_argument(
-        "--vocabulary", nargs="*", default=[], help="text for the tokenizer's training only"
+        "--vocabulary",
+        nargs="*",
+        default=[],
+        help="files whose words become tokens; the synthetic tasks' words always do",
     )
     parser.add_argument("--teacher", help="encoder to learn from: a folder or a hub name")
+    parser.add_argument("--start", type=Path, help="an earlier model to go on from")
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished model")
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints, caches")
     parser.add_argument("--minutes", type=float, default=90, help="processor minutes / threads")
@@ -60,14 +72,17 @@ def main() -> None:
     held_out = read_corpus(args.held_out, seed=args.seed)
     unseen = set(corpus.segments)
     held_texts = [text for text in held_out.segments if text not in unseen]
-    extra = [line for f in args.vocabulary for line in Path(f).read_text().splitlines()]
+    extra = unlabelled(5000)
+    for name in SPECS:
+        extra += [t for row in generate(name, validation=0)["train"] for t in row[:2] if t]
+    extra += [line for f in args.vocabulary for line in Path(f).read_text().splitlines()]
     stored = args.work / "tokenizer.json"
     if stored.exists():
         tokenizer = Tokenizer.from_file(str(stored))
     else:
-        tokenizer = train_tokenizer([*corpus.segments, *extra], args.vocab)
+        tokenizer = train_tokenizer(corpus.segments, args.vocab, extra)
         args.work.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(str(stored))  # ties in the counts fall differently from run to run
+        tokenizer.save(str(stored))
     encoded, held = encode(tokenizer, corpus.segments), encode(tokenizer, held_texts)
     log.info("sources %s", corpus.sources)
     log.info("%d segments, %d tokens, %d words", len(encoded), len(encoded.ids), encoded.word.max())
@@ -86,6 +101,8 @@ def main() -> None:
     )
     if teacher is not None:
         project_embeddings(student, tokenizer, teacher)
+    if args.start is not None:
+        start_from(student, tokenizer, args.start)
     log.info("student: %d parameters; ready after %.0f s", parameters(student), time.time() - began)
 
     recipe = Recipe(

@@ -33,6 +33,8 @@ def write_facts(
 ) -> None:
     """Write ``pretraining.json``: data, settings, steps, curve, held-out accuracy."""
     state = trainer.state
+    earlier = args.start / "pretraining.json" if args.start else None
+    before = json.loads(earlier.read_text()) if earlier and earlier.exists() else {}
     facts = {
         "parameters": parameters,
         "segments": corpus.sources,
@@ -47,6 +49,7 @@ def write_facts(
         "peak_learning_rate": args.peak,
         "tokens_a_batch": args.tokens,
         "steps": state.step,
+        "earlier": {k: before[k] for k in ("steps", "tokens_seen") if k in before},
         "epochs": round(state.epoch + state.cursor / max(1, trainer.batches), 2),
         "tokens_seen": state.tokens,
         "processor_minutes": round(state.spent / 60 * args.threads, 1),

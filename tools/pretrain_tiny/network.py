@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
@@ -141,6 +141,35 @@ def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> 
     projected = rows @ basis[: target.shape[1]].T
     target.copy_(projected * (0.04 / projected.std()))
     target[PAD] = 0
+
+
+@torch.no_grad()
+def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
+    """Take over an earlier model, whatever its vocabulary: a new token is the mean of its pieces.
+
+    Raises
+    ------
+    ValueError
+        The earlier model is of another shape.
+    """
+    earlier = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    weights = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
+    rows = []
+    for index in range(tokenizer.get_vocab_size()):
+        token = str(tokenizer.id_to_token(index))
+        known = earlier.token_to_id(token)
+        if known is None:
+            known_pieces = earlier.encode(token.removeprefix("##"), add_special_tokens=False).ids
+            rows.append(known_pieces or [earlier.token_to_id("[UNK]")])
+        else:
+            rows.append([known])
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        weights[name] = torch.stack([weights[name][row].mean(0) for row in rows])
+    own = student.net.state_dict()
+    for name, value in weights.items():
+        if own[name].shape != value.shape:
+            raise ValueError(f"{folder} has another shape: {name} is {tuple(value.shape)}")
+        own[name].copy_(value)
 
 
 def learning_rate(progress: float, peak: float, warmup: float = 0.02) -> float:

@@ -38,7 +38,8 @@ The tables are the **training** splits of GLUE: their texts only, labels never r
 of one row, and neighbouring segments of one paragraph, also serve as pairs ({pairs:,}; a fifth
 of the second halves is replaced by a stranger's). The running text is English Wikipedia
 (CC BY-SA 3.0 and 4.0). Each GLUE set has its own terms; none of the texts is distributed with
-these weights. The WordPiece vocabulary is trained on the same text. Held out and never trained on:
+these weights. The WordPiece vocabulary is counted on the same
+text; the few hundred words of clbench's synthetic tasks are in it too. Held out and never trained on:
 {held_out} ({held_out_tokens:,} tokens).
 
 ## Training
@@ -46,9 +47,9 @@ these weights. The WordPiece vocabulary is trained on the same text. Held out an
   in {processor_minutes} processor minutes (CPU, bf16 autocast); AdamW, peak rate
   {peak_learning_rate}, 2 % warm-up, then a cosine to zero; 15 % of the tokens masked; no dropout
   (the configuration names 0.1 for fine-tuning); seed {seed}.
-{distillation}
-- Made by `python -m tools.pretrain_tiny`; the vocabulary's ties, and so the exact weights, differ
-  from run to run.
+{distillation}{earlier}
+- Made by `python -m tools.pretrain_tiny`. The schedule follows processor time, so the exact
+  weights differ from run to run.
 
 | step | masked-LM loss | held-out loss | held-out accuracy |
 |---|---|---|---|
@@ -72,6 +73,11 @@ _DISTILLED = """\
   the pooler. The masked input is the student's, the whole text the teacher's. Token embeddings
   started from the principal components of the teacher's; all else from random weights.
   Weights of the losses: {weights}. The heads that imitate the teacher are thrown away."""
+
+_EARLIER = """
+- Started (`--start`) from {steps:,} steps ({tokens_seen:,} tokens) of an earlier run on the same data
+  with another vocabulary, whose embedding rows were carried over, a new token's as the mean of its
+  pieces; optimizer and schedule began anew."""
 
 _TUNED = """\
 ## Fine-tuned, against the same network from random weights
@@ -147,6 +153,7 @@ def write_readme(folder: Path) -> None:
         "distillation": _DISTILLED.format(weights=weights)
         if facts["teacher"]
         else "- Masked-language modelling alone, from random weights.",
+        "earlier": _EARLIER.format(**facts["earlier"]) if facts["earlier"] else "",
         "curve": "\n".join(points),
         "accuracy": 100 * last["held_out_accuracy"],
         "unigram": 100 * facts["unigram_rate"],
