@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tools.pretrain_tiny.encode import PAD, SPECIAL
+from tools.pretrain_tiny.encode import PAD, SPECIAL, UNK
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
         known = earlier.token_to_id(token)
         if known is None:
             known_pieces = earlier.encode(token.removeprefix("##"), add_special_tokens=False).ids
-            rows.append(known_pieces or [earlier.token_to_id("[UNK]")])
+            rows.append(known_pieces or [UNK])
         else:
             rows.append([known])
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):

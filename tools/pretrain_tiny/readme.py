@@ -38,9 +38,8 @@ The tables are the **training** splits of GLUE: their texts only, labels never r
 of one row, and neighbouring segments of one paragraph, also serve as pairs ({pairs:,}; a fifth
 of the second halves is replaced by a stranger's). The running text is English Wikipedia
 (CC BY-SA 3.0 and 4.0). Each GLUE set has its own terms; none of the texts is distributed with
-these weights. The WordPiece vocabulary is counted on the same
-text; the few hundred words of clbench's synthetic tasks are in it too. Held out and never trained on:
-{held_out} ({held_out_tokens:,} tokens).
+these weights. The WordPiece vocabulary is counted on the same text; the few hundred words of
+clbench's synthetic tasks are in it too. Held out and never trained on: {held_out} ({held_out_tokens:,} tokens).
 
 ## Training
 - {steps:,} steps of about {tokens_a_batch:,} tokens, {epochs}; {tokens_seen:,} tokens
@@ -75,9 +74,9 @@ _DISTILLED = """\
   Weights of the losses: {weights}. The heads that imitate the teacher are thrown away."""
 
 _EARLIER = """
-- Started (`--start`) from {steps:,} steps ({tokens_seen:,} tokens) of an earlier run on the same data
-  with another vocabulary, whose embedding rows were carried over, a new token's as the mean of its
-  pieces; optimizer and schedule began anew."""
+- Started (`--start`) from {steps:,} steps ({tokens_seen:,} tokens) of an earlier run on the same
+  data with another vocabulary, whose embedding rows were carried over, a new token's as the mean
+  of its pieces; optimizer and schedule began anew."""
 
 _TUNED = """\
 ## Fine-tuned, against the same network from random weights
