@@ -39,7 +39,8 @@ of one row, and neighbouring segments of one paragraph, also serve as pairs ({pa
 of the second halves is replaced by a stranger's). The running text is English Wikipedia
 (CC BY-SA 3.0 and 4.0). Each GLUE set has its own terms; none of the texts is distributed with
 these weights. The WordPiece vocabulary is counted on the same text; the few hundred words of
-clbench's synthetic tasks are in it too. Held out and never trained on: {held_out} ({held_out_tokens:,} tokens).
+clbench's synthetic tasks are in it too. Held out and never trained on: {held_out}
+({held_out_tokens:,} tokens).
 
 ## Training
 - {steps:,} steps of about {tokens_a_batch:,} tokens, {epochs}; {tokens_seen:,} tokens
