@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-SOURCES := clbench tests tools benchmarks
+SOURCES := $(wildcard clbench tests tools benchmarks)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -110,6 +110,7 @@ class Plan:
             "methods": [baseline.name for baseline in self.baselines],
             "seeds": list(dict.fromkeys(cell.seed for cell in self.cells)),
             "references": any(cell.reference_of is not None for cell in self.cells),
+            "plugins": {plugin.path.name: plugin.digest for plugin in self.plugins},
             "protocol": self.protocol.model_dump(mode="json"),
             "task": {name: spec.model_dump(mode="json") for name, spec in file.task.items()},
             "scenario": [scenario.model_dump(mode="json") for scenario in self.scenarios],
