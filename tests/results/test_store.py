@@ -303,7 +303,6 @@ def test_no_run_to_report(tmp_path: Path) -> None:
 def test_an_error_before_the_run_has_begun_leaves_no_folder(tmp_path: Path) -> None:
     out = tmp_path / "results" / "quick"
 
-
     def run(*, begun: bool) -> None:
         with Store(out).lock() as store:
             (out / "scenarios").mkdir()

@@ -1,0 +1,180 @@
+"""A small world: a random BERT of 16 words, tasks that can be solved, and one to forget."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from checkpoints import make_checkpoint
+
+import clbench
+from clbench.evaluation.listener import Listener
+from clbench.results.cell import CellResult
+
+SUITE = """
+name = "small"
+methods = ["vanilla"]
+seeds = [0]
+
+[protocol]
+model = "model"
+epochs = {epochs}
+lr = 0.002
+batch_size = 8
+max_length = 24
+curve_points = 3
+precision = "float32"
+
+[task.mood]
+train = "mood.csv"
+validation = "mood-dev.csv"
+text = "text"
+label = "label"
+
+[task.mood-upside-down]
+train = "down.csv"
+validation = "down-dev.csv"
+text = "text"
+label = "label"
+
+[task.thing]
+train = "thing.csv"
+validation = "thing-dev.csv"
+text = "text"
+label = "label"
+
+[[scenario]]
+name = "mood-thing"
+shift = "dataset"
+tasks = ["mood", "thing"]
+
+[[scenario]]
+name = "three"
+shift = "dataset"
+tasks = ["mood", "thing", "mood"]
+
+[[scenario]]
+name = "mood-length"
+shift = "sentence-length"
+task = "mood"
+
+[[scenario]]
+name = "opposite"
+shift = "opposite"
+tasks = ["mood", "mood-upside-down"]
+"""
+
+OPPOSITE = '''
+from dataclasses import replace
+
+import clbench
+
+
+@clbench.shift("opposite")
+class Opposite(clbench.Shift):
+    """Tasks that answer with one head, the second contradicting the first."""
+
+    tasks: list[str]
+
+    def build(self, context):
+        return [replace(context.task(name), head="shared") for name in self.tasks]
+'''
+
+
+class World:
+    """The folder of the suite, and how to run it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.suite = folder / "small.toml"
+        self.plugin = folder / "opposite.py"
+
+    def run(self, out: str = "out", *, scenario: str = "mood-thing", **given: Any) -> clbench.Run:
+        given.setdefault("plugins", [self.plugin])
+        return clbench.run(self.suite, out=self.folder / out, scenarios=[scenario], **given)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+def rows(seed: int, count: int, label: Callable[[list[str]], str]) -> list[tuple[str, str]]:
+    """Sentences with exactly one of good and bad, and one of film and story."""
+    rng = random.Random(seed)
+    fill = ["the", "a", "was", "is", "very", "and", "of", "it"]
+    made = []
+    for _ in range(count):
+        words = [rng.choice(fill) for _ in range(rng.randint(1, 7))]
+        words += [rng.choice(["good", "bad"]), rng.choice(["film", "story"])]
+        rng.shuffle(words)
+        made.append((" ".join(words), label(words)))
+    return made
+
+
+def write_rows(path: Path, made: list[tuple[str, str]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        writer.writerows(made)
+
+
+def make_world(tmp_path: Path) -> World:
+    """Checkpoint, rows, suite and plug-in in one folder."""
+    make_checkpoint("bert", tmp_path / "model")
+    tasks = {
+        "mood": lambda words: "up" if "good" in words else "down",
+        "down": lambda words: "down" if "good" in words else "up",
+        "thing": lambda words: "film" if "film" in words else "story",
+    }
+    for number, (name, label) in enumerate(tasks.items()):
+        write_rows(tmp_path / f"{name}.csv", rows(number, 160, label))
+        write_rows(tmp_path / f"{name}-dev.csv", rows(100 + number, 80, label))
+    made = World(tmp_path)
+    made.suite.write_text(SUITE.format(epochs=4), encoding="utf-8")
+    made.plugin.write_text(OPPOSITE, encoding="utf-8")
+    return made
+
+
+class Steps(Listener):
+    """Counts training steps, and stops the run after so many of them if asked to."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.steps = 0
+        self.notes: list[str] = []
+        self.finished: list[str] = []
+        self._stop_after = stop_after
+
+    def started(self, total_cells: int, pending: int) -> None:
+        self.pending = pending
+
+    def cell_started(self, cell: Any) -> None:
+        pass
+
+    def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
+        self.steps += 1
+        if self.steps == self._stop_after:
+            raise KeyboardInterrupt
+
+    def cell_finished(self, result: CellResult) -> None:
+        self.finished.append(result.key)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def measured(run: clbench.Run) -> dict[str, Any]:
+    """What of a run must be equal whatever happened on the way."""
+    return {
+        cell.key: (
+            cell.R,
+            cell.metrics,
+            cell.scores,
+            [stage.curves for stage in cell.stages],
+            [(s.task, s.rows, s.steps, s.examples, s.tokens) for s in cell.stages],
+        )
+        for cell in run.cells
+    }

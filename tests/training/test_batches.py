@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from clbench.models.encoding import Encoded
+from clbench.training.batches import TaskData, length_grouped, plan
+
+
+def encoded(lengths: list[int], types: bool = True) -> Encoded:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ids = np.arange(1, offsets[-1] + 1, dtype=np.int32)
+    segments = (ids % 2).astype(np.uint8) if types else None
+    return Encoded(ids, segments, offsets, np.arange(len(lengths), dtype=np.int64))
+
+
+def data(lengths: list[int], task: int = 0) -> TaskData:
+    return TaskData(task, f"t{task}", f"t{task}", False, encoded(lengths), 0)
+
+
+def test_collate_by_hand() -> None:
+    rows = encoded([2, 3, 1])
+    inputs, labels = rows.collate([1, 0], pad_id=99)
+    assert inputs["input_ids"].tolist() == [[3, 4, 5], [1, 2, 99]]
+    assert inputs["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert inputs["token_type_ids"].tolist() == [[1, 0, 1], [1, 0, 0]]
+    assert labels.tolist() == [1, 0]
+
+
+def test_take_and_remap_by_hand() -> None:
+    rows = encoded([2, 3, 1]).take([2, 0])
+    assert rows.ids.tolist() == [6, 1, 2]
+    assert rows.offsets.tolist() == [0, 1, 3]
+    assert rows.labels.tolist() == [2, 0]
+    assert rows.remap(np.array([0, 1, 2, 6])).ids.tolist() == [3, 1, 2]
+
+
+def test_an_epoch_holds_every_row_once_in_groups_of_like_length() -> None:
+    lengths = np.random.default_rng(0).integers(3, 120, size=1003)
+    batches = length_grouped(lengths, 16, np.random.default_rng(1))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1003))
+    assert sorted({len(b) for b in batches}) == [1003 % 16, 16]
+    padding = sum(int(lengths[b].max()) * len(b) - int(lengths[b].sum()) for b in batches)
+    order = np.random.default_rng(1).permutation(1003)
+    plain = [order[i : i + 16] for i in range(0, 1003, 16)]
+    unsorted = sum(int(lengths[b].max()) * len(b) - int(lengths[b].sum()) for b in plain)
+    assert padding < unsorted / 5
+
+
+def test_batches_come_in_shuffled_order_of_length() -> None:
+    lengths = np.arange(1, 321)
+    batches = length_grouped(lengths, 16, np.random.default_rng(0))
+    longest = [int(lengths[b].max()) for b in batches]
+    assert longest != sorted(longest)
+    assert longest != sorted(longest, reverse=True)
+
+
+def test_plan_repeats_with_its_stream_and_epochs_differ() -> None:
+    portion = data([3] * 10)
+
+    def rows(seed: int, steps: int) -> list[list[int]]:
+        return [p.tolist() for _, p in plan([portion], 4, steps, ("order", seed))]
+
+    assert rows(0, 6) == rows(0, 6)
+    assert rows(0, 6) != rows(1, 6)
+    epoch = rows(0, 6)
+    assert sorted(row for batch in epoch[:3] for row in batch) == list(range(10))
+    assert sorted(row for batch in epoch[3:] for row in batch) == list(range(10))
+    assert epoch[:3] != epoch[3:]
+    assert rows(0, 4) == epoch[:4]
+
+
+def test_plan_mixes_portions_by_batch() -> None:
+    first, second = data([3] * 8, 0), data([5] * 8, 1)
+    items = list(plan([first, second], 4, 4, ("order", 0)))
+    assert sorted(portion.task for portion, _ in items) == [0, 0, 1, 1]
+
+
+def test_batch_counts_real_tokens() -> None:
+    batch = data([2, 5]).batch(np.array([0, 1]), torch.device("cpu"))
+    assert (len(batch), batch.tokens, batch.inputs["input_ids"].shape) == (2, 7, (2, 5))
+
+
+@pytest.mark.parametrize("types", [True, False])
+def test_segments_only_where_the_tokenizer_gives_them(types: bool) -> None:
+    inputs, _ = encoded([2], types).collate([0], 0)
+    assert ("token_type_ids" in inputs) is types
