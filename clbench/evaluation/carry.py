@@ -211,6 +211,7 @@ class Carrier:
         """Let the method consolidate, then fill a row of R."""
         stage.step = stage.steps
         self._method.after_stage(stage)
+        trace.curves.update(stage.log)
         started = time.perf_counter()
         row = self._score(self._scene.scored, stage.index)
         self._outcome.eval_seconds.append(time.perf_counter() - started)

@@ -117,6 +117,7 @@ def run_cell(
     common: dict[str, Any] = {
         "key": cell.key,
         "fingerprint": cell.fingerprint,
+        "recipe": dict(cell.recipe),
         "scenario": cell.scenario.name,
         "shift": cell.scenario.shift,
         "baseline": cell.baseline.name,
@@ -137,7 +138,7 @@ def run_cell(
         stages = 1 if cell.reference_of is not None else len(scene.train)
 
         def progress(stage: int, step: int, steps: int) -> None:
-            listener.progress(cell, stage, stages, step, steps)
+            listener.progress(cell, stage + 1, stages, step, steps)
 
         carrier = Carrier(cell, scene, method, setting, cache, progress)
         outcome = carrier.run()
