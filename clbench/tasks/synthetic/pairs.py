@@ -17,7 +17,6 @@ from clbench.tasks.synthetic.events import (
     reword,
     say,
     thing_phrase,
-    told,
     wrap,
 )
 from clbench.tasks.synthetic.lexicon import TOPICS, Verb
@@ -33,19 +32,29 @@ def _two_forms(rng: Random) -> tuple[str, str]:
 
 
 def paraphrase(rng: Random, label: int) -> Row:
-    """Two sentences that tell the same event (1) or different ones (0)."""
+    """Two sentences that tell the same event (1) or different ones (0).
+
+    Different ones differ in a word or two, in all that they tell, or even in their topic.
+    """
     event = draw_event(rng)
     first, second = _two_forms(rng)
     other = reword(event, rng, 0.6)
     if not label:
-        count = rng.choices((1, 2, 3), (35, 40, 25))[0]
-        other = alter(other, rng, tuple(rng.sample(_CORE, count)))
-        if event == other:
-            other = alter(other, rng, ("thing",))
+        other = _other(rng, other, tuple(rng.sample(_CORE, rng.choice((1, 2)))))
     scenes = rng.random() < 0.4
     right = say(other, second)
     left = say(event, first)
     return (wrap(rng, event.topic, left, most=2) if scenes else left), right
+
+
+def _other(rng: Random, event: Event, slots: tuple[str, ...]) -> Event:
+    """Another event: of another topic, of the same, or the same but for `slots`."""
+    kind = rng.random()
+    if kind < 0.4:
+        return draw_event(rng, rng.choice([t for t in sorted(TOPICS) if t != event.topic]))
+    if kind < 0.7:
+        return alter(draw_event(rng, event.topic), rng, _CORE)
+    return alter(event, rng, slots)
 
 
 def _question(event: Event, slot: str) -> str:
@@ -61,9 +70,10 @@ def _question(event: Event, slot: str) -> str:
 
 
 def answer(rng: Random, label: int) -> Row:
-    """A question and a text that answers it (1) or speaks of something else (0).
+    """A question and a text that answers it (1) or not (0).
 
-    Half of the texts that do not answer tell the event without what the question asks for.
+    A third of the texts that do not answer tell the event without what the question asks for,
+    if it can be left out; the others tell another event.
     """
     event = draw_event(rng, detail=0.8)
     slot = rng.choice([s for s in (*_CORE[::2], *_EXTRA, "reason") if getattr(event, s)])
@@ -71,12 +81,12 @@ def answer(rng: Random, label: int) -> Row:
     form = rng.choice(FORMS)
     if label:
         told_event = event
-    elif slot in ("place", "time", "reason", "number") and rng.random() < 0.5:
+    elif slot in ("place", "time", "reason", "number") and rng.random() < 0.35:
         told_event = forget(event, slot)
     else:
         rest = tuple(s for s in _CORE if s != slot)
-        told_event = alter(event, rng, rest if rng.random() < 0.6 else (rng.choice(rest),))
-    return question, wrap(rng, event.topic, say(told_event, form), most=4)
+        told_event = _other(rng, event, (rng.choice(rest),))
+    return question, wrap(rng, told_event.topic, say(told_event, form), most=4)
 
 
 def _entailed(rng: Random, event: Event) -> str:
@@ -145,11 +155,13 @@ def entailment(rng: Random, label: int) -> Row:
     premise = wrap(rng, event.topic, say(event, rng.choice(FORMS)), most=5)
     if label == 0:
         return premise, _entailed(rng, event)
-    if rng.random() < 0.2:
+    kind = rng.random()
+    if kind < 0.4:
         return premise, _contradicted(rng, event)
-    slots = tuple(rng.sample(_CORE, rng.choice((1, 2, 2))))
-    other = alter(replace(event, reason=""), rng, slots)
-    return premise, _entailed(rng, other) if told(other, _EXTRA) else say(other, "active")
+    if kind < 0.75:
+        return premise, _undecided(rng, event)
+    slots = tuple(rng.sample(_CORE, rng.choice((1, 2))))
+    return premise, _entailed(rng, alter(event, rng, slots))
 
 
 PAIR: dict[str, Callable[[Random, int], Row]] = {

@@ -28,7 +28,7 @@ def sentiment(rng: Random, label: int) -> Row:
     """
     name = rng.choice(sorted(TOPICS))
     words = TOPICS[name]
-    opinion = rng.choices((_plain, _verbal, _negated, _weighed), (50, 15, 15, 20))[0]
+    opinion = rng.choices((_plain, _verbal, _negated, _weighed), (38, 14, 22, 26))[0]
     return wrap(rng, name, opinion(rng, words, bool(label)), most=4), None
 
 
@@ -88,7 +88,7 @@ def acceptability(rng: Random, label: int) -> Row:
     name = rng.choice(sorted(TOPICS))
     build = rng.choices(
         (_agreement, _tense, _order, _determiner, _present),
-        (25, 25, 20, 15, 15),
+        (15, 22, 33, 22, 8),
     )[0]
     return wrap(rng, name, build(rng, name, bool(label)), most=2), None
 
@@ -118,18 +118,21 @@ def _tense(rng: Random, topic: str, good: bool) -> str:
         )
     )
     parts = [agent_phrase(event), auxiliary, right if good else wrong, thing_phrase(event)]
-    return capital(" ".join(filter(None, [*parts, event.place, event.time, event.reason]))) + "."
+    time = "" if auxiliary in ("will", "can") else event.time
+    return capital(" ".join(filter(None, [*parts, event.place, time, event.reason]))) + "."
 
 
 def _order(rng: Random, topic: str, good: bool) -> str:
     sentence = say(draw_event(rng, topic), rng.choice(FORMS))
     if good:
         return sentence
-    tokens = sentence.rstrip(".").split()
+    tokens = sentence.rstrip(".").replace(",", "").split()
     tokens[0] = tokens[0].lower()
-    article = [i for i in range(len(tokens) - 1) if tokens[i].strip(",") == "the"]
-    place = rng.choice(article) if article else 0
-    tokens[place], tokens[place + 1] = tokens[place + 1], tokens[place]
+    place = rng.randrange(len(tokens) - 3)
+    window = tokens[place : place + 4]
+    while window == tokens[place : place + 4]:
+        rng.shuffle(window)
+    tokens[place : place + 4] = window
     return capital(" ".join(tokens)) + "."
 
 
