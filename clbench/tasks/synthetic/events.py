@@ -138,11 +138,6 @@ def forget(event: Event, slot: str) -> Event:
     return replace(event, **{slot: ""})  # type: ignore[arg-type]
 
 
-def told(event: Event, slots: tuple[str, ...]) -> list[str]:
-    """Those of `slots` that the event tells."""
-    return [slot for slot in slots if getattr(event, slot)]
-
-
 def _choices(words: Topic, slot: str) -> tuple[object, ...]:
     return {
         "agent": words.people,
