@@ -85,7 +85,7 @@ class Protocol(BaseModel):
     score_on: Literal["validation", "tuning"] = "validation"
     tuning_fraction: Fraction = 0.1
     curve_points: Annotated[int, Field(ge=0)] = 10
-    curve_rows: Positive = 1000
+    curve_rows: Positive = 300
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True
 

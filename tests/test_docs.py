@@ -1,0 +1,113 @@
+"""The code in the documentation is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import clbench
+from clbench.suite.plugins import registries
+
+ROOT = Path(__file__).parents[1]
+SUITE = """
+name = "docs"
+methods = ["vanilla"]
+
+[protocol]
+epochs = 1
+limit = 40
+curve_points = 0
+
+[[scenario]]
+name = "pair"
+shift = "dataset"
+tasks = ["synthetic/sentiment", "synthetic/paraphrase"]
+"""
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _forget_plugins():
+    before = [(registry, dict(registry._entries)) for registry in registries()]
+    yield
+    for registry, entries in before:
+        registry._entries.clear()
+        registry._entries.update(entries)
+
+
+def suite(tmp_path: Path, extra: str = "") -> Path:
+    path = tmp_path / "docs.toml"
+    path.write_text(SUITE + extra, encoding="utf-8")
+    return path
+
+
+def plugin(tmp_path: Path, page: str, word: str) -> Path:
+    (code,) = [block for block in blocks(page, "python") if word in block]
+    path = tmp_path / f"{word.replace('-', '_').replace('/', '_')}.py"
+    path.write_text(code, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/extend.md"])
+def test_the_method_of_one_s_own(tmp_path: Path, page: str) -> None:
+    file = plugin(tmp_path, page, "l2-start")
+    code = [line for line in file.read_text().splitlines() if line.strip()]
+    assert len(code) <= 15
+    run = clbench.run(
+        suite(tmp_path), out=tmp_path / "out", plugins=[file], methods=["vanilla", "l2-start"]
+    )
+    vanilla, own = run.cells
+    assert (vanilla.status, own.status) == ("ok", "ok"), own.reason
+    assert own.settings["method"] == {"strength": 0.01}
+    assert vanilla.stages[1].curves["loss"] != own.stages[1].curves["loss"]
+
+
+def test_its_baseline_file(tmp_path: Path) -> None:
+    file = plugin(tmp_path, "docs/extend.md", "l2-start")
+    (toml,) = [block for block in blocks("docs/extend.md", "toml") if "strength" in block]
+    strong = tmp_path / "strong.toml"
+    strong.write_text(toml, encoding="utf-8")
+    run = clbench.run(
+        suite(tmp_path), out=tmp_path / "out", plugins=[file], methods=[str(strong)]
+    )
+    assert run.cells[0].status == "ok", run.cells[0].reason
+    assert run.cells[0].settings["method"] == {"strength": 0.1}
+
+
+def test_the_shift_and_the_task_of_one_s_own(tmp_path: Path) -> None:
+    plugins = [
+        plugin(tmp_path, "docs/extend.md", "label-flip"),
+        plugin(tmp_path, "docs/extend.md", "mine/parity"),
+    ]
+    extra = """
+[[scenario]]
+name = "flipped"
+shift = "label-flip"
+task = "synthetic/sentiment"
+
+[[scenario]]
+name = "own"
+shift = "dataset"
+tasks = ["mine/parity", "synthetic/sentiment"]
+"""
+    run = clbench.run(
+        suite(tmp_path, extra), out=tmp_path / "out", plugins=plugins, scenarios=["flipped", "own"]
+    )
+    assert [cell.reason for cell in run.cells] == [None, None]
+
+
+def test_every_hook_is_in_the_table() -> None:
+    text = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+    hooks = {
+        name
+        for name, value in vars(clbench.Method).items()
+        if callable(value) and not name.startswith("_")
+    }
+    assert hooks
+    missing = {hook for hook in hooks if f"`{hook}(" not in text}
+    assert not missing
