@@ -47,12 +47,12 @@ def paraphrase(rng: Random, label: int) -> Row:
     return (wrap(rng, event.topic, left, most=2) if scenes else left), right
 
 
-def _other(rng: Random, event: Event, slots: tuple[str, ...]) -> Event:
-    """Another event: of another topic, of the same, or the same but for `slots`."""
+def _other(rng: Random, event: Event, slots: tuple[str, ...], far: float = 0.4) -> Event:
+    """Another event: of another topic (share `far`), of the same, or the same but for `slots`."""
     kind = rng.random()
-    if kind < 0.4:
+    if kind < far:
         return draw_event(rng, rng.choice([t for t in sorted(TOPICS) if t != event.topic]))
-    if kind < 0.7:
+    if kind < far + 0.3:
         return alter(draw_event(rng, event.topic), rng, _CORE)
     return alter(event, rng, slots)
 
@@ -85,7 +85,7 @@ def answer(rng: Random, label: int) -> Row:
         told_event = forget(event, slot)
     else:
         rest = tuple(s for s in _CORE if s != slot)
-        told_event = _other(rng, event, (rng.choice(rest),))
+        told_event = _other(rng, event, (rng.choice(rest),), far=0.6)
     return question, wrap(rng, told_event.topic, say(told_event, form), most=4)
 
 

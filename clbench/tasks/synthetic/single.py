@@ -23,12 +23,13 @@ Row = tuple[str, str | None]
 def sentiment(rng: Random, label: int) -> Row:
     """A review of the topic; 0 negative, 1 positive.
 
-    Most say it with an adjective or a verb; some negate it, and some weigh a drawback against
-    an advantage, where the clause without "although" decides.
+    Some say it with an adjective or a verb; some negate it; some weigh a drawback against an
+    advantage, where the clause without "although" decides; some name three points, where the
+    majority decides.
     """
     name = rng.choice(sorted(TOPICS))
     words = TOPICS[name]
-    opinion = rng.choices((_plain, _verbal, _negated, _weighed), (38, 14, 22, 26))[0]
+    opinion = rng.choices((_plain, _verbal, _negated, _weighed, _counted), (22, 8, 15, 20, 35))[0]
     return wrap(rng, name, opinion(rng, words, bool(label)), most=4), None
 
 
@@ -83,12 +84,24 @@ def _weighed(rng: Random, words: Topic, positive: bool) -> str:
     return rng.choice(frames)
 
 
+def _counted(rng: Random, words: Topic, positive: bool) -> str:
+    signs = [positive, positive, not positive]
+    rng.shuffle(signs)
+    parts = []
+    for aspect, sign in zip(rng.sample(words.aspects, 3), signs, strict=True):
+        if rng.random() < 0.25:
+            parts.append(f"the {aspect} was not {_praise(rng, not sign)}")
+        else:
+            parts.append(f"the {aspect} was {_praise(rng, sign)}")
+    return capital(f"{parts[0]}, {parts[1]} and {parts[2]}.")
+
+
 def acceptability(rng: Random, label: int) -> Row:
     """A sentence in good grammar (1) or with one fault (0)."""
     name = rng.choice(sorted(TOPICS))
     build = rng.choices(
         (_agreement, _tense, _order, _determiner, _present),
-        (15, 22, 33, 22, 8),
+        (10, 22, 38, 24, 6),
     )[0]
     return wrap(rng, name, build(rng, name, bool(label)), most=2), None
 
@@ -128,11 +141,11 @@ def _order(rng: Random, topic: str, good: bool) -> str:
         return sentence
     tokens = sentence.rstrip(".").replace(",", "").split()
     tokens[0] = tokens[0].lower()
-    place = rng.randrange(len(tokens) - 3)
-    window = tokens[place : place + 4]
-    while window == tokens[place : place + 4]:
+    place = rng.randrange(max(1, len(tokens) - 4))
+    window = tokens[place : place + 5]
+    while window == tokens[place : place + 5]:
         rng.shuffle(window)
-    tokens[place : place + 4] = window
+    tokens[place : place + 5] = window
     return capital(" ".join(tokens)) + "."
 
 
