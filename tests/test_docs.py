@@ -72,9 +72,7 @@ def test_its_baseline_file(tmp_path: Path) -> None:
     (toml,) = [block for block in blocks("docs/extend.md", "toml") if "strength" in block]
     strong = tmp_path / "strong.toml"
     strong.write_text(toml, encoding="utf-8")
-    run = clbench.run(
-        suite(tmp_path), out=tmp_path / "out", plugins=[file], methods=[str(strong)]
-    )
+    run = clbench.run(suite(tmp_path), out=tmp_path / "out", plugins=[file], methods=[str(strong)])
     assert run.cells[0].status == "ok", run.cells[0].reason
     assert run.cells[0].settings["method"] == {"strength": 0.1}
 

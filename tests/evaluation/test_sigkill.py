@@ -1,0 +1,73 @@
+"""A run killed at random moments goes on, and ends with the scores of an undisturbed one.
+
+``CLBENCH_KILLS`` sets the number of kills; a few are enough for every day.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from small_world import World
+
+KILLS = int(os.environ.get("CLBENCH_KILLS", "2"))
+SEEDS = ["--seeds", "0-3"]
+SCENARIOS = ["--scenarios", "mood-thing", "--scenarios", "three"]
+
+
+def command(world: World, out: str) -> list[str]:
+    program = [sys.executable, "-m", "clbench", "run", str(world.suite), "--out", out]
+    return [
+        *program,
+        "--plugin",
+        str(world.plugin),
+        "--methods",
+        "vanilla,frozen",
+        *SEEDS,
+        *SCENARIOS,
+    ]
+
+
+def scores(folder: Path) -> dict[str, Any]:
+    found = {}
+    for path in (folder / "cells").glob("*.json"):
+        cell = json.loads(path.read_text(encoding="utf-8"))
+        curves = [stage["curves"] for stage in cell["stages"]]
+        found[cell["key"]] = (cell["status"], cell["R"], cell["scores"], curves)
+    return found
+
+
+def test_kills_at_random_moments(world: World) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    started = time.monotonic()
+    subprocess.run(command(world, "whole"), check=True, **quiet)
+    length = time.monotonic() - started
+    rng = random.Random(KILLS)
+    killed, moments = 0, []
+    for _ in range(4 * KILLS):
+        process = subprocess.Popen(command(world, "broken"), **quiet)
+        moment = rng.uniform(0.3, 0.8) * length
+        try:
+            process.wait(timeout=moment)
+            break  # it came to its end before it could be killed
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed += 1
+            moments.append(len(list((world.folder / "broken" / "cells").glob("*.json"))))
+        if killed == KILLS:
+            break
+    assert killed >= min(KILLS, 1)
+    subprocess.run(command(world, "broken"), check=True, **quiet)
+    assert scores(world.folder / "broken") == scores(world.folder / "whole")
+    assert len(scores(world.folder / "whole")) == 16
+    left = list((world.folder / "broken").rglob("*.part"))
+    assert not left
