@@ -71,10 +71,20 @@ def run_plan(plan: Plan, listener: Listener) -> None:
 
 
 def _build_all(builder: SceneBuilder, pending: Sequence[Cell], listener: Listener) -> None:
-    """Make every scenario once, so that a wrong one stops the run before it trains."""
+    """Make every scenario once, so that a wrong one stops the run before it trains.
+
+    A plug-in's shift or task that breaks is no wrong input: its own cells fail, with the
+    reason, and the others are run.
+    """
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
         started = time.perf_counter()
-        scenario = builder.scene(spec).scenario
+        try:
+            scenario = builder.scene(spec).scenario
+        except ClbenchError:
+            raise
+        except Exception as fault:
+            listener.note(f"{spec.name} cannot be built: {explain(fault)}")
+            continue
         seconds = time.perf_counter() - started
         severity = scenario.report.severity
         told = "" if severity is None else f", severity {severity:.2f}"
@@ -224,5 +234,5 @@ def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
         "scores": scores,
         "stages": stages,
         "train_seconds": sum(trace.train_seconds for trace in outcome.traces),
-        "notes": outcome.notes,
+        "notes": [*scene.scenario.report.notes, *outcome.notes],
     }

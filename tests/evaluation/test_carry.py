@@ -5,6 +5,8 @@ import json
 import pytest
 from small_world import Steps, World, measured
 
+import clbench
+
 ACTS_LATER = '''
 import clbench
 
@@ -307,3 +309,28 @@ def test_state_that_cannot_be_stored_costs_the_continuation_only(world: World) -
     (cell,) = run.cells
     assert cell.status == "ok"
     assert any("state.thing is a object" in note for note in cell.notes)
+
+
+def test_a_shift_that_raises_fails_its_own_cells(world: World) -> None:
+    world.suite.write_text(
+        world.suite.read_text() + '\n[[scenario]]\nname = "bad"\nshift = "bad"\ntask = "mood"\n'
+    )
+    plugin = world.write(
+        "bad_shift.py",
+        "import clbench\n\n\n@clbench.shift('bad')\nclass Bad(clbench.Shift):\n    task: str\n\n"
+        "    def build(self, context):\n        return [][0]\n",
+    )
+    steps = Steps()
+    run = clbench.run(
+        world.suite,
+        out=world.folder / "out",
+        scenarios=["bad", "mood-thing"],
+        plugins=[world.plugin, plugin],
+        listener=steps,
+    )
+    by_scenario = {cell.scenario: cell for cell in run.cells}
+    assert by_scenario["mood-thing"].status == "ok"
+    assert by_scenario["bad"].status == "failed"
+    reason = str(by_scenario["bad"].reason)
+    assert reason == "IndexError: list index out of range (bad_shift.py:9 in build)"
+    assert any("bad cannot be built: IndexError" in note for note in steps.notes)
