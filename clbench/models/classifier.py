@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from clbench.errors import ModelError, did_you_mean
 from clbench.models.families import Family, family_of, reads_segments
+from clbench.models.fresh import random_backbone
 from clbench.models.groups import LayerGroup, layer_groups_of
 from clbench.models.pooling import POOLS, Pooling
 
@@ -137,8 +138,6 @@ class Classifier(nn.Module):
 
         A trimmed table gets the rows that the whole table would have got.
         """
-        from clbench.models.load import random_backbone
-
         fresh = random_backbone(self.config, seed)
         values = dict(fresh.named_parameters())
         table = fresh.get_input_embeddings().weight

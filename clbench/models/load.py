@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +13,14 @@ from clbench.errors import ModelError
 from clbench.models.classifier import Classifier
 from clbench.models.config import load_config as load_config
 from clbench.models.config import one_line, quiet, read_config
+from clbench.models.fresh import backbone_class, random_backbone, without_pooler
 from clbench.models.locate import local_folder
 from clbench.models.pooling import Pooling
 from clbench.models.tokenizer import load_tokenizer as load_tokenizer
 from clbench.models.trim import trim_embeddings
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 
 def load_backbone(
@@ -46,7 +46,7 @@ def load_backbone(
     if random_seed is not None:
         with one_line(name, "cannot be built from its config.json"):
             return random_backbone(config, random_seed)
-    kind = _backbone_class(config, name)
+    kind = backbone_class(config, name)
     with quiet(), one_line(name, f"its weights in {folder} cannot be loaded"):
         model, report = kind.from_pretrained(
             str(folder),
@@ -55,7 +55,7 @@ def load_backbone(
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
-            **_without_pooler(kind),
+            **without_pooler(kind),
         )
     lost = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
     if lost:
@@ -66,21 +66,6 @@ def load_backbone(
         )
     backbone: PreTrainedModel = model.eval()
     return backbone
-
-
-def random_backbone(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """A backbone with fresh weights; leaves torch's random state as it was.
-
-    Raises
-    ------
-    ModelError
-        If transformers has no model for `config`.
-    """
-    kind = _backbone_class(config, str(config.model_type))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: PreTrainedModel = kind(config, **_without_pooler(kind))
-    return model.float().eval()
 
 
 def build_classifier(
@@ -126,21 +111,3 @@ def build_classifier(
         head_dropout=head_dropout,
         vocabulary=kept,
     )
-
-
-def _backbone_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
-    from transformers import MODEL_MAPPING
-
-    try:
-        kind = MODEL_MAPPING[type(config)]
-    except KeyError as fault:
-        raise ModelError(
-            f"model {name!r}: transformers has no plain model for {config.model_type!r}."
-        ) from fault
-    chosen: type[PreTrainedModel] = kind[0] if isinstance(kind, (tuple, list)) else kind
-    return chosen
-
-
-def _without_pooler(kind: type[PreTrainedModel]) -> dict[str, Any]:
-    accepted = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
-    return {"add_pooling_layer": False} if accepted else {}
