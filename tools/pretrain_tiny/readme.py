@@ -37,7 +37,7 @@ Masked-LM text, English only, {tokens_in_corpus:,} tokens in {segments:,} segmen
 The tables are the **training** splits of GLUE: their texts only, labels never read. Two columns
 of one row, and neighbouring segments of one paragraph, also serve as pairs ({pairs:,}; a fifth
 of the second halves is replaced by a stranger's). The running text is English Wikipedia
-(CC BY-SA 3.0 and 4.0). Each GLUE set has its own terms; none of the texts is distributed with
+(CC BY-SA). Each GLUE set has its own terms; none of the texts is distributed with
 these weights. The WordPiece vocabulary is counted on the same text; the few hundred words of
 clbench's synthetic tasks are in it too. Held out and never trained on: {held_out}
 ({held_out_tokens:,} tokens).
@@ -72,7 +72,8 @@ _DISTILLED = """\
   from the mean of the last layer (cosine); and the cosine of a pair's two sentence vectors from
   the pooler. The masked input is the student's, the whole text the teacher's. Token embeddings
   started from the principal components of the teacher's; all else from random weights.
-  Weights of the losses: {weights}. The heads that imitate the teacher are thrown away."""
+  Weights of the losses: {weights}.
+  The heads that imitate the teacher are thrown away."""
 
 _EARLIER = """
 - Started (`--start`) from {steps:,} steps ({tokens_seen:,} tokens) of an earlier run on the same
