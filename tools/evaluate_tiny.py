@@ -62,10 +62,10 @@ def tune(folder: Path, name: str, data: Any, rate: float, seed: int, pretrained:
     config = AutoConfig.from_pretrained(folder, num_labels=2)
     model: Any = (
         AutoModelForSequenceClassification.from_pretrained(
-            folder, config=config, dtype=torch.float32
+            folder, config=config, dtype=torch.float32, attn_implementation="eager"
         )
         if pretrained
-        else AutoModelForSequenceClassification.from_config(config)
+        else AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
     )
     (train_texts, train_labels), (val_texts, val_labels) = data
 
