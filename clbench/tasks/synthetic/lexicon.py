@@ -183,11 +183,18 @@ TOPICS: dict[str, Topic] = {"kitchen": KITCHEN, "harbor": HARBOR}
 GOOD = _words(
     "good, great, wonderful, excellent, lovely, perfect, pleasant, charming, brilliant, superb, "
     "impressive, delightful, beautiful, enjoyable, fine, remarkable, amazing, friendly, fresh, "
-    "reliable"
+    "reliable, clever, elegant, generous, splendid, terrific, fantastic, memorable, superior, "
+    "honest, gentle, comfortable, satisfying, refreshing, gorgeous, thrilling, magnificent, "
+    "flawless, touching, fascinating, admirable, outstanding, marvelous, polished, inspired, "
+    "welcoming, graceful, first-rate, worthwhile, cheerful, tasteful, exquisite, skillful"
 )
 BAD = _words(
     "bad, awful, terrible, poor, dull, horrible, unpleasant, weak, boring, ugly, disappointing, "
-    "dirty, miserable, useless, annoying, dreadful, painful, broken, rude, worthless"
+    "dirty, miserable, useless, annoying, dreadful, painful, broken, rude, worthless, "
+    "stupid, messy, careless, shabby, tedious, pathetic, clumsy, inferior, dishonest, harsh, "
+    "uncomfortable, frustrating, stale, hideous, lifeless, ridiculous, flawed, tasteless, "
+    "tiresome, shameful, mediocre, lousy, sloppy, uninspired, hostile, awkward, second-rate, "
+    "pointless, gloomy, bland, disgusting, incompetent"
 )
 LIKE = _words("loved, enjoyed, admired, praised, liked, recommended")
 DISLIKE = _words("hated, regretted, disliked, blamed, rejected, criticized")

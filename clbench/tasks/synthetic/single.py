@@ -29,17 +29,26 @@ def sentiment(rng: Random, label: int) -> Row:
     """
     name = rng.choice(sorted(TOPICS))
     words = TOPICS[name]
-    opinion = rng.choices((_plain, _verbal, _negated, _weighed, _counted), (22, 8, 15, 20, 35))[0]
+    opinion = rng.choices((_plain, _verbal, _negated, _weighed, _counted), (18, 7, 15, 20, 40))[0]
     return wrap(rng, name, opinion(rng, words, bool(label)), most=4), None
 
 
 def _praise(rng: Random, positive: bool) -> str:
-    return rng.choice(GOOD if positive else BAD)
+    return _words(rng, positive, 1)[0]
+
+
+def _words(rng: Random, positive: bool, count: int) -> list[str]:
+    """Distinct words of praise or blame; the later in its list, the rarer a word is."""
+    pool = GOOD if positive else BAD
+    chosen: dict[str, None] = {}
+    while len(chosen) < count:
+        chosen[pool[int(len(pool) * rng.random() ** 1.7)]] = None
+    return list(chosen)
 
 
 def _plain(rng: Random, words: Topic, positive: bool) -> str:
     first, second = rng.sample(words.aspects, 2)
-    word, other = rng.sample(GOOD if positive else BAD, 2)
+    word, other = _words(rng, positive, 2)
     frames = (
         f"The {first} was {word}.",
         f"The {first} was {word} and the {second} was {other}.",
@@ -101,7 +110,7 @@ def acceptability(rng: Random, label: int) -> Row:
     name = rng.choice(sorted(TOPICS))
     build = rng.choices(
         (_agreement, _tense, _order, _determiner, _present),
-        (10, 22, 38, 24, 6),
+        (6, 20, 44, 28, 2),
     )[0]
     return wrap(rng, name, build(rng, name, bool(label)), most=2), None
 
@@ -141,11 +150,11 @@ def _order(rng: Random, topic: str, good: bool) -> str:
         return sentence
     tokens = sentence.rstrip(".").replace(",", "").split()
     tokens[0] = tokens[0].lower()
-    place = rng.randrange(max(1, len(tokens) - 4))
-    window = tokens[place : place + 5]
-    while window == tokens[place : place + 5]:
+    place = rng.randrange(max(1, len(tokens) - 7))
+    window = tokens[place : place + 8]
+    while window == tokens[place : place + 8]:
         rng.shuffle(window)
-    tokens[place : place + 5] = window
+    tokens[place : place + 8] = window
     return capital(" ".join(tokens)) + "."
 
 
