@@ -28,13 +28,22 @@ def sentiment(rng: Random, label: int) -> Row:
     majority decides.
     """
     name = rng.choice(sorted(TOPICS))
-    words = TOPICS[name]
-    opinion = rng.choices((_plain, _verbal, _negated, _weighed, _counted), (18, 7, 15, 20, 40))[0]
-    return wrap(rng, name, opinion(rng, words, bool(label)), most=4), None
+    return wrap(rng, name, _review(rng, name, bool(label)), most=4), None
+
+
+def _review(rng: Random, topic: str, positive: bool) -> str:
+    kinds = (_plain, _verbal, _negated, _weighed, _counted)
+    return rng.choices(kinds, (18, 7, 15, 20, 40))[0](rng, TOPICS[topic], positive)
 
 
 def _praise(rng: Random, positive: bool) -> str:
     return _words(rng, positive, 1)[0]
+
+
+def _a(word: str) -> str:
+    """The word after its indefinite article."""
+    vowel = word[0] in "aeiou" and word != "useless"
+    return f"{'an' if vowel or word == 'honest' else 'a'} {word}"
 
 
 def _words(rng: Random, positive: bool, count: int) -> list[str]:
@@ -52,10 +61,10 @@ def _plain(rng: Random, words: Topic, positive: bool) -> str:
     frames = (
         f"The {first} was {word}.",
         f"The {first} was {word} and the {second} was {other}.",
-        f"It was a {word}, {other} {first}, as everybody said.",
+        f"It was {_a(word)}, {other} {first}, as everybody said.",
         f"We found the {first} {word} {rng.choice(words.places)}.",
         f"Everything about the {first} and the {second} is really {word}.",
-        f"What a {word} {first}!",
+        f"What {_a(word)} {first}!",
         f"The {rng.choice(words.people)} told us that the {first} had been {word}.",
         f"{capital(rng.choice(words.times))}, the {first} seemed {word} to me.",
     )
@@ -88,7 +97,7 @@ def _weighed(rng: Random, words: Topic, positive: bool) -> str:
     frames = (
         f"Although the {first} was {minor}, the {second} was {major}.",
         f"The {second} was {major}, although the {first} was {minor}.",
-        f"Even if the {first} seemed {minor}, we had a {major} {second}.",
+        f"Even if the {first} seemed {minor}, we had {_a(major)} {second}.",
     )
     return rng.choice(frames)
 
@@ -106,11 +115,15 @@ def _counted(rng: Random, words: Topic, positive: bool) -> str:
 
 
 def acceptability(rng: Random, label: int) -> Row:
-    """A sentence in good grammar (1) or with one fault (0)."""
+    """A sentence in good grammar (1) or with one fault (0).
+
+    Half of the sentences are reviews like those of `sentiment`: what the one task must heed,
+    the other must not.
+    """
     name = rng.choice(sorted(TOPICS))
     build = rng.choices(
-        (_agreement, _tense, _order, _determiner, _present),
-        (6, 20, 44, 28, 2),
+        (_judged, _agreement, _tense, _order, _determiner, _present),
+        (100, 6, 20, 44, 28, 2),
     )[0]
     return wrap(rng, name, build(rng, name, bool(label)), most=2), None
 
@@ -146,9 +159,24 @@ def _tense(rng: Random, topic: str, good: bool) -> str:
 
 def _order(rng: Random, topic: str, good: bool) -> str:
     sentence = say(draw_event(rng, topic), rng.choice(FORMS))
+    return sentence if good else _scrambled(rng, sentence)
+
+
+def _judged(rng: Random, topic: str, good: bool) -> str:
+    review = _review(rng, topic, rng.random() < 0.5)
     if good:
-        return sentence
-    tokens = sentence.rstrip(".").replace(",", "").split()
+        return review
+    swaps = {" was ": " were ", " seemed ": " seeming ", " had been ": " had be "}
+    possible = [old for old in swaps if old in review]
+    if possible and rng.random() < 0.4:
+        old = rng.choice(possible)
+        return review.replace(old, swaps[old])
+    return _scrambled(rng, review)
+
+
+def _scrambled(rng: Random, sentence: str) -> str:
+    """The sentence with some words in another order."""
+    tokens = sentence.rstrip(".!").replace(",", "").split()
     tokens[0] = tokens[0].lower()
     place = rng.randrange(max(1, len(tokens) - 7))
     window = tokens[place : place + 8]
