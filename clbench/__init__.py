@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from clbench.api import Run as Run
     from clbench.api import run as run
+    from clbench.errors import ClbenchError as ClbenchError
     from clbench.methods.base import Method as Method
     from clbench.methods.registry import method as method
     from clbench.models.groups import lr_groups as lr_groups
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from clbench.tasks.task import Task as Task
 
 _EXPORTS = {
+    "ClbenchError": "clbench.errors",
     "Method": "clbench.methods.base",
     "Rows": "clbench.tasks.task",
     "Run": "clbench.api",

@@ -62,7 +62,12 @@ class Configured:
                 fields.update(_declared(base))
             cls._model = create_model(
                 f"{cls.__name__}Settings",
-                __config__=ConfigDict(extra="forbid", strict=False, arbitrary_types_allowed=True),
+                __config__=ConfigDict(
+                    extra="forbid",
+                    strict=False,
+                    arbitrary_types_allowed=True,
+                    validate_default=True,
+                ),
                 **fields,
             )
         assert cls._model is not None

@@ -24,11 +24,21 @@ def choice(what: str, value: str, known: Sequence[str]) -> str:
     return value
 
 
-def words(values: Iterable[str] | None) -> list[str] | None:
-    """Values of a repeatable option whose values may also be joined by commas."""
-    if values is None:
+def words(option: str, values: Iterable[str] | None) -> list[str] | None:
+    """Values of a repeatable option whose values may also be joined by commas.
+
+    Raises
+    ------
+    SettingsError
+        If the option is given and names nothing.
+    """
+    given = list(values or ())
+    if not given:
         return None
-    return [word.strip() for value in values for word in value.split(",") if word.strip()] or None
+    found = [word.strip() for value in given for word in value.split(",") if word.strip()]
+    if not found:
+        raise SettingsError(f"{option} {','.join(given)!r}: names nothing. Leave it out for all.")
+    return found
 
 
 def seeds(value: str | None) -> list[int] | None:

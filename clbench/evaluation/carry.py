@@ -19,6 +19,7 @@ from clbench.models.load import build_classifier
 from clbench.seeds import stream_seed
 from clbench.suite.plan import Cell
 from clbench.tasks.metrics import score
+from clbench.training import returned
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.dropout import install
@@ -225,7 +226,7 @@ class Carrier:
         row: Row = [None] * len(data)
         seen = range(index + 1) if self._cell.reference_of is None else [index]
         for j in seen:
-            with self._method.scoring(j):
+            with returned.context(self._method.scoring(j)):
                 outputs = outputs_of(
                     context.model,
                     data[j],

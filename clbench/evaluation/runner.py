@@ -61,7 +61,7 @@ def run_plan(plan: Plan, listener: Listener) -> None:
     validate(plan, pending)
     with store.lock():
         cache = StageCache(plan.out / "stages")
-        cache.clean()
+        cache.check()
         _build_all(builder, pending, listener)
         store.write_suite(plan.resolved())
         make_repeatable(device)
@@ -154,7 +154,7 @@ def run_cell(
         outcome = carrier.run()
         common |= _outcome(cell, scene, outcome)
         status, reason = "ok", None
-    except Exception as fault:
+    except (Exception, SystemExit) as fault:
         status, reason = "failed", explain(fault)
     common["settings"] = _settings(cell, method, setting)
     return CellResult(
@@ -166,7 +166,7 @@ def run_cell(
     )
 
 
-def explain(fault: Exception) -> str:
+def explain(fault: BaseException) -> str:
     """One line: the message, and for faults that are not ours the place in the code."""
     text = " ".join(str(fault).split())
     if isinstance(fault, ClbenchError):

@@ -19,10 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from clbench.errors import RunFolderError
 from clbench.evaluation.packing import UnpackableError, pack, unpack
 from clbench.training.engine import Trace
 
-FORMAT = 1
+FORMAT = 2
 
 
 def recipe_digest(recipe: Mapping[str, Any]) -> str:
@@ -72,10 +73,10 @@ class StageCache:
             stored = json.loads((folder / "stage.json").read_text(encoding="utf-8"))
             weights = load_file(folder / "model.safetensors")
             tensors = load_file(folder / "state.safetensors")
-        except (FileNotFoundError, ValueError, SafetensorError):
-            return None
-        state = unpack(stored["state"], tensors, device)
-        return Entry(weights, state, Trace(**stored["trace"]), stored["history"])
+            state = unpack(stored["state"], tensors, device)
+            return Entry(weights, state, Trace(**stored["trace"]), stored["history"])
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+            return None  # damaged: it is trained again, and then written anew
 
     def save(self, digest: str, entry: Entry) -> str | None:
         """Write an entry, whole or not at all.
@@ -115,8 +116,19 @@ class StageCache:
         """Remove an entry that no other cell can use."""
         shutil.rmtree(self.folder / digest, ignore_errors=True)
 
-    def clean(self) -> None:
-        """Remove what a killed process left half-written."""
+    def check(self) -> None:
+        """Remove what a killed process left half-written.
+
+        Raises
+        ------
+        RunFolderError
+            If something else than a folder is in the way.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RunFolderError(
+                f"{self.folder} is a file, but trained stages are kept in a folder of that "
+                "name. Move it away, or take another --out."
+            )
         for part in self.folder.glob(".*.part"):
             shutil.rmtree(part, ignore_errors=True)
 

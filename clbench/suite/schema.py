@@ -90,7 +90,7 @@ class SuiteFile(BaseModel):
     name: str
     description: str = ""
     methods: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = [0]
     protocol: Protocol = Protocol()
     task: dict[str, FileTaskSpec] = {}
     scenario: Annotated[list[ScenarioSpec], Field(min_length=1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from clbench.errors import NonFiniteLossError, PluginError
+from clbench.errors import NonFiniteLossError
 from clbench.methods.base import Method
 from clbench.seeds import stream_seed
-from clbench.training.batches import TaskData, plan
+from clbench.training import returned
+from clbench.training.batches import plan
 from clbench.training.stage import Stage
 
 Probe = Callable[[], Mapping[str, float]]
@@ -37,7 +39,8 @@ class Trace:
     train_seconds, probe_seconds
         Wall time of training, and of scoring along the way.
     curves
-        ``step``, ``loss`` (mean since the last point), ``lr`` (of the first group) as lists;
+        ``step``, ``loss`` (mean since the last point), ``lr`` (of the first group, at the
+        last step) as lists;
         ``scores``: a list of ``[step, score]`` a task; whatever the method recorded.
     """
 
@@ -52,34 +55,39 @@ class Trace:
 
 
 class _Meter:
-    """Mean loss between looks, and a stop when it is no longer a number."""
+    """Mean loss between looks, and a stop when loss or penalty is no longer a number."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._sum = torch.zeros((), device=stage.device)
+        self._penalties = torch.zeros((), device=stage.device)
         self._count = 0
         self._every = 1 if stage.device.type == "cpu" else LOOK_EVERY
 
-    def add(self, loss: Tensor) -> None:
+    def add(self, loss: Tensor, penalty: Tensor | None) -> None:
         self._sum += loss.detach()
+        if penalty is not None:
+            self._penalties += penalty.detach()
         self._count += 1
         if self._count % self._every == 0:
             self.look()
 
     def look(self) -> float:
-        total = float(self._sum)
-        if total - total != 0.0:
-            stage = self._stage
-            raise NonFiniteLossError(
-                f"stage {stage.index} ({stage.name}): the loss was no longer a finite number at "
-                f"step {stage.done_before + stage.step + 1} of {stage.total_steps}. Lower the "
-                "learning rate, set clip_norm, or use --precision float32."
-            )
-        return total / max(1, self._count)
+        for name, value in (("loss", float(self._sum)), ("penalty", float(self._penalties))):
+            if not math.isfinite(value):
+                stage = self._stage
+                raise NonFiniteLossError(
+                    f"stage {stage.index} ({stage.name}): the {name} was no longer a finite "
+                    f"number at step {stage.done_before + stage.step + 1} of "
+                    f"{stage.total_steps}. Lower the learning rate, set clip_norm, or use "
+                    "--precision float32."
+                )
+        return float(self._sum) / max(1, self._count)
 
     def reset(self) -> float:
         mean = self.look()
         self._sum.zero_()
+        self._penalties.zero_()
         self._count = 0
         return mean
 
@@ -113,21 +121,16 @@ def train_stage(
     """
     devices = [stage.device] if stage.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        seed = stream_seed(*stage.stream("dropout"))
-        torch.manual_seed(seed)
-        if stage.masks is not None:
-            stage.masks.seed(seed)
         return _train(stage, method, probe, progress)
 
 
 def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress | None) -> Trace:
     method.before_stage(stage)
-    portions = list(method.training_data(stage))
-    _check_portions(portions)
+    portions = returned.portions(method.training_data(stage))
     stage.heads = frozenset(portion.head for portion in portions)
     rows = sum(len(portion.rows) for portion in portions)
     own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
-    phases = list(method.phases(stage))
+    phases = returned.phases(method.phases(stage))
     lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
     stage.total_steps = sum(lengths)
     trace = Trace(rows, stage.epoch_steps)
@@ -137,11 +140,10 @@ def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress
     for stage.phase, stage.steps in enumerate(lengths):
         stage.step = 0
         method.before_phase(stage)
-        optimizer = method.optimizer(stage, method.parameter_groups(stage))
-        schedule = method.schedule(stage, optimizer)
+        groups = returned.groups(method.parameter_groups(stage))
+        optimizer = returned.optimizer(method.optimizer(stage, groups))
+        schedule = returned.schedule(method.schedule(stage, optimizer))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if not parameters:
-            raise PluginError("parameter_groups gave no weights to train.")
         _training_mode(stage)
         while stage.step < stage.steps:
             started = time.perf_counter()
@@ -153,7 +155,7 @@ def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress
             trace.steps += 1
             trace.examples += len(batch)
             trace.tokens += batch.tokens
-            curve.after_step(optimizer)
+            curve.after_step()
             if progress is not None:
                 progress(trace.steps, stage.total_steps)
         stage.done_before += stage.steps
@@ -171,14 +173,16 @@ def _step(
     curve: _Curve,
 ) -> None:
     method.before_step(stage)
-    loss = method.loss(stage, batch)
-    curve.meter.add(loss)
-    penalty = method.penalty(stage)
+    _seed_dropout(stage)
+    loss = returned.loss(method.loss(stage, batch))
+    penalty = returned.penalty(method.penalty(stage))
+    curve.meter.add(loss, penalty)
     total = loss if penalty is None else loss + penalty
     total.backward()  # type: ignore[no-untyped-call]
     method.edit_gradients(stage)
     if stage.protocol.clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, stage.protocol.clip_norm)
+    curve.rate = float(optimizer.param_groups[0]["lr"])
     optimizer.step()
     if schedule is not None:
         schedule.step()
@@ -186,11 +190,24 @@ def _step(
     method.after_step(stage)
 
 
+def _seed_dropout(stage: Stage) -> None:
+    """Start the streams of dropout anew at every step.
+
+    However many passes a method adds in a step, the first pass of the next one drops what
+    it drops under every other method.
+    """
+    seed = stream_seed(*stage.stream("dropout"), stage.done_before + stage.step)
+    torch.manual_seed(seed)
+    if stage.masks is not None:
+        stage.masks.seed(seed)
+
+
 class _Curve:
     """Points of the curves of a stage: loss, rate and the scores on all seen tasks."""
 
     def __init__(self, stage: Stage, trace: Trace, probe: Probe | None) -> None:
         self.meter = _Meter(stage)
+        self.rate = 0.0
         self._stage = stage
         self._trace = trace
         self._probe = probe
@@ -203,7 +220,7 @@ class _Curve:
         if self._at:
             self._score(0)
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self) -> None:
         step = self._trace.steps
         if step not in self._at and step != self._last:
             return
@@ -212,7 +229,7 @@ class _Curve:
         curves = self._trace.curves
         curves["step"].append(step)
         curves["loss"].append(self.meter.reset())
-        curves["lr"].append(float(optimizer.param_groups[0]["lr"]))
+        curves["lr"].append(self.rate)
         if step in self._at:
             self._score(step)
             _training_mode(self._stage)
@@ -231,8 +248,3 @@ def _training_mode(stage: Stage) -> None:
     stage.model.train()
     if not any(p.requires_grad for p in stage.model.backbone.parameters()):
         stage.model.backbone.eval()
-
-
-def _check_portions(portions: list[TaskData]) -> None:
-    if not portions or not all(isinstance(portion, TaskData) for portion in portions):
-        raise PluginError("training_data must return a list with at least one TaskData.")

@@ -62,7 +62,7 @@ class Protocol(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str = "tiny"
+    model: Annotated[str, Field(min_length=1)] = "tiny"
     revision: str | None = None
     pooling: Literal["auto", "first", "last", "mean"] = "auto"
     head_dropout: Share = 0.0

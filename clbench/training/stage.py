@@ -247,5 +247,6 @@ class Stage(Context):
 
     def record(self, name: str, value: float | Tensor) -> None:
         """Add a point to the curve `name` at the present step."""
-        point = [float(self.done_before + self.step), float(value)]
+        number = float(value.detach() if isinstance(value, Tensor) else value)
+        point = [float(self.done_before + self.step), number]
         self.log.setdefault(name, []).append(point)

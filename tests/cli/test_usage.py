@@ -89,8 +89,10 @@ def test_wrong_seeds(text: str) -> None:
 
 
 def test_words() -> None:
-    assert words(["a,b", " c "]) == ["a", "b", "c"]
-    assert words(None) is None
+    assert words("--methods", ["a,b", " c "]) == ["a", "b", "c"]
+    assert words("--methods", None) is None
+    with pytest.raises(SettingsError, match="--methods ',': names nothing"):
+        words("--methods", [","])
 
 
 @pytest.mark.parametrize(

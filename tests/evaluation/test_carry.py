@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from small_world import Steps, World, measured
@@ -30,7 +31,7 @@ class ActsLater(clbench.Method):
 
 def test_forgetting_that_is_known(world: World) -> None:
     """Learning the opposite answers with the same head forgets the first ones altogether."""
-    run = world.run(scenario="opposite", epochs=8)
+    run = world.run(scenario="opposite", epochs=16)
     (cell,) = run.cells
     assert cell.status == "ok", cell.reason
     assert cell.scores["p_o_before"] == pytest.approx(1.0, abs=0.05)
@@ -334,3 +335,81 @@ def test_a_shift_that_raises_fails_its_own_cells(world: World) -> None:
     reason = str(by_scenario["bad"].reason)
     assert reason == "IndexError: list index out of range (bad_shift.py:9 in build)"
     assert any("bad cannot be built: IndexError" in note for note in steps.notes)
+
+
+@pytest.mark.parametrize(
+    ("hook", "value", "message"),
+    [
+        ("training_data", "[]", "training_data must return a list with at least one TaskData"),
+        ("training_data", "42", "training_data must return a list with at least one TaskData"),
+        ("training_data", "[1]", "training_data must return a list of TaskData, but one is an int"),
+        ("phases", "[]", "phases must return a list with at least one Phase, not an empty one"),
+        ("phases", "3", "phases must return a list with at least one Phase, not an int"),
+        ("parameter_groups", "None", "parameter_groups must return a list with at least one"),
+        ("parameter_groups", "[{'params': []}]", "parameter_groups gave no weights to train"),
+        ("parameter_groups", "[{'lr': 1}]", 'each group needs a list of weights as "params"'),
+        ("optimizer", "None", "optimizer must return a torch.optim.Optimizer, not None"),
+        ("schedule", "7", "schedule must return a scheduler or None, not an int"),
+        ("loss", "1.0", "loss must return a tensor of one number, not a float"),
+        ("loss", "a[0].loss(a[1]).detach()", "loss returned a tensor without a gradient"),
+        ("penalty", "'x'", "penalty must return a tensor of one number, not a str"),
+        ("penalty", "torch.zeros(2)", "penalty must return a tensor of one number, not of shape"),
+        (
+            "penalty",
+            "torch.tensor(float('nan'))",
+            "stage 0 (mood): the penalty was no longer a finite number at step 1 of 80",
+        ),
+        ("scoring", "None", "scoring must return a context manager, not None"),
+    ],
+)
+def test_what_hooks_return_is_checked(world: World, hook: str, value: str, message: str) -> None:
+    plugin = world.write(
+        "wrong.py",
+        "import clbench\nimport torch\n\n\n@clbench.method('wrong')\nclass Wrong(clbench.Method):\n"
+        f"    def {hook}(self, *a):\n        return {value}\n",
+    )
+    run = world.run(methods=["wrong"], plugins=[world.plugin, plugin])
+    assert message in str(run.cells[0].reason)
+
+
+def test_further_passes_do_not_shift_dropout(world: World) -> None:
+    plugin = world.write(
+        "passes.py",
+        "import clbench\n\n\n@clbench.method('passes')\nclass Passes(clbench.Method):\n"
+        "    def loss(self, stage, batch):\n        loss = stage.loss(batch)\n"
+        "        stage.logits(batch)\n        return loss\n",
+    )
+    run = world.run(methods=["vanilla", "passes"], plugins=[world.plugin, plugin])
+    vanilla, passes = run.cells
+    assert [s.curves for s in vanilla.stages] == [s.curves for s in passes.stages]
+    assert vanilla.R == passes.R
+
+
+def test_a_hook_that_exits_fails_its_own_cell(world: World) -> None:
+    plugin = world.write(
+        "exits.py",
+        "import clbench\n\n\n@clbench.method('exits')\nclass Exits(clbench.Method):\n"
+        "    def before_stage(self, stage):\n        raise SystemExit(3)\n",
+    )
+    run = world.run(methods=["exits", "vanilla"], plugins=[world.plugin, plugin])
+    assert [cell.status for cell in run.cells] == ["failed", "ok"]
+    assert "SystemExit: 3" in str(run.cells[0].reason)
+
+
+@pytest.mark.parametrize("damage", ["{}", "", "no json"])
+def test_a_damaged_stage_is_trained_again(world: World, damage: str) -> None:
+    first = world.run()
+    (entry,) = (world.folder / "out" / "stages").iterdir()
+    (entry / "stage.json").write_text(damage)
+    (world.folder / "out" / "cells" / "mood-thing--vanilla--seed0.json").unlink()
+    again = world.run()
+    assert measured(again) == measured(first)
+    assert [stage.cached for stage in again.cells[0].stages] == [False, False]
+
+
+def test_the_rates_of_a_curve_are_those_of_its_steps(world: World) -> None:
+    (cell,) = world.run().cells
+    rates = cell.stages[0].curves["lr"]
+    # 80 steps, 8 of them warm-up; step 80 is the 79th from 0, so 71/72 of the cosine.
+    assert rates[-1] == pytest.approx(0.002 * 0.5 * (1 + math.cos(math.pi * 71 / 72)))
+    assert rates[-1] > 0
