@@ -82,12 +82,12 @@ _EARLIER = """
 
 _TUNED = """\
 ## Fine-tuned, against the same network from random weights
-Accuracy in per cent, mean ± standard deviation over {seeds} seeds; {epochs} epochs, batch {batch},
+Accuracy in per cent, mean ± standard deviation over up to {seeds} seeds; {epochs} epochs, batch {batch},
 AdamW with peak rate {rate} (linear), 2,000 training rows (a fresh subset for each seed), the same
 settings for both. At most 1,000 rows of the validation split (RTE 277, MRPC 408, SST-2 872).
 
-| task | pretrained | random | difference (paired) | largest class |
-|---|---|---|---|---|
+| task | seeds | pretrained | random | difference (paired) | largest class |
+|---|---|---|---|---|---|
 {rows}
 
 Made by `python -m tools.evaluate_tiny`.
@@ -96,7 +96,11 @@ _LARGEST = {"sst2": 50.9, "mrpc": 68.4, "rte": 52.7, "qnli": 50.5}
 
 
 def _spread(values: list[float]) -> str:
-    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "—"
+    return (
+        f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
+        if len(values) > 1
+        else f"{values[0]:.1f}"
+    )
 
 
 def _evaluation(folder: Path) -> str:
@@ -114,11 +118,13 @@ def _evaluation(folder: Path) -> str:
     for name in dict.fromkeys(name for name, _ in scores):
         own, twin = scores[name, "pretrained"], scores[name, "random"]
         both = sorted(own.keys() & twin.keys())
+        if not both:
+            continue
         gaps = [own[cell] - twin[cell] for cell in both]
         rates |= {cell[0] for cell in both}
         seeds = max(seeds, len(both))
         rows.append(
-            f"| {name} | {_spread([own[c] for c in both])} | {_spread([twin[c] for c in both])} "
+            f"| {name} | {len(both)} | {_spread([own[c] for c in both])} | {_spread([twin[c] for c in both])} "
             f"| {_spread(gaps)} | {_LARGEST[name]} |"
         )
     return _TUNED.format(
