@@ -82,8 +82,8 @@ _EARLIER = """
 
 _TUNED = """\
 ## Fine-tuned, against the same network from random weights
-Accuracy in per cent, mean ± standard deviation over up to {seeds} seeds; {epochs} epochs, batch {batch},
-AdamW with peak rate {rate} (linear), 2,000 training rows (a fresh subset for each seed), the same
+Accuracy in per cent, mean ± standard deviation over up to {seeds} seeds; {epochs} epochs,
+batch {batch}, AdamW with peak rate {rate} (linear), 2,000 training rows (a fresh subset for each seed), the same
 settings for both. At most 1,000 rows of the validation split (RTE 277, MRPC 408, SST-2 872).
 
 | task | seeds | pretrained | random | difference (paired) | largest class |
@@ -124,8 +124,8 @@ def _evaluation(folder: Path) -> str:
         rates |= {cell[0] for cell in both}
         seeds = max(seeds, len(both))
         rows.append(
-            f"| {name} | {len(both)} | {_spread([own[c] for c in both])} | {_spread([twin[c] for c in both])} "
-            f"| {_spread(gaps)} | {_LARGEST[name]} |"
+            f"| {name} | {len(both)} | {_spread([own[c] for c in both])} "
+            f"| {_spread([twin[c] for c in both])} | {_spread(gaps)} | {_LARGEST[name]} |"
         )
     return _TUNED.format(
         seeds=seeds, epochs=3, batch=16, rate=", ".join(sorted(rates)), rows="\n".join(rows)
