@@ -47,7 +47,7 @@ clbench's synthetic tasks are in it too. Held out and never trained on: {held_ou
   in {processor_minutes} processor minutes (CPU, bf16 autocast); AdamW, peak rate
   {peak_learning_rate}, 2 % warm-up, then a cosine to zero; 15 % of the tokens masked; no dropout
   (the configuration names 0.1 for fine-tuning); seed {seed}.
-{distillation}{earlier}
+{distillation}{earlier}{notes}
 - Made by `python -m tools.pretrain_tiny`. The schedule follows processor time, so the exact
   weights differ from run to run.
 
@@ -83,8 +83,8 @@ _EARLIER = """
 _TUNED = """\
 ## Fine-tuned, against the same network from random weights
 Accuracy in per cent, mean ± standard deviation over up to {seeds} seeds; {epochs} epochs,
-batch {batch}, AdamW with peak rate {rate} (linear), 2,000 training rows (a fresh subset for each seed), the same
-settings for both. At most 1,000 rows of the validation split (RTE 277, MRPC 408, SST-2 872).
+batch {batch}, AdamW with peak rate {rate} (linear), 2,000 training rows (a fresh
+subset for each seed), the same settings for both. At most 1,000 rows of the validation split (RTE 277, MRPC 408, SST-2 872).
 
 | task | seeds | pretrained | random | difference (paired) | largest class |
 |---|---|---|---|---|---|
@@ -161,6 +161,7 @@ def write_readme(folder: Path) -> None:
         if facts["teacher"]
         else "- Masked-language modelling alone, from random weights.",
         "earlier": _EARLIER.format(**facts["earlier"]) if facts["earlier"] else "",
+        "notes": "".join(f"\n- {note}" for note in facts.get("notes", [])),
         "curve": "\n".join(points),
         "accuracy": 100 * last["held_out_accuracy"],
         "unigram": 100 * facts["unigram_rate"],
