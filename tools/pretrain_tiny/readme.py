@@ -84,7 +84,8 @@ _TUNED = """\
 ## Fine-tuned, against the same network from random weights
 Accuracy in per cent, mean ± standard deviation over up to {seeds} seeds; {epochs} epochs,
 batch {batch}, AdamW with peak rate {rate} (linear), 2,000 training rows (a fresh
-subset for each seed), the same settings for both. At most 1,000 rows of the validation split (RTE 277, MRPC 408, SST-2 872).
+subset for each seed), the same settings for both. At most 1,000 rows of the
+validation split (RTE 277, MRPC 408, SST-2 872).
 
 | task | seeds | pretrained | random | difference (paired) | largest class |
 |---|---|---|---|---|---|
