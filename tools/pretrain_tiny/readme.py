@@ -24,6 +24,7 @@ with.
 
 ```python
 from transformers import AutoModelForMaskedLM, AutoTokenizer
+
 model = AutoModelForMaskedLM.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```
