@@ -15,86 +15,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from checkpoints import make_checkpoint
+from cell import Cell, differ, weights
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from clbench.methods.base import Method, Phase
 from clbench.methods.vanilla import Vanilla
-from clbench.models.encoding import Encoded
-from clbench.models.load import build_classifier
 from clbench.training.batches import Batch, TaskData
-from clbench.training.device import Precision
-from clbench.training.dropout import install
-from clbench.training.engine import Trace, train_stage
-from clbench.training.protocol import Protocol
 from clbench.training.stage import Context, Stage
-
-CPU = torch.device("cpu")
-PROTOCOL = Protocol(epochs=2, batch_size=4, lr=1e-3, curve_points=0)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint("bert", tmp_path_factory.mktemp("model"))
-
-
-def rows(seed: int, count: int = 12) -> Encoded:
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(4, 9, count)
-    ids = rng.integers(5, 20, int(lengths.sum())).astype(np.int32)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Encoded(ids, None, offsets, rng.integers(0, 2, count))
-
-
-class Cell:
-    """Two stages with one method, by hand."""
-
-    def __init__(self, folder: Path, method: Method) -> None:
-        self.method = method
-        self.tasks = [TaskData(i, f"t{i}", f"t{i}", False, rows(i), 0) for i in range(2)]
-        model = build_classifier(
-            str(folder), heads={"t0": 2, "t1": 2}, head_seed=lambda head: len(head)
-        )
-        self.context = Context(
-            model, str(folder), None, PROTOCOL, CPU, Precision("float32", "cpu"), 0, "s", 2, None
-        )
-        method.setup(self.context)
-        self.context.masks = install(model, model.backbone, CPU)
-        self.start = self.context.snapshot()
-
-    @property
-    def model(self) -> Any:
-        return self.context.model
-
-    def stage(self, index: int) -> tuple[Stage, Trace]:
-        context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
-        stage = Stage(**context, index=index, tasks=self.tasks)
-        stage.reads_earlier_rows = self.method.keeps_rows
-        trace = train_stage(stage, self.method)
-        self.method.after_stage(stage)
-        return stage, trace
-
-    def run(self) -> Cell:
-        self.traces = [self.stage(0)[1], self.stage(1)[1]]
-        return self
-
-    def moved(self) -> float:
-        return float(self.context.squared_distance(self.start).detach())
-
-
-@pytest.fixture(scope="module")
-def vanilla(folder: Path) -> Cell:
-    return Cell(folder, Vanilla()).run()
-
-
-def weights(cell: Cell) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in cell.model.named_parameters()}
-
-
-def differ(first: Cell, second: Cell) -> bool:
-    mine, other = weights(first), weights(second)
-    return any(not torch.equal(mine[name], other[name]) for name in mine)
 
 
 def test_vanilla_repeats_and_moves(folder: Path, vanilla: Cell) -> None:

@@ -1,0 +1,113 @@
+"""Two stages with one method, by hand: what the tests of methods stand on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clbench.methods.base import Method
+from clbench.models.encoding import Encoded
+from clbench.models.load import build_classifier
+from clbench.training.batches import TaskData
+from clbench.training.device import Precision
+from clbench.training.dropout import install
+from clbench.training.engine import Trace, train_stage
+from clbench.training.protocol import Protocol
+from clbench.training.stage import Context, Stage
+
+CPU = torch.device("cpu")
+PROTOCOL = Protocol(epochs=2, batch_size=4, lr=1e-3, curve_points=0)
+
+
+def rows(seed: int, count: int = 12) -> Encoded:
+    """Random rows of 4 to 8 tokens with random labels of two classes."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(4, 9, count)
+    ids = rng.integers(5, 20, int(lengths.sum())).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Encoded(ids, None, offsets, rng.integers(0, 2, count))
+
+
+class Cell:
+    """Stages of twelve random rows each, six steps a stage by the default protocol.
+
+    Parameters
+    ----------
+    folder
+        A checkpoint, such as the fixture `folder`.
+    method
+        Fresh.
+    protocol
+        Settings of training.
+    heads
+        The head of each stage; two that are equal share it.
+    seed
+        The cell's.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        method: Method,
+        *,
+        protocol: Protocol = PROTOCOL,
+        heads: tuple[str, ...] = ("t0", "t1"),
+        seed: int = 0,
+    ) -> None:
+        self.method = method
+        self.tasks = [TaskData(i, f"t{i}", head, False, rows(i), 0) for i, head in enumerate(heads)]
+        model = build_classifier(
+            str(folder), heads=dict.fromkeys(heads, 2), head_seed=lambda head: len(head)
+        )
+        precision = Precision("float32", "cpu")
+        self.context = Context(
+            model, str(folder), None, protocol, CPU, precision, seed, "s", len(heads), None
+        )
+        self.pretrained = self.context.snapshot()
+        method.setup(self.context)
+        self.context.masks = install(model, model.backbone, CPU)
+        self.start = self.context.snapshot()
+
+    @property
+    def model(self) -> Any:
+        """The classifier."""
+        return self.context.model
+
+    def open(self, index: int) -> Stage:
+        """A stage that nothing has been done with yet."""
+        context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
+        stage = Stage(**context, index=index, tasks=self.tasks)
+        stage.reads_earlier_rows = self.method.keeps_rows
+        stage.heads = frozenset([stage.data.head])
+        return stage
+
+    def stage(self, index: int) -> tuple[Stage, Trace]:
+        """Train stage `index` and let the method consolidate."""
+        stage = self.open(index)
+        trace = train_stage(stage, self.method)
+        self.method.after_stage(stage)
+        return stage, trace
+
+    def run(self) -> Cell:
+        """Train all stages."""
+        self.traces = [self.stage(index)[1] for index in range(len(self.tasks))]
+        return self
+
+    def moved(self) -> float:
+        """Squared distance of the backbone to where it began after `setup`."""
+        return float(self.context.squared_distance(self.start).detach())
+
+
+def weights(cell: Cell) -> dict[str, Tensor]:
+    """A copy of all weights, heads included."""
+    return {name: p.detach().clone() for name, p in cell.model.named_parameters()}
+
+
+def differ(first: Cell, second: Cell) -> bool:
+    """Whether any weight of two cells differs in any bit."""
+    mine, other = weights(first), weights(second)
+    return any(not torch.equal(mine[name], other[name]) for name in mine)

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cell import Cell
+from checkpoints import make_checkpoint
+
+from clbench.methods.vanilla import Vanilla
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of three layers."""
+    return make_checkpoint("bert", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def vanilla(folder: Path) -> Cell:
+    """Both stages trained plainly; only to be compared with."""
+    return Cell(folder, Vanilla()).run()
