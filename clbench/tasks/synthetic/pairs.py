@@ -108,7 +108,7 @@ def _entailed(rng: Random, event: Event) -> str:
 
 
 def _contradicted(rng: Random, event: Event) -> str:
-    """A hypothesis that cannot be true: the deed denied."""
+    """A hypothesis that cannot be true: the deed denied, left undone or done by another."""
     agent, thing, verb = agent_phrase(event), thing_phrase(event), event.verb
     tail = " ".join(part for part in (event.place, event.time) if part and rng.random() < 0.5)
     frames = (
@@ -117,34 +117,45 @@ def _contradicted(rng: Random, event: Event) -> str:
         f"{agent} never {verb.past} {thing}",
         f"{agent} refused to {verb.base} {thing} {tail}",
         f"{thing} {'were' if event.number else 'was'} not {verb.participle} by anyone",
+        f"it was not {agent} who {verb.past} {thing} {tail}",
     )
     return capital(rng.choice(frames).strip()) + "."
 
 
 def _undecided(rng: Random, event: Event) -> str:
-    """A hypothesis that the premise leaves open: another deed of the same person or thing."""
+    """A hypothesis that the premise leaves open: another deed, done or not done.
+
+    Every third is a denial, as a contradiction is, but of a deed that was not told.
+    """
     words = TOPICS[event.topic]
     verb: Verb = rng.choice([v for v in words.verbs if v != event.verb])
     thing = rng.choice([t for t in words.things if t != event.thing])
     kind = rng.random()
-    if kind < 0.4:
-        new = alter(event, rng, tuple(rng.sample(_CORE, 2)))
+    if kind < 0.35:
+        new = alter(event, rng, tuple(rng.sample(_CORE, rng.choice((1, 2)))))
         return say(replace(new, reason=""), rng.choice(FORMS))
     if kind < 0.7:
+        return _contradicted(rng, alter(event, rng, tuple(rng.sample(_CORE, 2))))
+    if kind < 0.85:
         return capital(f"{agent_phrase(event)} wanted to {verb.base} the {thing} as well.")
     return capital(f"the {thing} had been {verb.participle} {rng.choice(words.times)}.")
 
 
 def _negative_twin(rng: Random, event: Event) -> str:
     """A hypothesis with a denial that still follows, so that "not" alone decides nothing."""
-    return capital(f"it is not true that nobody {event.verb.past} {thing_phrase(event)}.")
+    agent, thing, verb = agent_phrase(event), thing_phrase(event), event.verb
+    frames = (
+        f"it is not true that nobody {verb.past} {thing}.",
+        f"{agent} did not refuse to {verb.base} {thing}.",
+    )
+    return capital(rng.choice(frames))
 
 
 def entailment3(rng: Random, label: int) -> Row:
     """0 entailed, 1 neutral, 2 contradicted: the order of MNLI."""
     event = draw_event(rng)
     premise = wrap(rng, event.topic, say(event, rng.choice(FORMS)), most=4)
-    if label == 0 and rng.random() < 0.06:
+    if label == 0 and rng.random() < 0.2:
         return premise, _negative_twin(rng, event)
     return premise, (_entailed, _undecided, _contradicted)[label](rng, event)
 
