@@ -18,8 +18,18 @@ def _fault(name: str, entry: object) -> str | None:
 
 
 METHODS: Registry[type[Method]] = Registry("method", check=_fault, group="clbench.methods")
-METHODS.add("vanilla", "clbench.methods.vanilla:Vanilla")
+METHODS.add("a-gem", "clbench.methods.a_gem:AGem")
+METHODS.add("der++", "clbench.methods.der_plus_plus:DerPlusPlus")
 METHODS.add("frozen", "clbench.methods.frozen:Frozen")
+METHODS.add("l2-sp", "clbench.methods.l2_sp:L2SP")
+METHODS.add("lora", "clbench.methods.lora:Lora")
+METHODS.add("lwf", "clbench.methods.lwf:LwF")
+METHODS.add("mixout", "clbench.methods.mixout:Mixout")
+METHODS.add("multitask", "clbench.methods.multitask:Multitask")
+METHODS.add("packnet", "clbench.methods.packnet:PackNet")
+METHODS.add("replay", "clbench.methods.replay:Replay")
+METHODS.add("ulmfit", "clbench.methods.ulmfit:Ulmfit")
+METHODS.add("vanilla", "clbench.methods.vanilla:Vanilla")
 
 
 def method(name: str) -> Callable[[M], M]:
