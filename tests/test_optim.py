@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import copy
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clbench.optim import RecAdam, anneal
+
+SHAPES = ((7, 3), (5,), (2, 2, 2))
+
+
+def parameters(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[nn.Parameter]:
+    rng = np.random.default_rng(seed)
+    return [nn.Parameter(torch.tensor(rng.normal(size=shape), dtype=dtype)) for shape in SHAPES]
+
+
+def anchors(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    return [p.detach() for p in parameters(dtype, seed=9)]
+
+
+def set_gradients(params: list[nn.Parameter], step: int) -> None:
+    rng = np.random.default_rng(100 + step)
+    for p in params:
+        p.grad = torch.tensor(rng.normal(size=tuple(p.shape)), dtype=p.dtype)
+
+
+def train(
+    optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: int, first: int = 0
+) -> list[Tensor]:
+    for step in range(first, first + steps):
+        set_gradients(params, step)
+        optimizer.step()
+    return [p.detach().clone() for p in params]
+
+
+def transcription(
+    steps: int,
+    lam: Any,
+    *,
+    lr: Any,
+    gamma: float,
+    decay: float = 0.0,
+    eps: float = 1e-8,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+) -> list[np.ndarray]:
+    """The published step in NumPy, written without a look at the package."""
+    theta = [p.detach().numpy().copy() for p in parameters()]
+    star = [a.numpy() for a in anchors()]
+    m = [np.zeros_like(x) for x in theta]
+    v = [np.zeros_like(x) for x in theta]
+    for t in range(1, steps + 1):
+        rng = np.random.default_rng(100 + t - 1)
+        rate = lr(t) if callable(lr) else lr
+        weight = lam(t)
+        for i, x in enumerate(theta):
+            g = rng.normal(size=x.shape)
+            m[i] = beta1 * m[i] + (1 - beta1) * g
+            v[i] = beta2 * v[i] + (1 - beta2) * g**2
+            mhat, vhat = m[i] / (1 - beta1**t), v[i] / (1 - beta2**t)
+            x = x - rate * weight * decay * x
+            x = x - rate * weight * mhat / (np.sqrt(vhat) + eps)
+            theta[i] = x - rate * (1 - weight) * gamma * (x - star[i])
+    return theta
+
+
+@pytest.mark.parametrize(
+    ("annealing", "lam"),
+    [
+        ("sigmoid", lambda t: 1 / (1 + np.exp(-0.2 * (t - 25)))),
+        ("linear", lambda t: min(1, t / 25)),
+        ("constant", lambda t: 0.5),
+    ],
+)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_fifty_steps_are_the_published_ones(annealing: Any, lam: Any, decay: float) -> None:
+    params = parameters()
+    optimizer = RecAdam(
+        params,
+        lr=1e-3,
+        k=0.2,
+        t0=25,
+        gamma=300.0,
+        weight_decay=decay,
+        anchor=anchors(),
+        annealing=annealing,
+    )
+    found = train(optimizer, params, 50)
+    expected = transcription(50, lam, lr=1e-3, gamma=300.0, decay=decay)
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6)
+
+
+def test_betas_and_eps_are_used() -> None:
+    params = parameters()
+    optimizer = RecAdam(params, 1e-3, (0.8, 0.95), 1e-3, k=0.0, gamma=10.0, anchor=anchors())
+    expected = transcription(
+        20, lambda t: 0.5, lr=1e-3, gamma=10.0, eps=1e-3, beta1=0.8, beta2=0.95
+    )
+    for mine, theirs in zip(train(optimizer, params, 20), expected, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6)
+
+
+def test_a_schedule_scales_both_terms() -> None:
+    params = parameters()
+    optimizer = RecAdam(params, lr=1e-3, k=0.2, t0=5, gamma=300.0, anchor=anchors())
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    for step in range(20):
+        set_gradients(params, step)
+        optimizer.step()
+        schedule.step()
+    expected = transcription(
+        20, lambda t: 1 / (1 + np.exp(-0.2 * (t - 5))), lr=lambda t: 1e-3 / t, gamma=300.0
+    )
+    for mine, theirs in zip(params, expected, strict=True):
+        np.testing.assert_allclose(mine.detach().numpy(), theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_with_infinite_k_it_is_adam(decay: float) -> None:
+    mine, theirs = parameters(torch.float32), parameters(torch.float32)
+    kind = torch.optim.AdamW if decay else torch.optim.Adam
+    ours = RecAdam(mine, lr=1e-3, k=math.inf, t0=0, gamma=100.0, weight_decay=decay)
+    torchs = kind(theirs, lr=1e-3, weight_decay=decay, fused=True)
+    for a, b in zip(train(ours, mine, 50), train(torchs, theirs, 50), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_with_large_k_it_is_nearly_adam() -> None:
+    mine, theirs = parameters(), parameters()
+    ours = RecAdam(mine, lr=1e-3, k=40.0, t0=0, gamma=100.0, anchor=anchors())
+    torchs = torch.optim.Adam(theirs, lr=1e-3)
+    for a, b in zip(train(ours, mine, 50), train(torchs, theirs, 50), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_one_number_by_hand() -> None:
+    # λ(1) = 1/2. Adam's first step is lr·sign(g): 3 − ½·0.1 = 2.95; the pull is
+    # 0.1·½·4 = 0.2 of the way to 1: 2.95 − 0.2·1.95 = 2.56.
+    x = nn.Parameter(torch.tensor([3.0], dtype=torch.float64))
+    star = torch.tensor([1.0], dtype=torch.float64)
+    optimizer = RecAdam([x], lr=0.1, k=7.0, t0=1, gamma=4.0, eps=0.0, anchor=[star])
+    x.grad = torch.tensor([5.0], dtype=torch.float64)
+    optimizer.step()
+    assert x.item() == pytest.approx(2.56, abs=1e-12)
+
+
+def test_before_the_switch_it_only_recalls() -> None:
+    params = parameters()
+    optimizer = RecAdam(params, lr=0.01, k=math.inf, t0=100, gamma=50.0, anchor=anchors())
+    found = train(optimizer, params, 3)
+    for mine, start, star in zip(found, parameters(), anchors(), strict=True):
+        torch.testing.assert_close(mine - star, 0.125 * (start.detach() - star))
+
+
+def test_at_the_anchor_nothing_pulls() -> None:
+    params = parameters(torch.float32)
+    start = [p.detach().clone() for p in params]
+    optimizer = RecAdam(params, lr=1e-3, k=math.inf, t0=100, gamma=500.0)
+    for a, b in zip(train(optimizer, params, 5), start, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("t", "k", "t0", "expected"),
+    [
+        (1, 0.1, 250, 1 / (1 + math.exp(24.9))),
+        (250, 0.1, 250, 0.5),
+        (250, math.inf, 250, 0.5),
+        (10**9, 1.0, 250, 1.0),
+        (1, 1.0, 10**9, 0.0),
+        (1, 0.0, 250, 0.5),
+        (249, math.inf, 250, 0.0),
+        (251, math.inf, 250, 1.0),
+    ],
+)
+def test_sigmoid(t: int, k: float, t0: float, expected: float) -> None:
+    assert anneal(t, k=k, t0=t0) == pytest.approx(expected, rel=1e-12)
+
+
+def test_linear_and_constant() -> None:
+    assert [anneal(t, k=1, t0=4, annealing="linear") for t in (1, 2, 4, 9)] == [0.25, 0.5, 1, 1]
+    assert anneal(1, k=1, t0=0, annealing="linear") == 1
+    assert anneal(1, k=1, t0=4, annealing="constant") == 0.5
+
+
+def test_the_first_step_is_number_one() -> None:
+    params = parameters()
+    optimizer = RecAdam(params, lr=1e-3, gamma=10.0)
+    train(optimizer, params, 3)
+    assert optimizer.param_groups[0]["t"] == 3
+
+
+def test_groups_with_settings_of_their_own() -> None:
+    first, second, third = parameters()
+    plain = parameters()
+    star = anchors()
+    optimizer = RecAdam(
+        [
+            {"params": first, "lr": 1e-2, "gamma": 20.0},
+            {"params": [second], "recall": False},
+            {"params": [third], "annealing": "constant", "anchor": None},
+        ],
+        lr=1e-3,
+        gamma=100.0,
+        k=0.5,
+        t0=3,
+        anchor=[star[0], star[2]],
+    )
+    train(optimizer, [first, second, third], 10)
+    train(torch.optim.Adam(plain, lr=1e-3, fused=True), plain, 10)
+    assert torch.equal(second, plain[1])
+    assert "anchor" not in optimizer.state[second]
+    sigmoid = transcription(10, lambda t: 1 / (1 + np.exp(-0.5 * (t - 3))), lr=1e-2, gamma=20.0)
+    constant = transcription(10, lambda t: 0.5, lr=1e-3, gamma=100.0)
+    np.testing.assert_allclose(first.detach().numpy(), sigmoid[0], rtol=1e-6)
+    np.testing.assert_allclose(third.detach().numpy(), constant[2], rtol=1e-6)
+
+
+def test_a_group_added_later_recalls_its_weights_then() -> None:
+    first, second, _ = parameters()
+    optimizer = RecAdam([first], lr=1e-3, gamma=10.0)
+    first.grad = torch.ones_like(first)
+    optimizer.step()
+    optimizer.add_param_group({"params": [second], "anchor": [anchors()[1]]})
+    assert [group["t"] for group in optimizer.param_groups] == [1, 0]
+    assert torch.equal(optimizer.state[second]["anchor"], anchors()[1])
+    with pytest.raises(ValueError, match=r"lr·gamma"):
+        optimizer.add_param_group({"params": [parameters()[2]], "gamma": 1e4})
+    assert len(optimizer.param_groups) == 2
+
+
+def make(params: list[nn.Parameter], **options: Any) -> RecAdam:
+    return RecAdam(params, **{"lr": 1e-3, "gamma": 100.0, "t0": 8, "k": 0.5, **options})
+
+
+def test_a_saved_state_goes_on_bit_for_bit() -> None:
+    whole = parameters(torch.float32)
+    expected = train(make(whole, anchor=anchors(torch.float32)), whole, 16)
+    params = parameters(torch.float32)
+    optimizer = make(params, anchor=anchors(torch.float32))
+    train(optimizer, params, 7)
+    file = io.BytesIO()
+    torch.save({"model": params, "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=False)
+    again = make(saved["model"])  # anchored at the weights of step 7 until the state is loaded
+    again.load_state_dict(saved["optimizer"])
+    found = train(again, saved["model"], 9, first=7)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_copies_and_plain_states() -> None:
+    params = parameters(torch.float32)
+    optimizer = make(params)
+    train(optimizer, params, 2)
+    assert copy.deepcopy(optimizer).param_groups[0]["t"] == 2
+    theirs = parameters(torch.float32)
+    adam = torch.optim.Adam(theirs, lr=1e-4, fused=True)
+    train(adam, theirs, 2)
+    optimizer.load_state_dict(adam.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 1e-4
+    assert optimizer.param_groups[0]["gamma"] == 100.0
+    assert all("anchor" in optimizer.state[p] for p in params)
+    train(optimizer, params, 1)
+
+
+def test_a_closure_is_called_with_gradients() -> None:
+    params = parameters()
+    optimizer = make(params)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = torch.stack([p.square().sum() for p in params]).sum()
+        loss.backward()
+        return loss
+
+    first, second = (optimizer.step(closure).item() for _ in range(2))
+    assert second != first
+
+
+def test_weights_without_a_gradient_stay() -> None:
+    params = parameters()
+    params[2].requires_grad_(False)
+    optimizer = make(params, anchor=anchors())
+    params[0].grad = torch.ones_like(params[0])
+    optimizer.step()
+    start = parameters()
+    assert not torch.equal(params[0], start[0])
+    assert torch.equal(params[1], start[1])
+    assert torch.equal(params[2], start[2])
+    make(parameters()).step()  # no gradient at all
+
+
+def test_the_anchor_is_never_the_parameter_itself() -> None:
+    params = parameters()
+    optimizer = make(params, anchor=params)
+    before = optimizer.state[params[0]]["anchor"].clone()
+    train(optimizer, params, 2)
+    assert torch.equal(optimizer.state[params[0]]["anchor"], before)
+
+
+def test_other_types_of_numbers() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        params = parameters(dtype)
+        found = train(make(params, anchor=anchors(dtype), lr=1e-2, gamma=50.0), params, 3)
+        assert all(torch.isfinite(value).all() for value in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"lr": 4e-4, "gamma": 5000.0},
+            r"lr·gamma = 0\.0004·5000 = 2\. .* below 2500 or lr",
+        ),
+        ({"lr": 2e-4, "gamma": 5000.0}, r"= 1\. From 1 on the pull overshoots"),
+        ({"lr": -1.0}, "lr must be a number, 0 or more, not -1.0"),
+        ({"lr": torch.tensor(0.1)}, "lr must be a number"),
+        ({"eps": float("nan")}, "eps must be"),
+        ({"betas": (0.9, 1.0)}, "betas must be two numbers"),
+        ({"k": -1.0}, "k must be 0 or more, or infinity"),
+        ({"t0": math.inf}, "t0 must be"),
+        ({"annealing": "cosine"}, "one of sigmoid, linear, constant, not 'cosine'"),
+        ({"anchor": anchors()[:2]}, "anchor has 2 tensors for 3 parameters that recall"),
+        ({"anchor": anchors()[::-1]}, r"anchor 0 has shape \(2, 2, 2\), its parameter \(7, 3\)"),
+        ({"anchor": anchors(torch.float32)}, "anchor 0 has type torch.float32"),
+        ({"anchor": ["a", "b", "c"]}, "anchor 0 is a str, not a tensor"),
+        ({"anchor": [a.to("meta") for a in anchors()]}, "anchor 0 has device meta"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(parameters(), **options)
+
+
+def test_a_raised_rate_is_refused_at_the_step() -> None:
+    params = parameters()
+    optimizer = make(params, t0=100)
+    optimizer.param_groups[0]["lr"] = 0.02
+    with pytest.raises(ValueError, match=r"at step 1 the pull .* = 2 would overshoot"):
+        train(optimizer, params, 1)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    table = nn.Embedding(5, 2, sparse=True)
+    optimizer = RecAdam(table.parameters(), lr=1e-3, gamma=10.0)
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="sparse=False"):
+        optimizer.step()
+
+
+def test_it_works_in_a_trainer(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(
+        BertConfig(
+            vocab_size=20,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            max_position_embeddings=8,
+        )
+    )
+    start = [p.detach().clone() for p in model.bert.parameters()]
+    rows = [{"input_ids": [2, i % 20, 3], "labels": i % 2} for i in range(16)]
+    optimizer = RecAdam(
+        [
+            {"params": model.bert.parameters()},
+            {"params": model.classifier.parameters(), "recall": False},
+        ],
+        lr=1e-3,
+        gamma=100.0,
+        t0=2,
+    )
+
+    def trainer(resumed: Any = None) -> Trainer:
+        made = Trainer(
+            model,
+            TrainingArguments(
+                str(tmp_path),
+                per_device_train_batch_size=4,
+                max_steps=6,
+                save_steps=3,
+                use_cpu=True,
+                report_to=[],
+                disable_tqdm=True,
+                learning_rate=1e-3,
+            ),
+            train_dataset=rows,  # type: ignore[arg-type]
+            optimizers=(optimizer, None),
+        )
+        made.train(resume_from_checkpoint=resumed)
+        return made
+
+    trainer()
+    assert optimizer.param_groups[0]["t"] == 6
+    assert optimizer.param_groups[0]["lr"] == 0.0  # the Trainer's schedule has run out
+    moved = zip(model.bert.parameters(), start, strict=True)
+    assert any(not torch.equal(p, s) for p, s in moved)
+    finished = [p.detach().clone() for p in model.parameters()]
+    trainer(str(tmp_path / "checkpoint-3"))
+    assert all(torch.equal(p, f) for p, f in zip(model.parameters(), finished, strict=True))
