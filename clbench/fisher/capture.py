@@ -1,0 +1,137 @@
+"""One pass over a batch that yields the squared gradients of its examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from clbench.fisher.rules import Part, Rule, add_squares, rule_of
+
+
+class Capture:
+    """Looks on at the layers of a model during forward and backward passes.
+
+    Inside the context no weight takes a gradient: what flows back are the gradients of
+    activations only, and each layer's part is squared and added up as soon as all uses of
+    its weights are known.
+
+    Parameters
+    ----------
+    model
+        In evaluation mode.
+    parameters
+        Weights whose squares are wanted, by name.
+
+    Attributes
+    ----------
+    totals
+        Sums of squares by name.
+    missed
+        Names of weights that some layer used in a way that no rule knows.
+    """
+
+    def __init__(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+        self._model = model
+        self._names = {id(value): name for name, value in parameters.items()}
+        self.totals = {
+            name: torch.zeros_like(value, dtype=torch.float32) for name, value in parameters.items()
+        }
+        self.missed: set[str] = set()
+        self._handles: list[RemovableHandle] = []
+        self._required: list[tuple[nn.Parameter, bool]] = []
+
+    def __enter__(self) -> Self:
+        self._required = [(p, p.requires_grad) for p in self._model.parameters()]
+        for parameter, _ in self._required:
+            parameter.requires_grad_(False)
+        for layer in self._model.modules():
+            rule = rule_of(layer)
+            wanted = any(id(p) in self._names for p in layer.parameters(recurse=False))
+            if rule is not None and wanted:
+                hook = partial(self._entered, rule)
+                self._handles.append(layer.register_forward_hook(hook, with_kwargs=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for parameter, required in self._required:
+            parameter.requires_grad_(required)
+        self._handles, self._required = [], []
+
+    def add(self, examples: int, losses: Callable[[], Tensor]) -> None:
+        """Add the squared gradients of each of `examples` losses, shape (examples,)."""
+        self._examples = examples
+        self._uses: Counter[str] = Counter()
+        self._parts: dict[str, list[Part]] = {}
+        total = losses().sum()
+        if total.requires_grad:
+            total.backward()  # type: ignore[no-untyped-call]
+        for name, parts in self._parts.items():  # uses that the loss does not depend on
+            add_squares(self.totals[name], parts)
+        self._parts = {}
+
+    def _entered(
+        self,
+        rule: Rule,
+        layer: nn.Module,
+        positional: tuple[Any, ...],
+        named: dict[str, Any],
+        output: Tensor,
+    ) -> Tensor | None:
+        """After a layer's forward pass: begin the graph here if it has not begun below."""
+        entered: Tensor = positional[0] if positional else next(iter(named.values()))
+        for parameter in layer.parameters(recurse=False):
+            if id(parameter) in self._names:
+                self._uses[self._names[id(parameter)]] += 1
+        fresh = not output.requires_grad
+        if fresh:
+            output = output.detach()
+            if isinstance(layer, nn.Embedding) and entered.dim() == 2 and len(entered) == 1:
+                # Position numbers common to all examples: give each its own, or their
+                # gradients could not be told apart.
+                entered = entered.expand(self._examples, -1)
+                output = output.expand(self._examples, -1, -1)
+            output = output.clone().requires_grad_()
+        output.register_hook(partial(self._returned, rule, layer, entered.detach()))
+        return output.clone() if fresh else None
+
+    @torch.no_grad()
+    def _returned(self, rule: Rule, layer: nn.Module, entered: Tensor, back: Tensor) -> None:
+        """When the gradient of a layer's output is known."""
+        if len(back) != self._examples or len(entered) != self._examples:
+            names = (self._names.get(id(p)) for p in layer.parameters(recurse=False))
+            self.missed.update(name for name in names if name is not None)
+            return
+        for parameter, part in rule(layer, entered, back):
+            name = self._names.get(id(parameter))
+            if name is None:
+                continue
+            parts = self._parts.setdefault(name, [])
+            parts.append(part)
+            if len(parts) == self._uses[name]:
+                add_squares(self.totals[name], self._parts.pop(name))
+
+
+def squares_one_by_one(
+    parameters: Mapping[str, Tensor], losses: Iterable[Callable[[], Tensor]]
+) -> dict[str, Tensor]:
+    """Sums of squared gradients by one backward pass for each loss, a scalar."""
+    totals = {
+        name: torch.zeros_like(value, dtype=torch.float32) for name, value in parameters.items()
+    }
+    for loss in losses:
+        value = loss()
+        if not value.requires_grad:
+            continue
+        gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
+        for total, gradient in zip(totals.values(), gradients, strict=True):
+            if gradient is not None:
+                total.addcmul_(gradient, gradient)
+    return totals

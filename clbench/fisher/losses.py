@@ -1,0 +1,221 @@
+"""What is differentiated: the losses of single examples, and the labels that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clbench.errors import DataError, SettingsError
+from clbench.training.batches import Batch
+
+LossName = Literal["mlm", "clm", "task"]
+AnyBatch = Mapping[str, Tensor] | Batch
+OwnLoss = Callable[[nn.Module, Any], Tensor]
+IGNORED = -100
+"""Label of a token that is not masked, as in transformers."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model says to a batch.
+
+    Attributes
+    ----------
+    logits
+        Shape (b, m, v) with `labels` (b, m) for language models, (b, c) with (b,) for
+        classes, (b,) with (b,) for regression.
+    labels
+        The true ones.
+    counted
+        Shape (b, m): which of a language model's places are there.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    counted: Tensor | None = None
+
+    def drawn(self, rng: torch.Generator) -> Outputs:
+        """With labels drawn from the model's own distribution in place of the true ones."""
+        logits = self.logits.detach()
+        if logits.dim() == 1:
+            # Squared error is the negative log-likelihood of a variance of ½, up to a constant.
+            noise = torch.randn(len(logits), generator=rng).to(logits.device)
+            return replace(self, labels=logits + noise * 0.5**0.5)
+        upper = torch.softmax(logits.double(), -1).cumsum_(-1)
+        height = torch.rand(logits.shape[:-1], generator=rng, dtype=torch.float64)
+        height = height.to(logits.device)[..., None] * upper[..., -1:]
+        labels = torch.searchsorted(upper, height, right=True).squeeze(-1)
+        return replace(self, labels=labels.clamp_(max=logits.shape[-1] - 1))
+
+    def each(self) -> Tensor:
+        """The loss of every example, shape (b,); for language models the mean over places."""
+        if self.counted is not None:
+            losses = self._by_place() * self.counted
+            return losses.sum(1) / self.counted.sum(1)
+        if self.logits.dim() == 1:
+            return (self.logits - self.labels).square()
+        return functional.cross_entropy(self.logits, self.labels, reduction="none")
+
+    def together(self) -> Tensor:
+        """The loss of the batch, a scalar: the mean over all its places or examples."""
+        if self.counted is None:
+            return self.each().mean()
+        return (self._by_place() * self.counted).sum() / self.counted.sum()
+
+    def _by_place(self) -> Tensor:
+        flat = functional.cross_entropy(
+            self.logits.flatten(0, 1), self.labels.flatten(), reduction="none"
+        )
+        return flat.view(self.labels.shape)
+
+
+class Loss(Protocol):
+    """From a model and a batch to logits and labels."""
+
+    def __call__(self, model: nn.Module, batch: AnyBatch) -> Outputs:
+        """The model's outputs for a batch on its device."""
+        ...
+
+
+def named_loss(name: str) -> Loss:
+    """The loss of that name.
+
+    Raises
+    ------
+    SettingsError
+        If there is none.
+    """
+    known: dict[str, Loss] = {"mlm": masked_lm, "clm": causal_lm, "task": task_loss}
+    if name not in known:
+        raise SettingsError(f"loss {name!r}: must be {', '.join(known)} or a function.")
+    return known[name]
+
+
+def masked_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
+    """A masked language model at its masked places only.
+
+    Raises
+    ------
+    DataError
+        If the batch has no labels, or an example of it no masked token.
+    """
+    inputs = _mapping(batch, "mlm")
+    labels = inputs.get("labels")
+    if labels is None:
+        raise DataError(
+            "loss 'mlm': a batch has no labels. Mask its tokens with clbench.fisher.mask_tokens."
+        )
+    masked = labels != IGNORED
+    return _language(model, inputs, labels, masked, "masked token. Mask at least one in each")
+
+
+def causal_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
+    """A decoder at every place that has a next token.
+
+    Raises
+    ------
+    DataError
+        If an example has fewer than two tokens.
+    """
+    inputs = _mapping(batch, "clm")
+    ids = inputs["input_ids"]
+    mask = inputs.get("attention_mask", torch.ones_like(ids))
+    following = functional.pad(ids[:, 1:], (0, 1))
+    there = functional.pad(mask[:, 1:], (0, 1)).bool()
+    return _language(model, inputs, following, there, "next token. Leave out texts of one token")
+
+
+def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
+    """A classifier of this package, or a transformers model for sequence classification."""
+    if isinstance(batch, Batch):
+        logits = model(batch.inputs, batch.head).float()
+        return Outputs(logits.squeeze(-1) if batch.regression else logits, batch.labels)
+    labels = batch.get("labels")
+    if labels is None:
+        raise DataError("loss 'task': a batch has no labels.")
+    logits = model(**_without_labels(batch)).logits.float()
+    if labels.is_floating_point():
+        return Outputs(logits.squeeze(-1), labels)
+    return Outputs(logits, labels)
+
+
+def _language(
+    model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, there: Tensor, what: str
+) -> Outputs:
+    counts = there.sum(1)
+    if int(counts.min()) == 0:
+        raise DataError(f"an example has no {what}.")
+    # Places that count first, then as many others as the fullest example needs.
+    order = torch.sort(there.int(), dim=1, descending=True, stable=True).indices
+    places = order[:, : int(counts.max())]
+    counted = there.gather(1, places)
+    with _only_places(model, places):
+        logits = model(**_without_labels(inputs)).logits.float()
+    chosen = labels.gather(1, places).masked_fill(~counted, 0)
+    return Outputs(logits, chosen, counted.to(logits.dtype))
+
+
+@contextmanager
+def _only_places(model: nn.Module, places: Tensor) -> Iterator[None]:
+    """Let the language-model head see these places (b, m) of the last hidden state only."""
+    base = getattr(model, "base_model", model)
+    if base is model:
+        raise DataError(f"{type(model).__name__} has no language-model head.")
+
+    def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        hidden = output[0]
+        picked = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
+        if isinstance(output, tuple):
+            return (picked, *output[1:])
+        output.last_hidden_state = picked
+        return output
+
+    handle = base.register_forward_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _without_labels(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value for key, value in inputs.items() if key != "labels"}
+
+
+def _mapping(batch: AnyBatch, name: str) -> Mapping[str, Tensor]:
+    if isinstance(batch, Batch):
+        raise DataError(f"loss {name!r}: a batch is a task's, not text for a language model.")
+    return batch
+
+
+# Batches of either kind.
+
+
+def size_of(batch: AnyBatch) -> int:
+    """Number of examples."""
+    return len(batch) if isinstance(batch, Batch) else len(next(iter(batch.values())))
+
+
+def take(batch: AnyBatch, examples: list[int]) -> AnyBatch:
+    """Some examples of a batch; one may be taken twice."""
+    if isinstance(batch, Batch):
+        return replace(
+            batch,
+            inputs={key: value[examples] for key, value in batch.inputs.items()},
+            labels=batch.labels[examples],
+            positions=batch.positions[examples],
+        )
+    return {key: value[examples] for key, value in batch.items()}
+
+
+def on_device(batch: AnyBatch, device: torch.device) -> AnyBatch:
+    """The batch where the model is."""
+    if isinstance(batch, Batch):
+        inputs = {key: value.to(device) for key, value in batch.inputs.items()}
+        return replace(batch, inputs=inputs, labels=batch.labels.to(device))
+    return {key: value.to(device) for key, value in batch.items()}

@@ -1,0 +1,230 @@
+"""Squares of per-example gradients out of what goes into a layer and comes back to it.
+
+The gradient of a layer's weight is a sum over tokens of products of what entered the layer
+and the loss gradient at its output. Kept apart by example these are small; the gradients
+themselves are formed one example and a part of a matrix at a time, and only their squares
+are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+CHUNK = 1 << 18
+"""Numbers of a gradient formed at a time on processors: they stay in the cache."""
+CHUNK_ACCELERATOR = 1 << 25
+PAIRED = 4
+"""Up to so many tokens the square is multiplied out, which needs no gradient at all."""
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Gradients ``leftᵀ right`` of shape (o, i); `left` (b, t, o), `right` (b, t, i)."""
+
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradients that are zero but for some rows; `ids` (b, t), `values` (b, t, i)."""
+
+    ids: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Gradients as they are; `values` (b, *shape)."""
+
+    values: Tensor
+
+
+Part = Outer | Rows | Whole
+"""What one use of a weight adds to its gradient, example by example."""
+
+
+def add_squares(total: Tensor, parts: Sequence[Part]) -> None:
+    """Add to `total` the sum over examples of the squared gradient.
+
+    Parameters
+    ----------
+    total
+        Of the weight's shape, float32.
+    parts
+        One for each use of the weight in the pass; they are added before squaring.
+    """
+    outer = _joined([part for part in parts if isinstance(part, Outer)])
+    rows = _joined_rows([part for part in parts if isinstance(part, Rows)])
+    whole = [part.values for part in parts if isinstance(part, Whole)]
+    if whole and (outer or rows):
+        _add_formed(total, outer, rows, torch.stack(whole).sum(0))
+    elif whole:
+        total += torch.stack(whole).sum(0).float().square().sum(0)
+    else:
+        if outer is not None:
+            _add_outer(total, outer)
+        if rows is not None:
+            _add_rows(total, rows, outer)
+
+
+def _joined(parts: list[Outer]) -> Outer | None:
+    """Several uses are one use with more tokens."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return Outer(
+        torch.cat([part.left for part in parts], 1), torch.cat([part.right for part in parts], 1)
+    )
+
+
+def _joined_rows(parts: list[Rows]) -> Rows | None:
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return Rows(
+        torch.cat([part.ids for part in parts], 1), torch.cat([part.values for part in parts], 1)
+    )
+
+
+def _add_outer(total: Tensor, part: Outer) -> None:
+    left, right = part.left, part.right
+    tokens = left.shape[1]
+    if tokens <= PAIRED:
+        left, right = left.float(), right.float()
+        for first in range(tokens):
+            for second in range(first, tokens):
+                total.addmm_(
+                    (left[:, first] * left[:, second]).T,
+                    right[:, first] * right[:, second],
+                    alpha=1.0 if first == second else 2.0,
+                )
+    elif total.device.type == "cpu":
+        _add_outer_cached(total, left, right)
+    else:
+        step = max(1, CHUNK_ACCELERATOR // total.numel())
+        for start in range(0, len(left), step):
+            pick = slice(start, start + step)
+            total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().square_().sum(0)
+
+
+def _add_outer_cached(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """The same by blocks of rows that stay in the cache while all examples pass."""
+    rows = max(1, CHUNK // total.shape[1])
+    buffer = torch.empty((rows, total.shape[1]), dtype=left.dtype)
+    for start in range(0, len(total), rows):
+        block = total[start : start + rows]
+        piece = left[:, :, start : start + rows].transpose(1, 2)
+        gradient = buffer[: len(block)]
+        for example in range(len(left)):
+            torch.mm(piece[example], right[example], out=gradient)
+            square = gradient if gradient.dtype == total.dtype else gradient.to(total.dtype)
+            block.addcmul_(square, square)
+
+
+def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> None:
+    """Squares of sparse rows, and twice their product with dense gradients of the same weight."""
+    size = len(total)
+    examples, tokens = part.ids.shape
+    owner = torch.arange(examples, device=part.ids.device)[:, None].expand(-1, tokens)
+    pairs, place = torch.unique(owner * size + part.ids, return_inverse=True)
+    sums = torch.zeros((len(pairs), total.shape[1]), device=total.device)
+    sums.index_add_(0, place.reshape(-1), part.values.float().reshape(-1, total.shape[1]))
+    squares = sums.square()
+    numbers = pairs % size
+    if outer is not None:
+        bounds = torch.searchsorted(
+            pairs, torch.arange(examples + 1, device=pairs.device) * size
+        ).tolist()
+        for example, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            touched = outer.left[example][:, numbers[start:end]]
+            dense = (touched.T @ outer.right[example]).float()
+            squares[start:end].addcmul_(sums[start:end], dense, value=2.0)
+    total.index_add_(0, numbers, squares)
+
+
+def _add_formed(total: Tensor, outer: Outer | None, rows: Rows | None, whole: Tensor) -> None:
+    for example in range(len(whole)):
+        gradient = whole[example].float()
+        if outer is not None:
+            gradient = gradient + (outer.left[example].T @ outer.right[example]).float()
+        if rows is not None:
+            gradient = gradient.index_add(0, rows.ids[example], rows.values[example].float())
+        total.addcmul_(gradient, gradient)
+
+
+# What one pass through a layer adds, by the kind of layer.
+
+
+def _tokens(values: Tensor) -> Tensor:
+    """Shape (b, t, n): everything between example and last dimension counts as tokens."""
+    return values.reshape(len(values), -1, values.shape[-1])
+
+
+def _linear(layer: nn.Linear, entered: Tensor, back: Tensor) -> list[tuple[Tensor, Part]]:
+    back = _tokens(back)
+    entered = _tokens(entered).to(back.dtype)
+    parts: list[tuple[Tensor, Part]] = [(layer.weight, Outer(back, entered))]
+    if layer.bias is not None:
+        parts.append((layer.bias, Whole(back.float().sum(1))))
+    return parts
+
+
+def _conv1d(layer: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[Tensor, Part]]:
+    """GPT-2's dense layer, whose weight is transposed."""
+    back = _tokens(back)
+    entered = _tokens(entered).to(back.dtype)
+    weight, bias = layer.weight, layer.bias
+    assert isinstance(weight, Tensor)
+    assert isinstance(bias, Tensor)
+    return [(weight, Outer(entered, back)), (bias, Whole(back.float().sum(1)))]
+
+
+def _embedding(layer: nn.Embedding, entered: Tensor, back: Tensor) -> list[tuple[Tensor, Part]]:
+    back = _tokens(back)
+    ids = entered.reshape(len(entered), -1)
+    if layer.padding_idx is not None:  # its row gets no gradient
+        back = back.masked_fill((ids == layer.padding_idx)[..., None], 0.0)
+    return [(layer.weight, Rows(ids, back))]
+
+
+def _norm(layer: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[Tensor, Part]]:
+    assert isinstance(layer, nn.LayerNorm | nn.RMSNorm)
+    back, entered = back.float(), entered.float()
+    if isinstance(layer, nn.LayerNorm):
+        plain = nn.functional.layer_norm(entered, layer.normalized_shape, None, None, layer.eps)
+    else:
+        plain = nn.functional.rms_norm(entered, list(layer.normalized_shape), None, layer.eps)
+    middle = tuple(range(1, back.dim() - len(layer.normalized_shape)))
+
+    def summed(values: Tensor) -> Whole:
+        return Whole(values.sum(middle) if middle else values)
+
+    parts: list[tuple[Tensor, Part]] = []
+    if layer.weight is not None:
+        parts.append((layer.weight, summed(back * plain)))
+    if (bias := getattr(layer, "bias", None)) is not None:
+        parts.append((bias, summed(back)))
+    return parts
+
+
+Rule = Callable[..., list[tuple[Tensor, Part]]]
+
+
+def rule_of(layer: nn.Module) -> Rule | None:
+    """The rule for a layer of exactly that class; None where there is none."""
+    kind = type(layer)
+    if kind is nn.Linear:
+        return _linear
+    if kind is nn.LayerNorm or kind is nn.RMSNorm:
+        return _norm
+    if isinstance(layer, nn.Embedding) and kind is nn.Embedding:
+        plain = layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+        return _embedding if plain else None
+    return _conv1d if _is_conv1d(kind) else None
+
+
+def _is_conv1d(kind: type) -> bool:
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
