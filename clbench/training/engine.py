@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from clbench.errors import NonFiniteLossError
 from clbench.methods.base import Method
-from clbench.seeds import stream_seed
 from clbench.training import returned
 from clbench.training.batches import plan
 from clbench.training.stage import Stage
@@ -173,7 +172,7 @@ def _step(
     curve: _Curve,
 ) -> None:
     method.before_step(stage)
-    _seed_dropout(stage)
+    stage.restart_dropout()
     loss = returned.loss(method.loss(stage, batch))
     penalty = returned.penalty(method.penalty(stage))
     curve.meter.add(loss, penalty)
@@ -188,18 +187,6 @@ def _step(
         schedule.step()
     optimizer.zero_grad(set_to_none=True)
     method.after_step(stage)
-
-
-def _seed_dropout(stage: Stage) -> None:
-    """Start the streams of dropout anew at every step.
-
-    However many passes a method adds in a step, the first pass of the next one drops what
-    it drops under every other method.
-    """
-    seed = stream_seed(*stage.stream("dropout"), stage.done_before + stage.step)
-    torch.manual_seed(seed)
-    if stage.masks is not None:
-        stage.masks.seed(seed)
 
 
 class _Curve:

@@ -153,6 +153,18 @@ class Stage(Context):
         """The seed of a stream of the method's own, for other libraries."""
         return stream_seed(*self.stream("method", name))
 
+    def restart_dropout(self) -> None:
+        """Start the streams of dropout anew, as the engine does before every step.
+
+        However many passes a method adds in a step, the first pass of the next one drops
+        what it drops under every other method. Within a step a pass that follows this call
+        drops what the first one dropped.
+        """
+        seed = stream_seed(*self.stream("dropout"), self.done_before + self.step)
+        torch.manual_seed(seed)
+        if self.masks is not None:
+            self.masks.seed(seed)
+
     def trainable(self) -> list[nn.Parameter]:
         """Backbone weights and the heads that this stage trains, where they need gradients."""
         names = set(self.model.backbone_parameters())

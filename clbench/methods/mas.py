@@ -1,0 +1,119 @@
+"""Memory aware synapses: importance is how much a weight moves the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from clbench.methods.base import Method
+from clbench.methods.quadratic import QuadraticPull
+
+if TYPE_CHECKING:
+    from clbench.tasks.task import IntArray
+    from clbench.training.stage import Context, Stage
+
+
+class MAS(Method):
+    """Hold on to weights by how strongly the outputs for earlier rows depend on them.
+
+    After a stage, ``Ω += mean over rows of |∂‖f(x)‖² / ∂θ|`` with f(x) the outputs of the
+    task's head without dropout, the absolute value taken for each row (Aljundi et al.
+    2018, equations 2 and 3, summed over the tasks). Labels play no part. Later stages add
+    ``λ·Σ Ω·(θ − θ*)²`` with the weights at the end of the last stage as θ* (equation 4).
+
+    Attributes
+    ----------
+    strength
+        λ.
+    examples
+        Rows that the mean is taken over, drawn by the cell's seed; None takes all. Each
+        costs a backward pass of its own.
+    """
+
+    name: ClassVar[str] = "mas"
+    strength: Annotated[float, Field(gt=0.0, le=1e12)] = 1.0
+    examples: Annotated[int, Field(gt=0)] | None = 500
+
+    def acts_in(self, index: int) -> bool:
+        """In the first stage nothing is important yet."""
+        return index > 0
+
+    def setup(self, context: Context) -> None:
+        """Nothing is important yet."""
+        self.importance: dict[str, Tensor] = {}
+        self._pull: QuadraticPull | None = None
+
+    def before_stage(self, stage: Stage) -> None:
+        """Take the weights as anchor."""
+        held = [name for name in stage.shared_names() if name in self.importance]
+        if held:
+            self._pull = QuadraticPull(
+                stage.model,
+                stage.snapshot(held),
+                self.importance,
+                strength=self.strength,
+                half=False,
+                name=self.name,
+            )
+
+    def edit_gradients(self, stage: Stage) -> None:
+        """Add the penalty's gradient."""
+        if self._pull is not None:
+            self._pull.edit_gradients(stage)
+
+    def after_stage(self, stage: Stage) -> None:
+        """Add what matters to the task just learned, unless none follows."""
+        self._pull = None
+        if stage.index == stage.stages - 1:
+            return
+        count = len(stage.data.rows)
+        rows = np.arange(count)
+        if self.examples is not None and self.examples < count:
+            drawn = torch.randperm(count, generator=stage.rng("mas"))[: self.examples]
+            rows = drawn.numpy()
+        for name, value in output_sensitivity(stage, rows).items():
+            known = self.importance.get(name)
+            self.importance[name] = value if known is None else known + value
+
+
+def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
+    """Mean over rows of the absolute gradients of the squared norm of the outputs.
+
+    Parameters
+    ----------
+    stage
+        Its model, with the head of its task.
+    rows
+        Positions of the stage's rows to take the mean over.
+
+    Returns
+    -------
+    dict of Tensor
+        For each weight that can be trained, in the backbone and in the task's head.
+    """
+    weights = dict(stage.model.named_parameters())
+    head = stage.model.head_parameter_names(stage.data.head)
+    names = [
+        name for name in [*stage.model.backbone_parameters(), *head] if weights[name].requires_grad
+    ]
+    parameters = [weights[name] for name in names]
+    totals = [torch.zeros_like(value, requires_grad=False) for value in parameters]
+    stage.model.eval()
+    for row in rows:
+        outputs = stage.logits(stage.data.batch(np.array([row]), stage.device))
+        _add_absolute(
+            totals, torch.autograd.grad(outputs.square().sum(), parameters, allow_unused=True)
+        )
+    torch._foreach_div_(totals, float(len(rows)))
+    return dict(zip(names, totals, strict=True))
+
+
+def _add_absolute(totals: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    pairs = [(t, g) for t, g in zip(totals, gradients, strict=True) if g is not None]
+    sizes = [gradient.abs_() for _, gradient in pairs]
+    torch._foreach_add_([total for total, _ in pairs], sizes)
