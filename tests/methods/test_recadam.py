@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cell import PROTOCOL, Cell, differ, weights
+
+from clbench.errors import SettingsError
+from clbench.methods.recadam import RecAdam
+from clbench.suite.baselines import read_baseline
+
+STEADY = PROTOCOL.model_copy(update={"steps": 30, "schedule": "constant", "warmup": 0.0})
+
+
+def distances(cell: Cell, stage: int, name: str = "distance") -> list[float]:
+    return [value for _, value in cell.traces[stage].curves[name]]
+
+
+def test_it_differs_from_vanilla_and_repeats(folder: Path, vanilla: Cell) -> None:
+    first, second = Cell(folder, RecAdam()).run(), Cell(folder, RecAdam()).run()
+    assert differ(first, vanilla)
+    assert not differ(first, second)
+
+
+def test_settings_in_proportion(folder: Path) -> None:
+    protocol = PROTOCOL.model_copy(update={"steps": 780, "lr": 4e-4})
+    cell = Cell(folder, RecAdam(), protocol=protocol)
+    stage = cell.open(0)
+    stage.steps = 780
+    group, plain = cell.method.parameter_groups(stage)
+    # A tenth of RTE's 7,800 steps, at twenty times the rate.
+    assert group["t0"] == pytest.approx(100)
+    assert group["k"] == pytest.approx(0.5)
+    assert group["gamma"] == pytest.approx(250)
+    assert plain["recall"] is False
+    assert {id(p) for p in plain["params"]} == {id(p) for p in cell.model.head("t0").parameters()}
+
+
+def test_a_very_short_stage_recalls_all_the_same(folder: Path) -> None:
+    cell = Cell(folder, RecAdam()).run()
+    curves = cell.traces[0].curves
+    assert [value for _, value in curves["t0"]] == [3.0]
+    assert [value for _, value in curves["k"]] == pytest.approx([50 / 3])  # k·t0 = 50 stays
+    assert [step for step, _ in curves["lambda"]] == [0, 1, 2, 3, 4, 5]
+    expected = [1 / (1 + math.exp(-50 / 3 * (t - 3))) for t in range(1, 7)]
+    assert [value for _, value in curves["lambda"]] == pytest.approx(expected)
+
+
+def test_as_printed(folder: Path) -> None:
+    protocol = PROTOCOL.model_copy(update={"lr": 1e-4})
+    method = RecAdam(scaling="printed", k=0.1, t0=250, gamma=5000)
+    cell = Cell(folder, method, protocol=protocol)
+    stage = cell.open(0)
+    stage.steps = 6
+    group = method.parameter_groups(stage)[0]
+    assert (group["k"], group["t0"], group["gamma"]) == (0.1, 250, 5000)
+
+
+def test_the_distance_is_euclidean_and_adds_up(folder: Path) -> None:
+    cell = Cell(folder, RecAdam(), protocol=STEADY)
+    cell.stage(0)
+    before = {n: v.double().numpy() for n, v in weights(cell).items()}
+    stage, _ = cell.stage(1)
+    total = 0.0
+    for layer in cell.model.layer_groups():
+        inside = [n for n in layer.parameters if n in cell.pretrained]
+        square = sum(
+            float(np.square(before[n] - cell.pretrained[n].double().numpy()).sum()) for n in inside
+        )
+        total += square
+        if inside:
+            found = stage.log[f"distance.{layer.name}"][0]
+            assert found == [0.0, pytest.approx(math.sqrt(square), rel=1e-5)]
+    assert stage.log["distance"][0] == [0.0, pytest.approx(math.sqrt(total), rel=1e-5)]
+    assert len(stage.log["distance"]) == 30
+
+
+def test_a_later_stage_goes_back_to_the_pretrained_weights(folder: Path) -> None:
+    cell = Cell(folder, RecAdam(t0=3900, gamma=15000), protocol=STEADY).run()
+    found = distances(cell, 1)
+    assert found[0] > 0.05
+    # 14 pulls of 0.3 before λ rises: 0.7^14 of the way is left.
+    assert found[14] == pytest.approx(found[0] * 0.7**14, rel=0.02)
+
+
+def test_random_weights_are_recalled(folder: Path) -> None:
+    method = RecAdam(initialisation="random", t0=3900, gamma=15000)
+    cell = Cell(folder, method, protocol=STEADY)
+    assert not torch.equal(
+        cell.start["backbone.embeddings.word_embeddings.weight"],
+        cell.pretrained["backbone.embeddings.word_embeddings.weight"],
+    )
+    cell.run()
+    found = distances(cell, 0)
+    assert found[0] > 5
+    assert found[14] < 0.01 * found[0]
+    assert float(cell.context.squared_distance(cell.pretrained).detach()) < found[0]
+    assert not differ(cell, Cell(folder, RecAdam(**method.settings()), protocol=STEADY).run())
+    other = Cell(folder, RecAdam(**method.settings()), protocol=STEADY, seed=1)
+    assert any(not torch.equal(other.start[name], cell.start[name]) for name in cell.start)
+
+
+def test_too_little_recall_is_refused(folder: Path) -> None:
+    cell = Cell(folder, RecAdam(initialisation="random"), protocol=STEADY)
+    # t0 = 3.85: three steps of a pull of 0.1, then one of 0.012: 0.9³·0.988 = 72 % is left.
+    with pytest.raises(SettingsError, match=r"pretrained weights 72% would be left after the 30"):
+        cell.stage(0)
+
+
+def test_the_previous_weights_as_the_anchor(folder: Path) -> None:
+    method = RecAdam(anchor="previous", t0=7800, gamma=15000)
+    cell = Cell(folder, method, protocol=STEADY, heads=("t0", "t0"))
+    cell.stage(0)
+    left = weights(cell)
+    stage = cell.open(1)
+    stage.steps = 30
+    groups = method.parameter_groups(stage)
+    assert len(groups) == 1  # the shared head is recalled too
+    names = {id(p): n for n, p in cell.model.named_parameters()}
+    assert "heads.t0.weight" in {names[id(p)] for p in groups[0]["params"]}
+    for p, anchor in zip(groups[0]["params"], groups[0]["anchor"], strict=True):
+        assert torch.equal(anchor, left[names[id(p)]])
+    stage, _ = cell.stage(1)
+    assert [value for _, value in stage.log["distance"]][:25] == [0.0] * 25
+
+
+def test_a_shared_head_has_no_pretrained_weights(folder: Path) -> None:
+    method = RecAdam()
+    cell = Cell(folder, method, heads=("t0", "t0"))
+    cell.stage(0)
+    stage = cell.open(1)
+    stage.steps = 6
+    assert [group.get("recall", True) for group in method.parameter_groups(stage)] == [True, False]
+
+
+@pytest.mark.parametrize("anchor", ["pretrained", "previous"])
+@pytest.mark.parametrize("initialisation", ["pretrained", "random"])
+def test_it_goes_on_after_an_interruption(folder: Path, anchor: Any, initialisation: Any) -> None:
+    def fresh() -> Cell:
+        method = RecAdam(anchor=anchor, initialisation=initialisation, t0=3900, gamma=15000)
+        return Cell(folder, method, protocol=STEADY)
+
+    whole = fresh().run()
+    first = fresh()
+    first.stage(0)
+    later = fresh()
+    later.model.load_state_dict(first.model.state_dict())
+    later.method.load_state(first.method.state())
+    later.method.after_stage(later.open(0))
+    later.stage(1)
+    assert not differ(whole, later)
+
+
+def test_a_reference_of_a_later_task_starts_at_the_pretrained_weights(folder: Path) -> None:
+    cell = Cell(folder, RecAdam(anchor="previous"), heads=("t0", "t0"))
+    stage, _ = cell.stage(1)
+    assert stage.log["distance"][0][1] == 0.0
+
+
+def test_overshooting_is_refused(folder: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^method 'recadam': .*lr·gamma = 2e-05·60000 = 1\.2"):
+        RecAdam(gamma=60000)
+    printed = RecAdam(gamma=5000, scaling="printed")
+    with pytest.raises(SettingsError, match=r'= 5\. .*scaling = "stage" keeps to that\.'):
+        Cell(folder, printed)
+
+
+@pytest.mark.parametrize("settings", [{"k": -1}, {"t0": -1}, {"gamma": 0}, {"anchor": "last"}])
+def test_settings_out_of_range(settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(settings))):
+        RecAdam(**settings)
+
+
+@pytest.mark.parametrize("annealing", ["linear", "constant"])
+def test_other_annealings(folder: Path, vanilla: Cell, annealing: Any) -> None:
+    cell = Cell(folder, RecAdam(annealing=annealing)).run()
+    assert differ(cell, vanilla)
+
+
+@pytest.mark.parametrize("name", ["recadam", "recadam-paper", "recadam-previous"])
+def test_baselines(name: str) -> None:
+    baseline = read_baseline(name)
+    assert set(baseline.sources) == set(baseline.settings)
+    RecAdam(**baseline.settings)
