@@ -49,7 +49,7 @@ class Mixout(Method):
         """Start the stream of masks."""
         if self.anchor == "previous":
             self._anchor = stage.snapshot(mixed_names(stage.model.backbone))
-        self._masks = _Masks(stage.random_seed("mixout"), self.p, stage.device)
+        self._masks = Masks(stage.random_seed("mixout"), self.p, stage.device)
         self._weights = dict(stage.model.named_parameters())
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
@@ -83,7 +83,7 @@ def mixed_names(backbone: nn.Module) -> list[str]:
     ]
 
 
-def mixed(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: _Masks) -> dict[str, Tensor]:
+def mixed(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: Masks) -> dict[str, Tensor]:
     """Mixed values of the weights in training that `anchor` names; gradients flow into them."""
     return {
         name: torch.lerp(value, weights[name], masks.draw(value.shape))
@@ -92,8 +92,11 @@ def mixed(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: _Masks) -> 
     }
 
 
-class _Masks:
-    """0 with probability `rate`, otherwise what makes the mean 1."""
+class Masks:
+    """A seeded stream of factors: 0 with probability `rate`, otherwise what makes the mean 1.
+
+    On processors the probability is exact to 1/65536 and the factor fits the one drawn.
+    """
 
     def __init__(self, seed: int, rate: float, device: torch.device) -> None:
         self._rate = rate
@@ -103,6 +106,7 @@ class _Masks:
             self._generator = torch.Generator(device).manual_seed(seed)
 
     def draw(self, shape: torch.Size) -> Tensor:
+        """The next factors, float32, of that shape."""
         if self._bits is not None:
             return self._bits.mask(shape, self._rate, torch.float32)
         kept = torch.empty(shape, device=self._device)

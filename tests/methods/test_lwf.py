@@ -1,0 +1,82 @@
+"""Learning without forgetting against the formulas, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cell import Cell, weights
+
+from clbench.methods.lwf import LwF, distillation
+
+
+def softened(logits: Any, temperature: float) -> Any:
+    powers = np.exp(logits / temperature)
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def test_divergence_of_softened_answers() -> None:
+    rng = np.random.default_rng(1)
+    now, then = rng.normal(size=(2, 5, 3)) * 2
+    target, answer = softened(then, 2.0), softened(now, 2.0)
+    by_hand = (target * (np.log(target) - np.log(answer))).sum(-1).mean()
+    leaf = torch.tensor(now, requires_grad=True)
+    found = distillation(leaf, torch.tensor(then), temperature=2.0, regression=False)
+    np.testing.assert_allclose(found.item(), by_hand, rtol=1e-12)
+    # The gradient is that of the paper's cross-entropy: (softmax(z/T) - target)/T a row.
+    found.backward()
+    assert leaf.grad is not None
+    np.testing.assert_allclose(leaf.grad.numpy(), (answer - target) / 2.0 / 5, rtol=1e-9)
+
+
+def test_squared_difference_for_regression() -> None:
+    now, then = torch.tensor([[1.0], [2.5]]), torch.tensor([[0.0], [2.0]])
+    assert float(distillation(now, then, temperature=2.0, regression=True)) == 0.625
+
+
+def test_the_loss_is_the_tasks_and_every_earlier_heads(folder: Path) -> None:
+    cell = Cell(folder, LwF(temperature=3.0, weight=0.5), heads=("a", "b", "c"))
+    stage = cell.open(2)
+    stage.total_steps = stage.steps = 6
+    cell.method.before_stage(stage)
+    batch = stage.data.batch(np.array([7, 2, 4]), stage.device)
+    cell.model.eval()
+    then = {head: stage.logits(batch, head=head).detach().double().numpy() for head in "ab"}
+    torch.testing.assert_close(cell.method.loss(stage, batch), stage.loss(batch))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in cell.model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.05)
+    by_hand = stage.loss(batch).item()
+    for head, answers in then.items():
+        now = stage.logits(batch, head=head).detach().double().numpy()
+        target, answer = softened(answers, 3.0), softened(now, 3.0)
+        by_hand += 0.5 * (target * np.log(target / answer)).sum(-1).mean()
+    assert cell.method.loss(stage, batch).item() > stage.loss(batch).item() + 1e-4
+    np.testing.assert_allclose(cell.method.loss(stage, batch).item(), by_hand, rtol=1e-5)
+
+
+def test_earlier_heads_go_on_being_trained(folder: Path) -> None:
+    cell = Cell(folder, LwF())
+    cell.stage(0)
+    before = weights(cell)
+    stage, _ = cell.stage(1)
+    assert not torch.equal(weights(cell)["heads.t0.weight"], before["heads.t0.weight"])
+    assert stage.log["distillation"][-1][1] > 0
+
+
+def test_a_strong_weight_keeps_the_answers(folder: Path) -> None:
+    moved = []
+    for weight in (1e-6, 100.0):
+        cell = Cell(folder, LwF(weight=weight))
+        cell.stage(0)
+        stage = cell.open(1)
+        batch = stage.data.batch(np.arange(12), stage.device)
+        cell.model.eval()
+        before = stage.logits(batch, head="t0").detach()
+        cell.stage(1)
+        cell.model.eval()
+        moved.append(float((stage.logits(batch, head="t0").detach() - before).abs().mean()))
+    assert moved[1] < 0.5 * moved[0]

@@ -1,0 +1,111 @@
+"""Memory aware synapses against cases worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from cell import Cell, weights
+
+from clbench.methods.mas import MAS, output_sensitivity
+
+
+def test_sensitivity_of_a_dense_head(folder: Path) -> None:
+    """For f = Wh + b the gradient of ‖f‖² is 2·f·hᵀ with respect to W and 2·f to b."""
+    cell = Cell(folder, MAS())
+    stage = cell.open(0)
+    rows = np.arange(12)
+    found = output_sensitivity(stage, rows)
+    with torch.no_grad():
+        features = [cell.model.features(stage.data.batch(rows[i : i + 1], stage.device).inputs)
+                    for i in rows]  # fmt: skip
+    h = torch.cat(features).double().numpy()
+    head = cell.model.head("t0")
+    f = h @ head.weight.detach().double().numpy().T + head.bias.detach().double().numpy()
+    weight = np.abs(2 * f[:, :, None] * h[:, None, :]).mean(0)
+    np.testing.assert_allclose(found["heads.t0.weight"].numpy(), weight, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(
+        found["heads.t0.bias"].numpy(), np.abs(2 * f).mean(0), rtol=1e-4, atol=1e-7
+    )
+    # The absolute value of the mean would be another, smaller number.
+    assert np.abs((2 * f).mean(0)).sum() < 0.999 * np.abs(2 * f).mean(0).sum()
+
+
+def test_sensitivity_inside_equals_differences(folder: Path) -> None:
+    """One row: the gradient with respect to one bias, by central differences in float64."""
+    cell = Cell(folder, MAS())
+    stage = cell.open(0)
+    cell.model.double()
+    found = output_sensitivity(stage, np.array([3]))
+    bias = cell.model.backbone.encoder.layer[1].attention.output.dense.bias
+    inputs = stage.data.batch(np.array([3]), stage.device).inputs
+    values = []
+    with torch.no_grad():
+        for change in (1e-5, -2e-5):
+            bias[4] += change
+            values.append(float(cell.model(inputs, "t0").square().sum()))
+    by_hand = abs(values[0] - values[1]) / 2e-5
+    name = "backbone.encoder.layer.1.attention.output.dense.bias"
+    np.testing.assert_allclose(float(found[name][4]), by_hand, rtol=1e-3)
+
+
+def test_sums_over_the_tasks_and_pulls_to_the_last_weights(folder: Path) -> None:
+    cell = Cell(folder, MAS(strength=3.0, examples=None), heads=("a", "b", "c"))
+    expected: dict[str, torch.Tensor] = {}
+    for index in range(2):
+        stage, _ = cell.stage(index)
+        for name, value in output_sensitivity(stage, np.arange(12)).items():
+            expected[name] = expected.get(name, 0) + value
+    importance = cell.method.importance  # type: ignore[attr-defined]
+    assert set(importance) == set(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(importance[name], value)
+
+    stage = cell.open(2)
+    cell.method.before_stage(stage)
+    start = cell.context.snapshot()
+    with torch.no_grad():
+        for parameter in cell.model.parameters():
+            parameter.add_(0.01)
+            parameter.grad = torch.zeros_like(parameter)
+    stage.total_steps = 1
+    cell.method.edit_gradients(stage)
+    for name, parameter in cell.model.backbone_parameters().items():
+        moved = parameter.detach().double().numpy() - start[name].double().numpy()
+        by_hand = 2 * 3.0 * importance[name].double().numpy() * moved
+        np.testing.assert_allclose(parameter.grad.numpy(), by_hand, rtol=1e-4, atol=1e-9)
+    assert all(not head.weight.grad.any() for head in cell.model.heads.values())
+
+
+def test_rows_are_drawn_by_the_seed(folder: Path) -> None:
+    def importance(seed: int, examples: int | None) -> torch.Tensor:
+        cell = Cell(folder, MAS(examples=examples), seed=seed)
+        cell.method.after_stage(cell.open(0))
+        found: torch.Tensor = cell.method.importance["heads.t0.bias"]  # type: ignore[attr-defined]
+        return found
+
+    assert torch.equal(importance(0, 5), importance(0, 5))
+    assert not torch.equal(importance(0, 5), importance(1, 5))
+    torch.testing.assert_close(importance(0, 12), importance(0, None))
+
+
+def test_nothing_is_computed_after_the_last_stage(folder: Path) -> None:
+    cell = Cell(folder, MAS())
+    cell.method.after_stage(cell.open(1))
+    assert cell.method.state() == {"importance": {}}
+
+
+def test_a_strong_pull_keeps_what_is_important(folder: Path) -> None:
+    moved = []
+    for strength in (1e-6, 1e3):
+        cell = Cell(folder, MAS(strength=strength))
+        cell.stage(0)
+        importance = dict(cell.method.importance)  # type: ignore[attr-defined]
+        anchor = cell.context.snapshot()
+        _, trace = cell.stage(1)
+        now = weights(cell)
+        terms = [(importance[n] * (now[n] - anchor[n]).square()).sum() for n in anchor]
+        moved.append(float(torch.stack(terms).sum()))
+        assert trace.curves["penalty"][-1][1] > 0
+    assert moved[1] < 0.5 * moved[0]

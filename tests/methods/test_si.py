@@ -1,0 +1,140 @@
+"""Synaptic intelligence against a transcription in float64 NumPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cell import PROTOCOL, Cell, differ, weights
+from torch import nn
+
+from clbench.methods.si import SI
+from clbench.methods.si import Path as WeightPath
+from clbench.methods.vanilla import Vanilla
+from clbench.training.stage import Stage
+
+Array = np.ndarray[Any, Any]
+SEEN = ("backbone.encoder.layer.2.output.dense.weight", "backbone.embeddings.LayerNorm.bias")
+
+
+def double(value: torch.Tensor) -> Array:
+    return value.detach().double().numpy().copy()
+
+
+class Spy(SI):
+    """Notes gradients of the loss, the pull, and the weights around each step."""
+
+    def before_stage(self, stage: Stage) -> None:
+        super().before_stage(stage)
+        self._seen: dict[str, list[tuple[Array, Array, Array, Array]]] = {n: [] for n in SEEN}
+
+    def edit_gradients(self, stage: Stage) -> None:
+        every = dict(stage.model.named_parameters())
+        self._now = {n: (double(every[n]), double(every[n].grad)) for n in SEEN}
+        super().edit_gradients(stage)
+        self._edited = {n: double(every[n].grad) for n in SEEN}
+
+    def after_step(self, stage: Stage) -> None:
+        every = dict(stage.model.named_parameters())
+        for n in SEEN:
+            before, gradient = self._now[n]
+            pull = self._edited[n] - gradient
+            self._seen[n].append((before, gradient, pull, double(every[n])))
+        super().after_step(stage)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+def test_importance_over_two_stages_and_the_pull(folder: Path, clip_norm: float | None) -> None:
+    protocol = PROTOCOL.model_copy(update={"clip_norm": clip_norm})
+    method = Spy(c=1e4, xi=1e-3)
+    cell = Cell(folder, method, heads=("a", "b", "c"), protocol=protocol)
+    importance = dict.fromkeys(SEEN, np.zeros(()))
+    clipped = False
+    for index in range(2):
+        cell.stage(index)
+        for name in SEEN:
+            steps = method._seen[name]
+            start, end = steps[0][0], steps[-1][3]
+            omega = -sum(gradient * (after - before) for before, gradient, _, after in steps)
+            for before, _, pull, _ in steps:
+                by_hand = 2 * 1e4 * importance[name] * (before - start)
+                np.testing.assert_allclose(pull, by_hand, atol=1e-6 * (1 + np.abs(by_hand).max()))
+            raw = importance[name] + omega / ((end - start) ** 2 + 1e-3)
+            importance = {**importance, name: np.maximum(raw, 0.0)}
+            found = double(method.importance[name])
+            np.testing.assert_allclose(
+                found, importance[name], rtol=1e-3, atol=1e-5 * importance[name].max()
+            )
+            clipped = clipped or (raw < 0).any()
+    assert clipped
+    assert any(np.abs(pull).max() > 1e-3 for _, _, pull, _ in method._seen[SEEN[0]])
+
+
+def test_the_path_of_a_layer() -> None:
+    rng = np.random.default_rng(4)
+    layer = nn.Linear(3, 2).double()
+    path = WeightPath([layer.weight, layer.bias])
+    integral = np.zeros((2, 3))
+    for _ in range(5):
+        gradient, step = rng.normal(size=(2, 2, 3))
+        layer.weight.grad = torch.tensor(gradient)
+        path.note_gradients(copy=True)
+        layer.weight.grad.zero_()
+        with torch.no_grad():
+            layer.weight.add_(torch.tensor(step))
+        path.add_step()
+        integral -= gradient * step
+    np.testing.assert_allclose(path.integral[0].numpy(), integral, rtol=1e-12)
+    assert not path.integral[1].any()  # no gradient was seen
+
+
+def test_the_first_stage_is_vanillas(folder: Path) -> None:
+    held, plain = Cell(folder, SI(c=1e6)), Cell(folder, Vanilla())
+    held.stage(0)
+    plain.stage(0)
+    assert not differ(held, plain)
+    held.stage(1)
+    plain.stage(1)
+    assert differ(held, plain)
+
+
+def test_a_strong_pull_keeps_what_is_important(folder: Path) -> None:
+    moved = []
+    for c in (1e-6, 1e5):
+        cell = Cell(folder, SI(c=c))
+        cell.stage(0)
+        importance = dict(cell.method.importance)  # type: ignore[attr-defined]
+        anchor = cell.context.snapshot()
+        _, trace = cell.stage(1)
+        now = weights(cell)
+        terms = [(importance[n] * (now[n] - anchor[n]).square()).sum() for n in anchor]
+        moved.append(float(torch.stack(terms).sum()))
+        assert trace.curves["penalty"][-1][1] > 0
+    assert moved[1] < 0.5 * moved[0]
+
+
+def test_a_shared_head_is_held_and_a_new_one_is_not(folder: Path) -> None:
+    cell = Cell(folder, SI(), heads=("a", "a", "b"))
+    cell.stage(0)
+    assert "heads.a.weight" in cell.method.importance  # type: ignore[attr-defined]
+    stage = cell.open(1)
+    cell.method.before_stage(stage)
+    for parameter in cell.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with torch.no_grad():
+        cell.model.head("a").weight.add_(1.0)
+    cell.method._path.note_gradients(copy=True)  # type: ignore[attr-defined]
+    cell.method._pull.edit_gradients()  # type: ignore[attr-defined]
+    assert cell.model.head("a").weight.grad.abs().max() > 0
+    assert not cell.model.head("b").weight.grad.any()
+
+
+def test_only_importance_is_kept_between_stages(folder: Path) -> None:
+    cell = Cell(folder, SI())
+    cell.stage(0)
+    assert set(cell.method.state()) == {"importance"}
+    names = set(weights(cell)) - {"heads.t1.weight", "heads.t1.bias"}
+    assert set(cell.method.state()["importance"]) == names

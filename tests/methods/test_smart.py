@@ -1,0 +1,131 @@
+"""SMART's terms against transcriptions in NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cell import Cell, differ
+from torch import Tensor
+
+from clbench.errors import SettingsError
+from clbench.methods.smart import Smart, divergence, moved_noise
+from clbench.training.device import Precision
+from clbench.training.engine import train_stage
+from clbench.training.stage import Stage
+
+
+def softmax(logits: Any) -> Any:
+    powers = np.exp(logits)
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def test_divergence_is_symmetric_kl_or_squared() -> None:
+    first, second = np.random.default_rng(0).normal(size=(2, 6, 3))
+    p, q = softmax(first), softmax(second)
+    by_hand = (p * np.log(p / q) + q * np.log(q / p)).sum(-1).mean()
+    tensors = torch.tensor(first), torch.tensor(second)
+    np.testing.assert_allclose(divergence(*tensors, regression=False).item(), by_hand, rtol=1e-12)
+    squared = ((first - second) ** 2).mean()
+    np.testing.assert_allclose(divergence(*tensors, regression=True).item(), squared, rtol=1e-12)
+
+
+def test_noise_moves_up_and_stays_in_its_box() -> None:
+    rng = np.random.default_rng(0)
+    noise, gradient = rng.normal(size=(2, 4, 3, 5))
+    gradient[2] = 0.0
+    found = moved_noise(torch.tensor(noise), torch.tensor(gradient), 0.5, 1.2).numpy()
+    for i in range(4):
+        largest = np.abs(gradient[i]).max() or 1.0
+        by_hand = np.clip(noise[i] + 0.5 * gradient[i] / largest, -1.2, 1.2)
+        np.testing.assert_allclose(found[i], by_hand, rtol=1e-12)
+
+
+def test_terms_at_the_first_step(folder: Path) -> None:
+    """With dropout on: the same numbers drop in all passes, so both terms are what they say."""
+    cell = Cell(folder, Smart())
+    _, trace = cell.stage(0)
+    assert trace.curves["proximity"][0] == [0.0, 0.0]
+    # The warm-up begins at a rate of 0, so the second step still has the same weights.
+    assert all(value > 0 for _, value in trace.curves["proximity"][2:])
+    # Other dropout would make this about 0.1.
+    assert all(0 < value < 1e-5 for _, value in trace.curves["smoothness"])
+
+
+def test_moved_noise_divides_the_outputs_more_than_drawn_noise(folder: Path) -> None:
+    found = []
+    for step_size in (1e-9, 0.1):
+        method = Smart(mu=0.0, epsilon=0.05, sigma=0.05, step_size=step_size)
+        _, trace = Cell(folder, method).stage(0)
+        found.append(trace.curves["smoothness"][0][1])
+    assert found[1] > 2 * found[0] > 0
+
+
+class Spy(Smart):
+    """Notes, in float64, the weight and its moving average after every step."""
+
+    def after_step(self, stage: Stage) -> None:
+        super().after_step(stage)
+        self._seen = [*getattr(self, "_seen", []), (self.watched(stage), self.slow())]
+
+    def watched(self, stage: Stage) -> Any:
+        return stage.model.heads["t0"].weight.detach().double().numpy().copy()
+
+    def slow(self) -> Any:
+        return self._slow["heads.t0.weight"].double().numpy().copy()
+
+
+def test_the_moving_average_follows_by_both_momenta(folder: Path) -> None:
+    cell = Cell(folder, Spy(momentum=0.5, late_momentum=0.9))
+    stage = cell.open(0)
+    stage.protocol = stage.protocol.model_copy(update={"steps": 30})
+    slow = cell.model.heads["t0"].weight.detach().double().numpy().copy()
+    train_stage(stage, cell.method)
+    seen = cell.method._seen  # type: ignore[attr-defined]
+    assert len(seen) == stage.total_steps == 30
+    for number, (weight, average) in enumerate(seen, 1):
+        beta = 0.5 if number <= 3 else 0.9
+        slow = beta * slow + (1 - beta) * weight
+        np.testing.assert_allclose(average, slow, rtol=1e-4, atol=1e-7)
+
+
+def test_the_loss_is_the_sum(folder: Path) -> None:
+    cell = Cell(folder, Smart(lambda_s=0.0, mu=2.0))
+    stage = cell.open(0)
+    stage.total_steps = 6
+    cell.method.before_stage(stage)
+    batch = stage.data.batch(np.arange(4), stage.device)
+    cell.model.eval()
+    then = stage.logits(batch).detach().double().numpy()
+    with torch.no_grad():
+        for parameter in cell.model.parameters():
+            parameter.mul_(1.1)
+    now = stage.logits(batch).detach().double().numpy()
+    p, q = softmax(now), softmax(then)
+    by_hand = stage.loss(batch).item() + 2.0 * ((p - q) * np.log(p / q)).sum(-1).mean()
+    np.testing.assert_allclose(cell.method.loss(stage, batch).item(), by_hand, rtol=1e-5)
+
+
+def test_terms_are_computed_in_float32(folder: Path) -> None:
+    def first(precision: str) -> Tensor:
+        cell = Cell(folder, Smart())
+        stage = replace(cell.open(0), precision=Precision(precision, "cpu"), total_steps=6)
+        cell.method.before_stage(stage)
+        stage.restart_dropout()
+        return cell.method.loss(stage, stage.data.batch(np.arange(4), stage.device)).detach()
+
+    assert torch.equal(first("float32"), first("bf16"))
+
+
+def test_more_ascents_and_single_terms_differ(folder: Path) -> None:
+    cells = [
+        Cell(folder, Smart(epsilon=0.1, step_size=0.1, **settings)).run()
+        for settings in ({}, {"ascents": 2}, {"mu": 0.0}, {"lambda_s": 0.0})
+    ]
+    assert all(differ(cells[0], other) for other in cells[1:])
+    with pytest.raises(SettingsError, match="both 0"):
+        Smart(lambda_s=0, mu=0)
