@@ -93,7 +93,11 @@ def layer_groups_of(model: nn.Module, family: Family, prefix: str) -> list[Layer
 
 
 def lr_groups(
-    model: nn.Module, rates: Sequence[float], *, division: Division = "code"
+    model: nn.Module,
+    rates: Sequence[float],
+    *,
+    division: Division = "code",
+    depth: int | None = None,
 ) -> list[dict[str, Any]]:
     """Parameter groups with a rate each, for any torch optimizer.
 
@@ -107,6 +111,10 @@ def lr_groups(
         head. Ten make the division of Kenneweg et al. 2022.
     division
         How the layers are divided; see `divide_layers`.
+    depth
+        Number of layers of the model that the rates were found on. A model of another depth
+        then gets a group for each of its layers, with rates by relative position; see
+        `clbench.models.rates.carry_rates`. None divides the model's own layers.
 
     Returns
     -------
@@ -118,16 +126,22 @@ def lr_groups(
     Raises
     ------
     ValueError
-        If there are fewer than three rates.
+        If there are fewer than three rates, or rates that are not above 0 are to be carried
+        to another depth.
     ModelError
         If the model cannot be divided into layers.
     """
     if len(rates) < 3:
         raise ValueError(f"{len(rates)} rates: give at least three (embeddings, layers, head)")
     by_depth = _layer_groups(model)
+    own = len(by_depth) - 2
+    if depth is not None and depth != own:
+        from clbench.models.rates import carry_rates
+
+        rates = carry_rates(rates, depth, own, division=division)
     last = len(rates) - 1
     place = {"embeddings": 0, "head": last}
-    for group, layers in enumerate(divide_layers(len(by_depth) - 2, last - 1, division), 1):
+    for group, layers in enumerate(divide_layers(own, last - 1, division), 1):
         place |= {f"layer.{layer}": group for layer in layers}
     parameters = dict(model.named_parameters())
     members: list[list[nn.Parameter]] = [[] for _ in rates]
