@@ -50,8 +50,15 @@ class NonFiniteLossError(ClbenchError):
     """Training diverged: the loss of a step was infinite or not a number. Fails its cell only."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown `name`: the nearest known ones, then all.
+MOST_NAMES = 8
+"""Names that a message lists whole; of more, only the nearest."""
+
+LONGEST_NAME = 40
+"""Letters of a name that a message shows; a file without a header has texts for names."""
+
+
+def did_you_mean(name: str, known: Iterable[str], see: str = "") -> str:
+    """The end of a message about an unknown `name`: the nearest known ones, then all or some.
 
     Parameters
     ----------
@@ -59,6 +66,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         What the user wrote.
     known
         What would have been right.
+    see
+        A command that lists them, named where there are too many for a message.
 
     Returns
     -------
@@ -68,6 +77,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(set(known))
     lowered = {candidate.lower(): candidate for candidate in names}
-    near = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.5)
-    question = f" Did you mean {' or '.join(repr(lowered[n]) for n in near)}?" if near else ""
-    return f"{question} Available: {', '.join(names) or 'none'}."
+    near = [lowered[n] for n in difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.5)]
+    question = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    return f"{question} Available: {_some(name, names, see)}."
+
+
+def _some(name: str, names: list[str], see: str) -> str:
+    """All `names`, or the nearest to `name` and how many more there are."""
+    listed, rest = names, ""
+    if len(names) > MOST_NAMES:
+        ranked = sorted(names, key=lambda other: -_likeness(name, other))
+        listed = sorted(ranked[: MOST_NAMES - 2])
+        rest = f" and {len(names) - len(listed)} more" + (f" ({see})" if see else "")
+    return (", ".join(_cut(other) for other in listed) or "none") + rest
+
+
+def _likeness(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"

@@ -43,6 +43,11 @@ class Registry(Generic[T]):
         self._entries: dict[str, T | str] = {}
         self._entry_points_read = False
 
+    @property
+    def _list(self) -> str:
+        """The command that lists the names."""
+        return f"clbench list {self.kind}s"
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
@@ -96,7 +101,7 @@ class Registry(Generic[T]):
         self._read_entry_points()
         if name not in self._entries:
             raise UnknownNameError(
-                f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}"
+                f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries, self._list)}"
             )
         entry = self._entries[name]
         if isinstance(entry, str):
@@ -117,7 +122,7 @@ class Registry(Generic[T]):
         self._read_entry_points()
         if name not in self._entries:
             raise UnknownNameError(
-                f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}"
+                f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries, self._list)}"
             )
         return _where(self._entries[name])
 

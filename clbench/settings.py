@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from clbench.errors import SettingsError, did_you_mean
+from clbench.wording import in_words
 
 
 class Configured:
@@ -86,11 +87,8 @@ class Configured:
 
 def describe_fault(error: Any) -> str:
     """One pydantic fault as ``"key: what is wrong, got value"``."""
-    key = ".".join(str(part) for part in error["loc"]) or "value"
-    if error["type"] == "missing":
-        return f"{key}: is required"
-    text = error["msg"][:1].lower() + error["msg"][1:]
-    return f"{key}: {text}, got {error['input']!r}"
+    key = ".".join(str(part) for part in error["loc"])
+    return f"{key}: {in_words(error)}" if key else in_words(error)
 
 
 def _declared(base: type) -> dict[str, Any]:

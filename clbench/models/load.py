@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from clbench.errors import ModelError
 from clbench.models.classifier import Classifier
 from clbench.models.config import load_config as load_config
 from clbench.models.config import one_line, quiet, read_config
+from clbench.models.families import family_of
 from clbench.models.fresh import backbone_class, random_backbone, without_pooler
 from clbench.models.locate import local_folder
 from clbench.models.pooling import Pooling
@@ -55,8 +57,11 @@ def load_backbone(
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
+            # They are refused below, in words that name the tensor.
+            ignore_mismatched_sizes=True,
             **without_pooler(kind),
         )
+    _check_shapes(report["mismatched_keys"], name, folder)
     lost = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
     if lost:
         raise ModelError(
@@ -64,8 +69,47 @@ def load_backbone(
             f"{kind.__name__}, such as {lost[0]!r}. The file belongs to another "
             "architecture or is cut short."
         )
+    _check_finite(model, name, folder)
+    _check_kind(model, name)
     backbone: PreTrainedModel = model.eval()
     return backbone
+
+
+def _check_shapes(mismatched: Iterable[tuple[str, Any, Any]], name: str, folder: Path) -> None:
+    """Refuse weights of other shapes than ``config.json`` says."""
+    wrong = sorted((key, tuple(found), tuple(wanted)) for key, found, wanted in mismatched)
+    if wrong:
+        key, found, wanted = wrong[0]
+        more = f" ({len(wrong) - 1} more tensors likewise)" if len(wrong) > 1 else ""
+        raise ModelError(
+            f"model {name!r}: the weights in {folder} have {key!r} in shape {found}, its "
+            f"config.json asks for {wanted}{more}. They do not belong together: fetch or save "
+            "the model again."
+        )
+
+
+def _check_kind(model: PreTrainedModel, name: str) -> None:
+    """Refuse an architecture that cannot be trained here, with the model's name."""
+    try:
+        family_of(model)
+    except ModelError as fault:
+        raise ModelError(f"model {name!r}: {fault}") from fault
+
+
+def _check_finite(model: PreTrainedModel, name: str, folder: Path) -> None:
+    """Refuse weights that are infinite or not a number, as a diverged training leaves them."""
+    for key, value in model.state_dict().items():
+        # A sum takes no memory of its own; only where it is no number is it looked at closely.
+        if (
+            value.is_floating_point()
+            and not torch.isfinite(value.sum())
+            and not torch.isfinite(value).all()
+        ):
+            bad = int((~torch.isfinite(value)).sum())
+            raise ModelError(
+                f"model {name!r}: {bad} of {value.numel()} numbers of {key!r} in {folder} are "
+                "infinite or not a number. Take a checkpoint from before its training diverged."
+            )
 
 
 def build_classifier(

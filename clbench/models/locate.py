@@ -15,6 +15,7 @@ from typing import Any
 from clbench.cache import atomic_write, cache_dir
 from clbench.errors import ModelError, did_you_mean
 from clbench.models.registry import MODELS
+from clbench.wording import absent
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 IDENTITY_FILES = (
@@ -68,7 +69,7 @@ def resolve(name: str, revision: str | None = None) -> ModelLocation:
         raise ModelError(f"model {name!r}: is a file. Give the folder that it lies in.")
     if _looks_like_path(name):
         raise ModelError(
-            f"model {name!r}: there is no such folder. Give an existing folder, the name of "
+            f"model {name!r}: {absent(path, 'folder')}. Give an existing folder, the name of "
             f"a hub model, or a built-in one: {', '.join(MODELS)}."
         )
     if not HUB_NAME.fullmatch(name):

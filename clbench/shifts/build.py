@@ -57,8 +57,9 @@ def build_scenario(spec: ScenarioLike, context: ShiftContext, *, severity: bool 
     """
     shift = SHIFTS.get(spec.shift)(**spec.settings)
     built = _tasks(spec.shift, shift.build(context))
+    divided = built.split is not None
     for task in built.tasks:
-        _check_part(spec.name, task)
+        _check_part(spec.name, task, divided)
     each = severities(built.tasks, context) if severity else ()
     known = [value for value in each if value is not None]
     parts = tuple(describe_part(task) for task in built.tasks)
@@ -86,15 +87,24 @@ def _tasks(shift: str, built: object) -> ScenarioTasks:
     return built
 
 
-def _check_part(scenario: str, task: Task) -> None:
+def _check_part(scenario: str, task: Task, divided: bool) -> None:
     for split in ("train", "validation", "tuning"):
         rows = getattr(task, split)
         if rows is None:
             continue
+        remedy = _remedy(split, divided)
         where = f"scenario {scenario!r}: the {split} rows of {task.name!r}"
-        remedy = "Use more rows (a larger --limit) or other settings of the shift."
         if len(rows) == 0:
             raise ShiftError(f"{where} would be empty. {remedy}")
         if not task.regression and len(np.unique(rows.labels)) == 1:
             label = task.labels[int(rows.labels[0])]
             raise ShiftError(f"{where} ({len(rows)}) would all be of class {label!r}. {remedy}")
+
+
+def _remedy(split: str, divided: bool) -> str:
+    """What to do about rows that are too few or of one class."""
+    if divided:
+        return "Use more rows (a larger --limit) or other settings of the shift."
+    if split == "tuning":
+        return "Use a larger tuning_fraction, or more rows."
+    return "Use more rows (a larger --limit), or a file with rows of all classes."

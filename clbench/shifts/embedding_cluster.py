@@ -15,6 +15,7 @@ from clbench.shifts.base import ShiftContext
 from clbench.shifts.divide import DividingShift, row_splits
 from clbench.shifts.split import Split
 from clbench.tasks.task import IntArray, Task
+from clbench.wording import count
 
 STARTS = 10
 """Starting points that k-means tries, to keep the best."""
@@ -92,9 +93,13 @@ def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> F
     from sklearn.exceptions import ConvergenceWarning
 
     if not np.isfinite(points).all():
-        raise ShiftError(f"{where}: the encoder gives embeddings that are not finite numbers.")
+        raise ShiftError(
+            f"{where}: the model gives embeddings that are not finite numbers. Take another model, "
+            "or check its weights."
+        )
     if len(points) < k:
-        raise ShiftError(f"{where}: {len(points)} training rows cannot make {k} clusters.")
+        rows = count(len(points), "training row")
+        raise ShiftError(f"{where}: {rows} cannot make {k} clusters. Use more rows or a smaller k.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below, in our words
         fitted = KMeans(n_clusters=k, n_init=STARTS, random_state=seed).fit(points)

@@ -51,6 +51,11 @@ class SentenceLength(DividingShift):
         """
         lengths = {key: self._lengths(rows, context) for key, rows in row_splits(task).items()}
         train = lengths["train"]
+        if len(train) < 2:
+            raise ShiftError(
+                f"task {task.name!r}: {len(train)} training row cannot be divided into halves. "
+                "Use more rows."
+            )
         if train.min() == train.max():
             raise ShiftError(
                 f"task {task.name!r}: all {len(train)} training rows have {train[0]} "

@@ -33,8 +33,8 @@ def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | 
     for task, values in zip(tasks, points, strict=True):
         if not np.isfinite(values).all():
             raise ShiftError(
-                f"task {task.name!r}: the encoder gives embeddings that are not finite numbers. "
-                "Check the model's weights."
+                f"task {task.name!r}: the model gives embeddings that are not finite numbers. "
+                "Take another model, or check its weights."
             )
     found: list[float | None] = []
     for i in range(len(tasks) - 1):

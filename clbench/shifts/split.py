@@ -15,9 +15,11 @@ from clbench.cache import atomic_write
 from clbench.errors import DataError, ShiftError
 from clbench.settings import describe_fault
 from clbench.tasks.task import IntArray, Rows, Task
+from clbench.wording import absent
 
 SCHEMA_VERSION = 1
 SPLITS = ("train", "validation", "tuning")
+REMEDY = "Name a file scenarios/*.split.json of a run, or leave `split` out to divide anew."
 
 
 @dataclass(frozen=True)
@@ -126,11 +128,12 @@ class Split:
                     "now (other data, --limit or data_seed). Use the same rows, or leave "
                     "`split` out to divide these anew."
                 )
-        return tuple(self._part(task, part) for part in self.parts)
+        return tuple(self._part(task, part, where) for part in self.parts)
 
-    def _part(self, task: Task, part: SplitPart) -> Task:
+    def _part(self, task: Task, part: SplitPart, where: str) -> Task:
         cut: dict[str, Any] = {
-            key: _at(_rows(task, key), getattr(part, key), part.name) for key in self.digests
+            key: _at(_rows(task, key), getattr(part, key), f"{where}, part {part.name!r}")
+            for key in self.digests
         }
         return replace(
             task,
@@ -156,27 +159,37 @@ class Split:
         DataError
             If the file is missing or is no split.
         """
+        content = _content(path)
         try:
-            stored = _Stored.model_validate_json(path.read_bytes())
-        except FileNotFoundError as fault:
-            raise DataError(
-                f"split {path}: there is no such file. Leave `split` out to divide anew."
-            ) from fault
-        except OSError as fault:
-            raise DataError(f"split {path} cannot be read: {fault.strerror}.") from fault
+            stored = _Stored.model_validate(content)
         except ValidationError as fault:
-            first = describe_fault({**fault.errors()[0], "input": "…"})
             raise DataError(
-                f"split {path} is no split saved by clbench ({first}). "
-                "Leave `split` out to divide anew."
+                f"split {path} is damaged: {describe_fault(fault.errors()[0])}. {REMEDY}"
             ) from fault
         if stored.schema_version != SCHEMA_VERSION:
             raise DataError(
                 f"split {path} has schema version {stored.schema_version}, this clbench reads "
-                f"{SCHEMA_VERSION}. Leave `split` out to divide anew."
+                f"{SCHEMA_VERSION}. {REMEDY}"
             )
         parts = tuple(SplitPart(**part.model_dump()) for part in stored.parts)
         return cls(stored.kind, stored.task, stored.fitted, parts, stored.digests, stored.numbers)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What the file of a split holds, as far as it can be told from any other JSON file."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError as fault:
+        raise DataError(f"split {path}: {absent(path)}. {REMEDY}") from fault
+    except OSError as fault:
+        raise DataError(f"split {path} cannot be read: {fault.strerror}.") from fault
+    except (ValueError, RecursionError) as fault:
+        raise DataError(f"split {path} is broken off or no JSON. {REMEDY}") from fault
+    if not isinstance(content, dict) or "schema_version" not in content:
+        beside = path.with_suffix(".split.json")
+        hint = f"Do you mean {beside}?" if beside.is_file() else REMEDY
+        raise DataError(f"split {path} is no split saved by clbench. {hint}")
+    return content
 
 
 class _StoredPart(BaseModel):
@@ -205,7 +218,7 @@ def _rows(task: Task, split: str) -> Rows:
     return rows
 
 
-def _at(rows: Rows, sources: Sequence[int], part: str) -> Rows:
+def _at(rows: Rows, sources: Sequence[int], where: str) -> Rows:
     """The rows whose source positions are `sources`."""
     order = np.argsort(rows.index, kind="stable")
     wanted = np.asarray(sources, dtype=np.int64)
@@ -214,7 +227,7 @@ def _at(rows: Rows, sources: Sequence[int], part: str) -> Rows:
         found.max() >= len(rows) or not np.array_equal(rows.index[order][found], wanted)
     ):
         raise ShiftError(
-            f"the saved split's part {part!r} names rows that the task does not have. "
-            "Leave `split` out to divide the task anew."
+            f"{where}: names rows that the task does not have. Leave `split` out to divide the "
+            "task anew."
         )
     return rows.take(order[found])

@@ -21,6 +21,7 @@ from clbench.suite.schema import check_name
 from clbench.suite.toml import read_toml, unusable_values
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+LIST = "clbench list methods"
 _RESERVED = re.compile(r"reference\d+")
 
 
@@ -112,8 +113,9 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
         return baseline
     if text in methods:
         return Baseline(text, text, digest=source_digest(methods.where(text)))
+    known = did_you_mean(text, {*packaged, *methods}, LIST)
     raise UnknownNameError(
-        f"Unknown method {text!r}.{did_you_mean(text, {*packaged, *methods})} "
+        f"Unknown method {text!r}.{known} "
         "One of your own needs --plugin FILE, or write module:Class or the path of a baseline file."
     )
 
@@ -136,7 +138,8 @@ def _read_file(path: Path) -> Baseline:
         elif method in (methods := _methods()):
             digest = source_digest(methods.where(method))
         else:
-            faults.append(f"method: there is no method {method!r}.{nearest(method, methods)}")
+            known = nearest(method, methods, LIST)
+            faults.append(f"method: there is no method {method!r}.{known}")
     raise_faults(path, faults)
     assert file is not None
     return Baseline(

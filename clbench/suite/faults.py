@@ -10,17 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from clbench.errors import SuiteError, did_you_mean
-
-ARTICLES = {
-    "int": "a whole number",
-    "float": "a number",
-    "string": "a text in quotes",
-    "bool": "true or false",
-    "list": "a list in [brackets]",
-    "tuple": "a list in [brackets]",
-    "dict": "a table",
-    "model": "a table",
-}
+from clbench.wording import in_words, shown_value
 
 
 def raise_faults(path: Path, faults: Sequence[str]) -> None:
@@ -47,9 +37,9 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``" Did you mean 'x'?"``, or all known names when none is near."""
-    text = did_you_mean(name, known)
+def nearest(name: str, known: Iterable[str], see: str = "") -> str:
+    """``" Did you mean 'x'?"``, or the known names when none is near; see `did_you_mean`."""
+    text = did_you_mean(name, known, see)
     question, _, _ = text.partition(" Available:")
     return question or text
 
@@ -128,43 +118,38 @@ def _real_path(
 
 
 def _text(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> str:
-    kind, context, got = error["type"], error.get("ctx", {}), _shown(error["input"])
+    kind = error["type"]
     if kind == "extra_forbidden":
         return f"unknown key.{nearest(str(path[-1]), _keys(model, path[:-1]))}"
     if kind == "missing":
         return _missing(error["input"], str(path[-1]))
-    bounds = {
-        "greater_than": "greater than {gt}",
-        "greater_than_equal": "at least {ge}",
-        "less_than": "less than {lt}",
-        "less_than_equal": "at most {le}",
-    }
-    if kind in bounds:
-        return f"must be {bounds[kind].format(**context)}, got {got}."
-    if kind == "literal_error":
-        return f"must be {context['expected']}, got {got}.{_near_literal(error)}"
-    if kind in ("too_short", "too_long"):
-        return f"{_lower(error['msg'])}."
-    if kind == "string_too_short":
-        return "must not be empty."
     if path == ("scenario",) and kind == "list_type" and isinstance(error["input"], dict):
         return "must be written [[scenario]], with two pairs of brackets."
-    stem = kind.partition("_")[0]
-    if kind.endswith("_type") and stem in ARTICLES:
-        return f"must be {ARTICLES[stem]}, got {got}."
-    text = str(context["error"]) if kind == "value_error" else _lower(error["msg"])
-    shown = f", got {got}" if isinstance(error["input"], (str, int, float)) else ""
-    return f"{text.rstrip('.')}{shown}."
+    near = _near_literal(error) if kind == "literal_error" else ""
+    return f"{in_words(error)}.{near}"
 
 
 def _missing(table: Any, key: str) -> str:
     """What to say of a key that is not there, with a key that may have been meant for it."""
     settings = table.get("settings", {}) if isinstance(table, dict) else {}
-    near = difflib.get_close_matches(key, settings, n=1, cutoff=0.6)
-    meant = f" Is {near[0]!r} meant for it?" if near else ""
     if key == "name":
-        return "is missing, and `task` or `tasks` give nothing to make one of."
-    return f"is missing.{meant}"
+        near = difflib.get_close_matches("tasks", settings, n=1, cutoff=0.6)
+        text = f"is missing, and cannot be made of {_given_tasks(settings)}."
+    else:
+        near = difflib.get_close_matches(key, settings, n=1, cutoff=0.6)
+        text = "is missing."
+    known = near and near[0] not in ("task", "tasks")
+    return (
+        f"{text} Is {near[0]!r} meant for {'it' if key != 'name' else 'tasks'}?" if known else text
+    )
+
+
+def _given_tasks(settings: Mapping[str, Any]) -> str:
+    """What a scenario without a name has in the place of its tasks, and what belongs there."""
+    for key, wanted in (("tasks", "a list of names of tasks"), ("task", "the name of a task")):
+        if key in settings:
+            return f"{key} = {shown_value(settings[key])}, which must be {wanted}"
+    return "the scenario's tasks, as it has neither `task` nor `tasks`"
 
 
 def _near_literal(error: Any) -> str:
@@ -190,12 +175,3 @@ def _joined(texts: Sequence[str]) -> str:
     if len(texts) > 1 and all(text.startswith("must be ") for text in texts):
         return f"must be {' or '.join(wanted)}, got {texts[0].partition(', got ')[2]}"
     return " ".join(texts)
-
-
-def _shown(value: Any) -> str:
-    text = "true" if value is True else "false" if value is False else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]

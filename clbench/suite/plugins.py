@@ -17,6 +17,7 @@ from typing import Any
 from clbench.errors import PluginError
 from clbench.registry import Registry
 from clbench.suite.faults import shown
+from clbench.wording import absent
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _read(file: Path, given: str | Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError:
-        raise PluginError(f"plug-in {given}: there is no such file.") from None
+        raise PluginError(f"plug-in {given}: {absent(Path(given).expanduser())}.") from None
     except OSError as fault:
         raise PluginError(f"plug-in {given}: cannot be read: {fault.strerror}.") from fault
 

@@ -102,9 +102,8 @@ def find_suite(name_or_path: str | Path) -> Path:
             f"Unknown suite {text!r}. A suite file ends with .toml; for another file or a folder "
             f"write ./{text}."
         )
-    raise UnknownNameError(
-        f"Unknown suite {text!r}.{did_you_mean(text, packaged)} Or give the path of a .toml file."
-    )
+    known = did_you_mean(text, packaged, "clbench list suites")
+    raise UnknownNameError(f"Unknown suite {text!r}.{known} Or give the path of a .toml file.")
 
 
 def is_path(text: str) -> bool:
@@ -125,10 +124,15 @@ def _scenario(table: Any) -> Any:
         return table
     settings = {key: value for key, value in table.items() if key not in SCENARIO_KEYS}
     given = {key: table[key] for key in SCENARIO_KEYS if key in table}
-    if "name" not in given and isinstance(given.get("shift"), str):
-        name = derived_name(given["shift"], settings)
+    if "name" not in given:
+        # Without a shift, which is a fault of its own, the name is that of its tasks.
+        name = derived_name(given["shift"] if _is_name(given.get("shift")) else "dataset", settings)
         given |= {"name": name} if name else {}
     return {**given, "settings": settings}
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _duplicates(data: dict[str, Any]) -> list[str]:

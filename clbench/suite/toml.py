@@ -10,6 +10,7 @@ from typing import Any
 
 from clbench.errors import SuiteError
 from clbench.suite.faults import key_of, shown
+from clbench.wording import absent
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         near = ", ".join(sorted(found.name for found in path.parent.glob("*.toml")))
         hint = f" In that folder: {near}." if near else ""
-        raise SuiteError(f"{place}: there is no such file.{hint}") from None
+        raise SuiteError(f"{place}: {absent(path)}.{hint}") from None
     except OSError as fault:
         raise SuiteError(f"{place}: cannot be read: {fault.strerror}.") from fault
     try:

@@ -9,6 +9,7 @@ import numpy as np
 from clbench.errors import DataError, did_you_mean
 from clbench.tasks.files import CLASS_METRICS, REGRESSION_METRICS
 from clbench.tasks.task import Rows, Task
+from clbench.wording import a_kind
 
 
 def check_task(name: str, task: Any) -> Task:
@@ -65,8 +66,7 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
         for number, text in enumerate(column):
             if not isinstance(text, str):
                 raise DataError(
-                    f"{where}: the text of row {number} is {text!r} of type "
-                    f"{type(text).__name__}, not text."
+                    f"{where}: the text of row {number} is {text!r}, {a_kind(text)} and no text."
                 )
     if task.regression:
         bad = ~np.isfinite(rows.labels)

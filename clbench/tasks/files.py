@@ -50,6 +50,8 @@ class FileTaskSpec(BaseModel):
         Spearman correlation for regression.
     format
         ``csv``, ``tsv``, ``jsonl`` or ``parquet``; by default by the file's suffix.
+    separator
+        The character between the fields of a CSV or TSV file; by default a comma or a tab.
     quotes
         Whether double quotes enclose fields of CSV and TSV; set to false where they are
         plain characters.
@@ -66,6 +68,7 @@ class FileTaskSpec(BaseModel):
     regression: bool = False
     metrics: Annotated[list[str], Field(min_length=1)] | None = None
     format: Format | None = None
+    separator: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     quotes: bool = True
 
     @field_validator("text", mode="before")
@@ -97,8 +100,20 @@ class FileTaskSpec(BaseModel):
                 "train and validation name one file; leave validation out and set "
                 "validation_fraction = 0.1 to hold rows of it out",
             )
-        if len(set(self.columns)) != len(self.columns):
-            raise PydanticCustomError("task", "the text and label columns must differ")
+        if len(set(self.text)) != len(self.text):
+            raise PydanticCustomError(
+                "task",
+                f"text names the column {self.text[0]!r} twice; name two columns for pairs of "
+                "texts, or one",
+            )
+        if self.label in self.text:
+            raise PydanticCustomError(
+                "task", f"text and label both name the column {self.label!r}; they must differ"
+            )
+        if self.separator in ("\n", "\r", '"'):
+            raise PydanticCustomError(
+                "task", f"separator: {self.separator!r} cannot stand between fields"
+            )
         if self.regression and self.labels is not None:
             raise PydanticCustomError(
                 "task", "a regression task has no labels; leave out one of the two keys"
@@ -128,6 +143,10 @@ class FileTaskSpec(BaseModel):
     def scores(self) -> tuple[str, ...]:
         """The metrics, defaults filled in."""
         return tuple(self.metrics or (REGRESSION_METRICS if self.regression else ("accuracy",)))
+
+    def separator_of(self, path: str) -> str:
+        """The character between the fields of `path`, where it is a CSV or TSV file."""
+        return self.separator or ("\t" if self.format_of(path) == "tsv" else ",")
 
     def format_of(self, path: str) -> Format:
         """The format that `path` is read as."""

@@ -84,5 +84,7 @@ def _own(name: str, own: Mapping[str, FileTaskSpec]) -> FileTaskSpec | None:
         return own[name]
     if name not in TASKS:
         known = [*TASKS.names(), *own]
-        raise UnknownNameError(f"Unknown task {name!r}.{did_you_mean(name, known)}")
+        raise UnknownNameError(
+            f"Unknown task {name!r}.{did_you_mean(name, known, 'clbench list tasks')}"
+        )
     return None

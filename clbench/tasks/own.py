@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from clbench.errors import DataError, did_you_mean
+from clbench.errors import DataError
 from clbench.seeds import numpy_stream
-from clbench.tasks.files import FileTaskSpec, label_name
+from clbench.tasks.files import FileTaskSpec
+from clbench.tasks.labels import check_filled, class_names, class_numbers, targets
 from clbench.tasks.tables import Table, read_bytes, read_table
 from clbench.tasks.task import Rows, Task, stratified
-
-MANY_CLASSES = 20
-"""From this many classes on, more classes than half the rows are taken for a mistake."""
+from clbench.wording import a_kind
 
 
 def load_own(name: str, spec: FileTaskSpec, base: Path) -> Task:
@@ -41,7 +40,7 @@ def load_own(name: str, spec: FileTaskSpec, base: Path) -> Task:
     content = read_bytes(train_path, where)
     digests = {"train": _digest(content)}
     table = _table(content, spec, spec.train, where)
-    labels = spec.labels or ([] if spec.regression else _class_names(table, spec, where))
+    labels = spec.labels or ([] if spec.regression else class_names(table, spec, where))
     train = _rows(table, spec, labels, where)
     if spec.validation is not None:
         where = f"task {name!r}, validation = {spec.validation!r}"
@@ -81,7 +80,9 @@ def _digest(content: bytes) -> str:
 
 
 def _settings(spec: FileTaskSpec) -> dict[str, Any]:
-    kept = spec.model_dump(exclude={"train", "validation", "format"})
+    kept = spec.model_dump(exclude={"train", "validation", "format", "separator"})
+    if spec.separator is not None:
+        kept["separator"] = spec.separator
     paths = {"train": spec.train, "validation": spec.validation}
     kept["formats"] = {key: spec.format_of(path) for key, path in paths.items() if path}
     return kept
@@ -89,7 +90,14 @@ def _settings(spec: FileTaskSpec) -> dict[str, Any]:
 
 def _table(content: bytes, spec: FileTaskSpec, path: str, where: str) -> Table:
     wanted = [*(("text", column) for column in spec.text), ("label", spec.label)]
-    return read_table(content, wanted, spec.format_of(path), spec.quotes, where)
+    return read_table(
+        content,
+        wanted,
+        spec.format_of(path),
+        where,
+        separator=spec.separator_of(path),
+        quotes=spec.quotes,
+    )
 
 
 def _hold_out(name: str, spec: FileTaskSpec, rows: Rows) -> tuple[Rows, Rows]:
@@ -106,59 +114,22 @@ def _hold_out(name: str, spec: FileTaskSpec, rows: Rows) -> tuple[Rows, Rows]:
     return rows.take(kept), rows.take(held)
 
 
-def _class_names(table: Table, spec: FileTaskSpec, where: str) -> list[str]:
-    """The labels that occur, sorted as whole numbers where all are, else as text."""
-    names = {label_name(value) for value in _label_cells(table, spec, where)}
-    if len(names) > MANY_CLASSES and 2 * len(names) > len(table.columns[spec.label]):
-        raise DataError(
-            f"{where}: column {spec.label!r} (key 'label') has {len(names)} different values in "
-            f"{len(table.columns[spec.label])} rows, too many for classes. Name another column, "
-            "set regression = true if they are numbers to predict, or list them in `labels`."
-        )
-    if names == {"-1"}:
-        raise DataError(
-            f"{where}: every label in column {spec.label!r} is -1, as in an unlabelled test "
-            "split. Use a file with labels."
-        )
-    try:
-        return sorted(names, key=lambda name: (int(name), name))
-    except ValueError:
-        return sorted(names)
-
-
 def _rows(table: Table, spec: FileTaskSpec, labels: list[str], where: str) -> Rows:
     texts = [_texts(table, column, where) for column in spec.text]
-    cells = _label_cells(table, spec, where)
     second = texts[1] if len(texts) == 2 else None
     if spec.regression:
-        return Rows.of(texts[0], second, _targets(table, cells, spec, where), regression=True)
-    numbers = {label: number for number, label in enumerate(labels)}
-    found = []
-    for row, cell in enumerate(cells):
-        label = label_name(cell)
-        if label not in numbers:
-            origin = "`labels`" if spec.labels else "those of the training file"
-            raise DataError(
-                f"{where}: label {label!r} on {table.place(row)} is not among {origin}."
-                f"{did_you_mean(str(label), labels)}"
-            )
-        found.append(numbers[label])
-    return Rows.of(texts[0], second, found)
+        return Rows.of(texts[0], second, targets(table, spec, where), regression=True)
+    return Rows.of(texts[0], second, class_numbers(table, spec, labels, where))
 
 
 def _texts(table: Table, column: str, where: str) -> list[str]:
+    check_filled(table, column, "a text", where)
     cells = table.columns[column]
-    empty = [row for row, cell in enumerate(cells) if _missing(cell)]
-    if empty:
-        raise DataError(
-            f"{where}: {_count(empty, 'row')} without a text in column {column!r}, the first "
-            f"on {table.place(empty[0])}. Fill them in or take these rows out."
-        )
     for row, cell in enumerate(cells):
         if not isinstance(cell, str):
             raise DataError(
                 f"{where}: column {column!r} (key 'text') holds {cell!r} on {table.place(row)}, "
-                f"a {type(cell).__name__} and not text. Name a column of texts."
+                f"{a_kind(cell)} and no text. Name a column of texts."
             )
         if not cell.isprintable() and any("\ud800" <= char <= "\udfff" for char in cell):
             raise DataError(
@@ -166,44 +137,3 @@ def _texts(table: Table, column: str, where: str) -> list[str]:
                 "which is no character. Mend the file's encoding."
             )
     return cells
-
-
-def _label_cells(table: Table, spec: FileTaskSpec, where: str) -> list[Any]:
-    cells = table.columns[spec.label]
-    empty = [row for row, cell in enumerate(cells) if _missing(cell)]
-    if empty:
-        raise DataError(
-            f"{where}: {_count(empty, 'row')} without a label in column {spec.label!r}, the "
-            f"first on {table.place(empty[0])}. Fill them in or take these rows out."
-        )
-    for row, cell in enumerate(cells):
-        if isinstance(cell, (list, dict, bytes)):
-            raise DataError(
-                f"{where}: column {spec.label!r} (key 'label') holds a {type(cell).__name__} on "
-                f"{table.place(row)}. A label must be a text or a number."
-            )
-    return cells
-
-
-def _targets(table: Table, cells: list[Any], spec: FileTaskSpec, where: str) -> list[float]:
-    targets = []
-    for row, cell in enumerate(cells):
-        try:
-            value = float(cell)
-        except (TypeError, ValueError):
-            value = np.nan
-        if not np.isfinite(value):
-            raise DataError(
-                f"{where}: {cell!r} in column {spec.label!r} on {table.place(row)} is no "
-                "finite number, as regression = true needs."
-            )
-        targets.append(value)
-    return targets
-
-
-def _missing(cell: Any) -> bool:
-    return cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())
-
-
-def _count(rows: list[int], noun: str) -> str:
-    return f"{len(rows)} {noun}{'s are' if len(rows) > 1 else ' is'}"

@@ -13,6 +13,10 @@ from typing import Any
 
 from clbench.errors import DataError, did_you_mean
 from clbench.tasks.files import SUFFIXES, Format
+from clbench.wording import a_kind, absent, count
+
+SEPARATORS = {",": 'format = "csv"', "\t": 'format = "tsv"', ";": "", "|": ""}
+"""What may stand between fields, and the key that says so, where it is not ``separator``."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ def read_bytes(path: Path, where: str) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError as fault:
+        if path.is_symlink():
+            raise DataError(f"{where}: {path} {absent(path)}. Mend the link.") from fault
         raise DataError(f"{where}: there is no file {path}.{_siblings(path)}") from fault
     except IsADirectoryError as fault:
         raise DataError(f"{where}: {path} is a folder. Name the file in it.") from fault
@@ -57,7 +63,13 @@ def read_bytes(path: Path, where: str) -> bytes:
 
 
 def read_table(
-    content: bytes, wanted: Sequence[tuple[str, str]], kind: Format, quotes: bool, where: str
+    content: bytes,
+    wanted: Sequence[tuple[str, str]],
+    kind: Format,
+    where: str,
+    *,
+    separator: str = ",",
+    quotes: bool = True,
 ) -> Table:
     """The wanted columns of a data file.
 
@@ -69,10 +81,12 @@ def read_table(
         Pairs of the suite's key and the column that it names.
     kind
         The file's format.
-    quotes
-        Whether double quotes enclose fields of CSV and TSV.
     where
         Beginning of messages: the task and the file.
+    separator
+        Between the fields of CSV and TSV.
+    quotes
+        Whether double quotes enclose fields of CSV and TSV.
 
     Raises
     ------
@@ -84,7 +98,7 @@ def read_table(
     elif kind == "jsonl":
         table = _json_lines(_decode(content, where), wanted, where)
     else:
-        table = _delimited(_decode(content, where), wanted, kind, quotes, where)
+        table = _delimited(_decode(content, where), wanted, separator, quotes, where)
     if not next(iter(table.columns.values())):
         raise DataError(f"{where}: there are no rows in it.")
     return table
@@ -94,6 +108,8 @@ def _decode(content: bytes, where: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
+        if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise DataError(f"{where}: is UTF-16, not UTF-8. Save the file as UTF-8.") from fault
         line = content[: fault.start].count(b"\n") + 1
         raise DataError(
             f"{where}: line {line} is not UTF-8 (byte 0x{content[fault.start]:02x}). "
@@ -102,11 +118,12 @@ def _decode(content: bytes, where: str) -> str:
 
 
 def _delimited(
-    text: str, wanted: Sequence[tuple[str, str]], kind: Format, quotes: bool, where: str
+    text: str, wanted: Sequence[tuple[str, str]], separator: str, quotes: bool, where: str
 ) -> Table:
+    tabs = separator == "\t"
     reader = csv.reader(
         io.StringIO(text, newline=""),
-        delimiter="\t" if kind == "tsv" else ",",
+        delimiter=separator,
         quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
         strict=True,
     )
@@ -117,17 +134,18 @@ def _delimited(
     begin = 1
     try:
         header = next(reader)
-        at = [_position(key, column, header, where) for key, column in wanted]
+        _check_separator(header, wanted, separator, where)
+        at = [_position(key, column, header, where, first_line=True) for key, column in wanted]
         begin = reader.line_num + 1
         for row in reader:
             if row:
                 if len(row) != len(header):
                     raise DataError(
-                        f"{where}: line {begin} has {len(row)} fields, the header has "
-                        f"{len(header)}. Mend the line (a separator inside a text needs quotes "
-                        f"around it).{remedy if kind == 'tsv' else ''}"
+                        f"{where}: line {begin} has {count(len(row), 'field')}, the header "
+                        f"has {len(header)}. Mend the line (a separator inside a text needs quotes "
+                        f"around it).{remedy if tabs else ''}"
                     )
-                if kind == "tsv" and reader.line_num > begin:
+                if tabs and reader.line_num > begin:
                     raise DataError(
                         f"{where}: a quoted field on line {begin} runs on to line "
                         f"{reader.line_num}, which TSV does not allow.{remedy} Otherwise save the "
@@ -147,6 +165,23 @@ def _delimited(
     return Table(columns, lines)
 
 
+def _check_separator(
+    header: Sequence[str], wanted: Sequence[tuple[str, str]], separator: str, where: str
+) -> None:
+    """Refuse a file whose header holds the wanted columns, but between other separators."""
+    columns = {column for _, column in wanted}
+    if len(header) != 1 or columns <= set(header):
+        return
+    for other, key in SEPARATORS.items():
+        found = {name.strip().strip('"') for name in header[0].split(other)}
+        if other != separator and columns & found:
+            remedy = key or f'separator = "{other}"'
+            raise DataError(
+                f"{where}: its fields seem to be separated by {other!r}, not {separator!r}. "
+                f"Set {remedy}."
+            )
+
+
 def _json_lines(text: str, wanted: Sequence[tuple[str, str]], where: str) -> Table:
     columns: dict[str, list[Any]] = {column: [] for _, column in wanted}
     lines: list[int] = []
@@ -164,7 +199,7 @@ def _json_lines(text: str, wanted: Sequence[tuple[str, str]], where: str) -> Tab
             raise DataError(f"{where}: line {number} is not valid JSON: {fault}.{hint}") from fault
         if not isinstance(record, dict):
             raise DataError(
-                f"{where}: line {number} holds {type(record).__name__}, not an object. "
+                f"{where}: line {number} holds {a_kind(record)}, not an object. "
                 "JSON Lines has one object a line."
             )
         seen.update(record)
@@ -196,14 +231,19 @@ def _parquet(content: bytes, wanted: Sequence[tuple[str, str]], where: str) -> T
         ) from fault
 
 
-def _position(key: str, column: str, header: Sequence[str], where: str) -> int:
+def _position(
+    key: str, column: str, header: Sequence[str], where: str, *, first_line: bool = False
+) -> int:
     count = header.count(column)
     if count == 1:
         return header.index(column)
     if count:
         raise DataError(f"{where}: {count} columns are called {column!r} (key {key!r}).")
+    available = did_you_mean(column, header)
+    named = "" if "Did you mean" in available else " Its first line must name the columns."
     raise DataError(
-        f"{where}: there is no column {column!r} (key {key!r}).{did_you_mean(column, header)}"
+        f"{where}: there is no column {column!r} (key {key!r}).{available}"
+        f"{named if first_line else ''}"
     )
 
 
@@ -211,5 +251,9 @@ def _siblings(path: Path) -> str:
     """The end of a message about a missing file: what else is there."""
     if not path.parent.is_dir():
         return f" There is no folder {path.parent} either."
-    names = [other.name for other in path.parent.iterdir() if other.suffix.lower() in SUFFIXES]
+    names = [
+        other.name
+        for other in path.parent.iterdir()
+        if other.suffix.lower() in SUFFIXES and other.is_file()
+    ]
     return did_you_mean(path.name, names) if names else ""

@@ -125,9 +125,20 @@ class Task:
 
         The draw depends on the task's name and `seed` only, and a smaller limit takes a
         subset of a larger one's rows of each class as far as rounding allows.
+
+        Raises
+        ------
+        DataError
+            If it is smaller than the number of classes.
         """
         if limit is None:
             return self
+        classes = len(np.unique(self.train.labels))
+        if not self.regression and limit < classes:
+            raise DataError(
+                f"task {self.name!r}: a limit of {limit} keeps fewer rows than the task has "
+                f"classes ({classes}). Use --limit {classes} or more (key `limit` in [protocol])."
+            )
         return replace(
             self,
             train=_limit(self, self.train, "train", limit, seed),

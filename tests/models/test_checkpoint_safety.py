@@ -129,7 +129,22 @@ def test_one_lost_tensor_is_an_error(folder: Path) -> None:
 
 def test_weights_of_another_width(folder: Path) -> None:
     edit(folder, intermediate_size=64)
-    assert "cannot be loaded" in refusal(load_backbone, folder)
+    assert refusal(load_backbone, folder) == (
+        f"model {str(folder)!r}: the weights in {folder} have "
+        "'encoder.layer.0.intermediate.dense.bias' in shape (48,), its config.json asks for (64,) "
+        "(8 more tensors likewise). They do not belong together: fetch or save the model again."
+    )
+
+
+def test_weights_that_are_no_numbers(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.1.attention.self.query.weight"][0, :2] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert refusal(load_backbone, folder) == (
+        f"model {str(folder)!r}: 2 of 1024 numbers of "
+        f"'encoder.layer.1.attention.self.query.weight' in {folder} are infinite or not a number. "
+        "Take a checkpoint from before its training diverged."
+    )
 
 
 @pytest.mark.parametrize("kind", [BertForMaskedLM, BertForSequenceClassification])
@@ -252,8 +267,12 @@ def test_the_tokenizer_of_another_model(folder: Path) -> None:
 def test_encoder_decoders_are_refused(tmp_path: Path) -> None:
     config = T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     T5Model(config).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="both an encoder and a decoder"):
+    with pytest.raises(ModelError) as caught:
         build_classifier(str(tmp_path), heads={}, head_seed=lambda name: 0)
+    assert str(caught.value) == (
+        f"model {str(tmp_path)!r}: models of type 't5' have both an encoder and a decoder. Use an "
+        "encoder, or a decoder alone."
+    )
 
 
 def test_models_of_other_things_than_text_are_refused(tmp_path: Path) -> None:

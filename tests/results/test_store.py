@@ -53,7 +53,7 @@ def test_reading_makes_nothing(tmp_path: Path) -> None:
         (b"\xff\xfe\x00", "broken off or no JSON"),
         (b'{"a": 1}', "not written by clbench"),
         (b"[" * 100_000, "broken off or no JSON"),
-        (b'{"schema_version": 1, "key": 3}', "key: input should be a valid string, got 3"),
+        (b'{"schema_version": 1, "key": 3}', "key: must be a text in quotes, got 3"),
         (pair("ewc").to_json().encode(), "holds the cell 'sst2-mrpc--ewc--seed0'"),
     ],
 )

@@ -75,7 +75,7 @@ def test_nearest_by_hand() -> None:
 
 
 def test_too_few_rows_or_different_rows() -> None:
-    with pytest.raises(ShiftError, match="t: 1 training rows cannot make 2 clusters"):
+    with pytest.raises(ShiftError, match="t: 1 training row cannot make 2 clusters"):
         cluster(np.zeros((1, 2), np.float32), 2, 0, "t")
     with pytest.raises(ShiftError, match=r"fall into 1 groups, fewer than k = 2"):
         cluster(np.ones((5, 2), np.float32), 2, 0, "t")
@@ -84,7 +84,7 @@ def test_too_few_rows_or_different_rows() -> None:
 
 
 def test_k_is_at_least_two() -> None:
-    with pytest.raises(SettingsError, match="k: input should be greater than or equal to 2, got 1"):
+    with pytest.raises(SettingsError, match="k: must be at least 2, got 1"):
         EmbeddingCluster(task="base", k=1)
 
 

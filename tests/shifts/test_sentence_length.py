@@ -147,9 +147,9 @@ def test_tuning_rows_are_divided_too(by_length: Task) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(SettingsError, match=r"unit: input should be 'tokens', 'words' or 'charac"):
+    with pytest.raises(SettingsError, match=r"unit: must be 'tokens', 'words' or 'charac"):
         SentenceLength(task="base", unit="letters")
-    with pytest.raises(SettingsError, match="task: is required"):
+    with pytest.raises(SettingsError, match="task: is missing"):
         SentenceLength()
     with pytest.raises(SettingsError, match=r"unknown setting 'unti'.* Did you mean 'unit'"):
         SentenceLength(task="base", unti="words")

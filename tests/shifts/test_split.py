@@ -97,9 +97,14 @@ def test_another_task_shift_or_setting_is_refused(saved: Path, by_length: Task) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is no split saved by clbench"),
-        ("[]", "is no split saved by clbench"),
-        ('{"schema_version": 1}', "kind: is required"),
+        (
+            "",
+            "split.json is broken off or no JSON. Name a file scenarios/*.split.json of a run, or",
+        ),
+        ('{"a": 1', "split.json is broken off or no JSON. "),
+        ("[]", "split.json is no split saved by clbench. Name a file scenarios/*.split.json"),
+        ('{"a": 1}', "split.json is no split saved by clbench. Name a file"),
+        ('{"schema_version": 1}', "split.json is damaged: kind: is missing. Name a file"),
         (None, "there is no such file"),
     ],
 )
@@ -119,7 +124,7 @@ def test_truncated_and_newer_files(saved: Path) -> None:
     with pytest.raises(DataError, match="has schema version 2, this clbench reads 1"):
         Split.load(saved)
     saved.write_text(content[: len(content) // 2])
-    with pytest.raises(DataError, match="is no split saved by clbench"):
+    with pytest.raises(DataError, match="is broken off or no JSON"):
         Split.load(saved)
     with pytest.raises(DataError, match="cannot be read"):
         Split.load(saved.parent)
@@ -128,5 +133,5 @@ def test_truncated_and_newer_files(saved: Path) -> None:
 def test_rows_that_the_task_does_not_have(by_length: Task) -> None:
     split = build(by_length).split
     broken = replace(split, parts=(SplitPart("short", (1, 99), (0,)), split.parts[1]))
-    with pytest.raises(ShiftError, match="part 'short' names rows that the task does not have"):
+    with pytest.raises(ShiftError, match="part 'short': names rows that the task does not have"):
         broken.apply(by_length)

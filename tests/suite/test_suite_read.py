@@ -135,7 +135,7 @@ def test_byte_order_mark_and_windows_line_ends_are_read(read: Read) -> None:
         ),
         ("[protocol]\nepochs = 2", "protocol = 3", "protocol: must be a table, got 3."),
         ("[0, 1]", "0", "seeds: must be a list in [brackets], got 0."),
-        ("[0, 1]", "[]", "seeds: list should have at least 1 item"),
+        ("[0, 1]", "[]", "seeds: must not be empty."),
         ("[0, 1]", "[0, -1]", "seeds item 2: must be at least 0, got -1."),
         ("[0, 1]", "[0, 1, 0]", "seeds item 3: 0 is there already as item 1."),
         ('["vanilla"]', '"vanilla"', "methods: must be a list in [brackets], got 'vanilla'."),
@@ -143,8 +143,17 @@ def test_byte_order_mark_and_windows_line_ends_are_read(read: Read) -> None:
         ('methods = ["vanilla"]\n', "", "methods: is missing."),
         ('name = "mine"', 'name = "../mine"', "name: a name consists of letters"),
         ("[[scenario]]", "[scenario]", "scenario: must be written [[scenario]]"),
-        ("shift = ", "shfit = ", "[[scenario]] 1 shift: is missing. Is 'shfit' meant for it?"),
-        ("tasks = ", "taks = ", "[[scenario]] 1 name: is missing, and `task` or `tasks` give"),
+        (
+            "shift = ",
+            "shfit = ",
+            "[[scenario]] 1 'sst2-mrpc' shift: is missing. Is 'shfit' meant for it?",
+        ),
+        (
+            "tasks = ",
+            "taks = ",
+            "[[scenario]] 1 name: is missing, and cannot be made of the scenario's tasks, as it "
+            "has neither `task` nor `tasks`. Is 'taks' meant for tasks?",
+        ),
         ("epochs = 2", "x = = 2", "is not valid TOML: Invalid value (at line 6, column 5)."),
         ("epochs = 2", "x = 1\nx = 2", "is not valid TOML: Cannot overwrite a value (at line 7"),
     ],

@@ -270,8 +270,8 @@ def test_broken_files_of_a_mirror(content: bytes, message: str, tmp_path: Path) 
         ({"label": [0, None, 1, 1, 0, 0]}, "1 of 6 rows have no label"),
         ({"label": [0, 2, 1, 1, 0, 0]}, "the label of row 1 is 2; labels must be 0 to 1"),
         ({"label": ["yes"] * 6}, "the labels are not numbers"),
-        ({"sentence1": [None] * 6}, "the text of row 0 is None of type NoneType"),
-        ({"sentence1": [1] * 6}, "the text of row 0 is 1 of type int"),
+        ({"sentence1": [None] * 6}, "the text of row 0 is None, nothing and no text"),
+        ({"sentence1": [1] * 6}, "the text of row 0 is 1, a whole number and no text"),
     ],
 )
 def test_bad_cells_of_a_mirror(change: dict[str, Any], message: str, tmp_path: Path) -> None:

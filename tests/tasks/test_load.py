@@ -113,7 +113,10 @@ PAIRS = Rows.of(["a", "b"], ["c", "d"], [0, 1])
         (replace(GOOD, validation=PAIRS), "validation rows: every split must have as many texts"),
         (replace(GOOD, tuning=Rows.of(["a"], None, [2])), "tuning rows: the label of row 0 is 2; "),
         (replace(GOOD, train=Rows.of(["a"], None, [-1])), "is -1 (-1 marks an unlabelled test"),
-        (replace(GOOD, train=Rows.of([1], None, [1])), "the text of row 0 is 1 of type int"),  # type: ignore[list-item]
+        (
+            replace(GOOD, train=Rows.of([1], None, [1])),
+            "the text of row 0 is 1, a whole number and no text",
+        ),  # type: ignore[list-item]
         (replace(GOOD, train=Rows.of(["a"], None, [0, 1])), "1 texts, 2 labels and 1 positions"),
         (
             replace(

@@ -132,3 +132,15 @@ def test_equal_rows_have_equal_digests() -> None:
         rows.take([1, 0]),
     ]
     assert len({rows.digest, *(other.digest for other in others)}) == 5
+
+
+def test_a_limit_below_the_number_of_classes() -> None:
+    rows = Rows.of(["a", "b", "c", "d"], None, [0, 1, 0, 1])
+    task = Task("mine", ("x", "y"), ("accuracy",), rows, rows, "mine")
+    with pytest.raises(DataError) as caught:
+        task.limited(1)
+    assert str(caught.value) == (
+        "task 'mine': a limit of 1 keeps fewer rows than the task has classes (2). Use --limit 2 "
+        "or more (key `limit` in [protocol])."
+    )
+    assert len(task.limited(2).train) == 2
