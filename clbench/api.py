@@ -84,6 +84,7 @@ def run(
     epochs: int | None = None,
     device: str = "auto",
     precision: str | None = None,
+    corpus: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
     references: bool = False,
     replace: bool = False,
@@ -106,6 +107,9 @@ def run(
         seeds.
     device
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+    corpus
+        Running text for methods that look at the language-model loss: a file with one text
+        a line, ``wiki40b/en`` or ``built-in``.
     plugins
         Python files that register methods, shifts, tasks or models.
     references
@@ -139,6 +143,7 @@ def run(
         epochs=epochs,
         device=device,
         precision=precision,
+        corpus=corpus,
         plugins=plugins,
         references=references,
     )

@@ -60,6 +60,12 @@ def run(
             metavar="|".join(PRECISIONS), help="auto is bf16 where the hardware does it fast."
         ),
     ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Text, one a line, for ewc-mlm; or wiki40b/en, built-in."
+        ),
+    ] = None,
     plugin: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="Python file with methods, tasks; repeatable."),
@@ -94,6 +100,7 @@ def run(
         epochs=epochs,
         device=device,
         precision=precision and choice("--precision", precision, PRECISIONS),
+        corpus=corpus,
         plugins=tuple(plugin or ()),
         references=references,
     )

@@ -123,6 +123,7 @@ class Carrier:
             self._keep(position, trace)
             self._close(stage, trace, cached=False)
         self._tidy()
+        self._outcome.notes += self._context.notes
         return self._outcome
 
     def _load(self) -> Context:
@@ -254,7 +255,8 @@ class Carrier:
         return {
             "clbench": clbench.__version__,
             "numerics": dict(self._numerics.identity),
-            "protocol": self._cell.protocol.model_dump(mode="json"),
+            "protocol": self._cell.protocol.model_dump(mode="json", exclude={"corpus"}),
+            "corpus": None if self._plain(position) else recipe.get("corpus"),
             "model": recipe.get("model"),
             "scenario": self._cell.scenario.name,
             "heads": {task.head: task.outputs for task in tasks},

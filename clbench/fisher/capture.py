@@ -99,7 +99,8 @@ class Capture:
                 entered = entered.expand(self._examples, -1)
                 output = output.expand(self._examples, -1, -1)
             output = output.clone().requires_grad_()
-        output.register_hook(partial(self._returned, rule, layer, entered.detach()))
+        hook = partial(self._returned, rule, layer, entered.detach())
+        output.register_hook(hook)  # type: ignore[no-untyped-call]
         return output.clone() if fresh else None
 
     @torch.no_grad()

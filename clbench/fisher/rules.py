@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -138,7 +139,7 @@ def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> None:
         bounds = torch.searchsorted(
             pairs, torch.arange(examples + 1, device=pairs.device) * size
         ).tolist()
-        for example, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for example, (start, end) in enumerate(pairwise(bounds)):
             touched = outer.left[example][:, numbers[start:end]]
             dense = (touched.T @ outer.right[example]).float()
             squares[start:end].addcmul_(sums[start:end], dense, value=2.0)

@@ -42,6 +42,7 @@ class Identities:
         self._base = base
         self._own = own
         self._model: dict[str, Any] | None = None
+        self._corpus: dict[str, Any] | None = None
         self._tasks: dict[str, dict[str, Any]] = {}
 
     def recipe(self, scenario: ScenarioSpec) -> dict[str, Any]:
@@ -53,15 +54,16 @@ class Identities:
             "files": self._files(scenario),
             "tasks": {name: self._task(name) for name in scenario.task_names},
             "model": self._model_identity(),
+            "corpus": self._corpus_identity(),
             "protocol": self._protocol_of(scenario),
         }
 
     def _protocol_of(self, scenario: ScenarioSpec) -> dict[str, Any]:
-        """The protocol without the model's name and what concerns other scenarios' tasks.
+        """The protocol without names of model and corpus and what concerns other tasks.
 
-        The model's identity stands for it, wherever its folder lies.
+        The identities of model and corpus stand for them, wherever their files lie.
         """
-        values = self._protocol.model_dump(mode="json", exclude={"model", "revision"})
+        values = self._protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
         for key in ("task_epochs", "task_steps"):
             values[key] = {
                 task: value
@@ -76,6 +78,13 @@ class Identities:
 
             self._model = model_identity(self._protocol.model, self._protocol.revision)
         return self._model
+
+    def _corpus_identity(self) -> dict[str, Any]:
+        if self._corpus is None:
+            from clbench.tasks.mlm_text import corpus_identity
+
+            self._corpus = corpus_identity(self._protocol.corpus)
+        return self._corpus
 
     def _task(self, name: str) -> dict[str, Any]:
         if name not in self._tasks:

@@ -14,6 +14,7 @@ from clbench.errors import SettingsError, UnknownNameError, did_you_mean
 from clbench.suite.faults import explain
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
+from clbench.tasks.mlm_text import resolve_corpus
 from clbench.training.protocol import Protocol
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
@@ -86,6 +87,7 @@ def override(
     limit: int | None,
     epochs: int | None,
     precision: str | None,
+    corpus: str | Path | None = None,
 ) -> Protocol:
     """The suite's protocol with the command's options.
 
@@ -93,6 +95,8 @@ def override(
     ------
     SettingsError
         If an option has a value that the protocol does not allow.
+    DataError
+        If there is no such file of text.
     """
     protocol = suite.file.protocol
     changes: dict[str, Any] = {
@@ -107,6 +111,11 @@ def override(
         changes |= {"model": model, "revision": None}
     else:
         changes["model"] = _model_of(suite)
+    changes["corpus"] = (
+        resolve_corpus(protocol.corpus, suite.base, "[protocol] corpus")
+        if corpus is None
+        else resolve_corpus(str(corpus), Path(), "--corpus")
+    )
     values = {**protocol.model_dump(), **changes}
     try:
         return Protocol.model_validate(values, strict=True)

@@ -136,6 +136,7 @@ def make_plan(
     limit: int | None = None,
     epochs: int | None = None,
     precision: str | None = None,
+    corpus: str | Path | None = None,
     device: str = "auto",
     out: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
@@ -151,7 +152,7 @@ def make_plan(
         Instead of the suite's: as there, with relative paths from the working directory.
     scenarios
         Shell patterns; a scenario that matches one of them is run. None runs all.
-    seeds, model, limit, epochs, precision
+    seeds, model, limit, epochs, precision, corpus
         Instead of the suite's. `epochs` also replaces the suite's epochs and steps of
         single tasks.
     data
@@ -174,7 +175,9 @@ def make_plan(
     loaded = load_plugins(plugins)
     check_device(device)
     mirror = _data_folder(data)
-    protocol = override(suite, model=model, limit=limit, epochs=epochs, precision=precision)
+    protocol = override(
+        suite, model=model, limit=limit, epochs=epochs, precision=precision, corpus=corpus
+    )
     chosen = choose_scenarios(suite, scenarios)
     seed_list = choose_seeds(suite, seeds)
     faults = _unknown_names(suite, chosen)

@@ -43,6 +43,9 @@ class Protocol(BaseModel):
         Largest gradient norm, or None for no clipping.
     precision
         ``auto`` is bf16 autocast where the hardware does it fast, otherwise float32.
+    corpus
+        Running text for methods that look at the language-model loss: ``built-in``,
+        ``wiki40b/en`` from the hub, or a text file with one text a line.
     limit
         At most so many rows of each split, stratified by label.
     data_seed
@@ -80,6 +83,7 @@ class Protocol(BaseModel):
     warmup: Share = 0.1
     clip_norm: Annotated[float, Field(gt=0.0)] | None = None
     precision: Literal["auto", "float32", "bf16"] = "auto"
+    corpus: Annotated[str, Field(min_length=1)] = "built-in"
     limit: Positive | None = None
     data_seed: Annotated[int, Field(ge=0)] = 0
     score_on: Literal["validation", "tuning"] = "validation"

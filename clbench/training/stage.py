@@ -45,6 +45,8 @@ class Context:
         Number of tasks.
     masks
         The stream that dropout draws from on the CPU; None where torch's own is used.
+    notes
+        Lines for the reader of the result; see `note`.
     """
 
     model: Classifier
@@ -57,6 +59,12 @@ class Context:
     scenario: str
     stages: int
     masks: MaskStream | None
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Add a line for the reader of the result, once however often it is told."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def snapshot(self, names: Sequence[str] | None = None) -> Snapshot:
         """A detached copy of weights by name; of the backbone's unless `names` says which."""

@@ -1,0 +1,157 @@
+"""The Fisher information of a pretrained model's own language-model loss."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from clbench.errors import ModelError
+from clbench.fisher.cache import Facts, cached
+from clbench.fisher.diagonal import Mode, diagonal_fisher
+from clbench.fisher.head import fit_head
+from clbench.fisher.losses import named_loss
+from clbench.fisher.mlm import Masking, text_batches
+from clbench.models.families import usable_length
+from clbench.models.language import load_language_model
+from clbench.models.load import load_tokenizer
+from clbench.models.locate import model_identity
+from clbench.seeds import stream_seed, torch_stream
+from clbench.tasks.mlm_text import corpus_identity, read_corpus
+from clbench.training.device import Precision
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the Fisher information of a pretrained model is computed.
+
+    Attributes
+    ----------
+    mode
+        As in `diagonal_fisher`.
+    masking
+        As in `clbench.fisher.mlm.mask_tokens`; encoders only.
+    examples
+        Texts of the corpus, at most.
+    text_length
+        Tokens after which a text is cut.
+    batch_size
+        Texts in a batch; it decides the result in mode ``batched`` only.
+    head_steps
+        Steps of fitting a head that the checkpoint lacks.
+    seed
+        Of texts, masks and sampled labels.
+    """
+
+    mode: Mode = "sampled"
+    masking: Masking = "bert"
+    examples: int = 1000
+    text_length: int = 128
+    batch_size: int = 16
+    head_steps: int = 300
+    seed: int = 0
+
+
+def pretrained_fisher(
+    name: str,
+    revision: str | None,
+    corpus: str,
+    recipe: Recipe,
+    *,
+    device: torch.device,
+    precision: Precision,
+) -> tuple[dict[str, Tensor], Facts]:
+    """The Fisher information at the pretrained weights, computed once and kept on disk.
+
+    Parameters
+    ----------
+    name, revision
+        Of the model.
+    corpus
+        As `clbench.tasks.mlm_text.resolve_corpus` returns it.
+    recipe
+        Settings.
+    device, precision
+        Where and in which numbers the model runs.
+
+    Returns
+    -------
+    fisher : dict of str to Tensor
+        By the backbone's names of its weights, on the CPU, for the whole vocabulary.
+    facts : dict
+        ``loss`` (``mlm`` or ``clm``), ``texts``, ``mean`` (of all numbers), and
+        ``head_loss``: first and last loss of a head that was fitted, else None.
+
+    Raises
+    ------
+    ModelError, DataError
+        If the model or the corpus cannot be read.
+    """
+    key = {
+        "model": model_identity(name, revision),
+        "corpus": corpus_identity(corpus),
+        "recipe": asdict(recipe),
+        "numerics": [device.type, precision.name, torch.get_num_threads()],
+        "versions": [torch.__version__, transformers.__version__],
+    }
+
+    def compute() -> tuple[dict[str, Tensor], Facts]:
+        return _compute(name, revision, corpus, recipe, device, precision)
+
+    return cached(key, compute)
+
+
+def _compute(
+    name: str,
+    revision: str | None,
+    corpus: str,
+    recipe: Recipe,
+    device: torch.device,
+    precision: Precision,
+) -> tuple[dict[str, Tensor], Facts]:
+    head_seed = stream_seed("language-head", recipe.seed)
+    language = load_language_model(name, revision, head_seed=head_seed)
+    model = language.model.to(device)
+    tokenizer = load_tokenizer(name, revision)
+    if language.loss == "mlm" and tokenizer.mask_token_id is None:
+        raise ModelError(f"model {name!r}: its tokenizer has no mask token.")
+    usable = usable_length(model.config)
+    texts = read_corpus(corpus, recipe.examples, recipe.seed)
+    batches = list(
+        text_batches(
+            texts,
+            tokenizer,
+            max_length=min(recipe.text_length, usable or recipe.text_length),
+            generator=torch_stream("masks", recipe.seed),
+            masking=recipe.masking if language.loss == "mlm" else None,
+            batch_size=recipe.batch_size if recipe.mode == "batched" else None,
+        )
+    )
+    names = language.backbone_names()
+    facts: dict[str, Any] = {"loss": language.loss, "head_loss": None}
+    facts["texts"] = sum(len(batch["input_ids"]) for batch in batches)
+    if language.missing:
+        order = torch.randperm(len(batches), generator=torch_stream("head-order", recipe.seed))
+        facts["head_loss"] = fit_head(
+            model,
+            list(names),
+            [batches[i] for i in order.tolist()],
+            named_loss(language.loss),
+            steps=recipe.head_steps,
+            precision=precision,
+        )
+    found = diagonal_fisher(
+        model,
+        batches,
+        language.loss,
+        recipe.mode,
+        seed=recipe.seed,
+        names=list(names),
+        precision="bf16" if precision.name == "bf16" else "float32",
+    )
+    count = sum(value.numel() for value in found.values())
+    facts["mean"] = float(sum(value.double().sum() for value in found.values())) / count
+    return {names[key]: value for key, value in found.items()}, facts

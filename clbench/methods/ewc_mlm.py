@@ -1,0 +1,139 @@
+"""EWC towards the pretrained weights, with the Fisher information of the pretraining loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from clbench.methods.base import Method
+from clbench.methods.quadratic import QuadraticPull
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clbench.fisher.cache import Facts
+    from clbench.models.classifier import Classifier
+    from clbench.training.stage import Context, Stage
+
+
+class EWCMLM(Method):
+    """Hold the weights that the pretrained language model needs (EWC on masked-LM).
+
+    Adds ``f·importance·Σ F (θ − θ*)²`` in every stage, with θ* the pretrained weights and F
+    the diagonal Fisher information of the masked-LM loss there (Kenneweg et al. 2022,
+    section 4.3; causal decoders: of the next-token loss), over texts of the suite's
+    `corpus`. F is the mean over texts of squared gradients of a text's mean loss over its
+    predicted tokens; it is not normalised further. The importance keeps its meaning only
+    together with `mode`, `half` and `masking`.
+
+    F is kept on disk, per model, corpus and settings. A checkpoint without language-model
+    head gets one fitted to the same texts, the encoder frozen; the result notes it.
+
+    Attributes
+    ----------
+    importance
+        λ.
+    half
+        Whether the penalty has the factor f = ½, as in Kirkpatrick et al. 2017, eq. 3.
+    mode
+        ``sampled``: labels drawn from the model, text by text; ``empirical``: the true
+        tokens, text by text; ``batched``: squares of the gradients of batches, as in the
+        code of Kenneweg et al. 2022, smaller by about the batch size.
+    masking
+        ``bert``, ``mask`` or ``any-position``; see `clbench.fisher.mask_tokens`.
+    examples
+        Texts of the corpus, at most.
+    text_length
+        Tokens after which a text is cut.
+    batch_size
+        Texts in a batch of mode ``batched``.
+    head_steps
+        Steps of fitting a missing head.
+    """
+
+    name: ClassVar[str] = "ewc-mlm"
+    importance: Annotated[float, Field(gt=0.0)] = 675.0
+    half: bool = False
+    mode: Literal["sampled", "empirical", "batched"] = "sampled"
+    masking: Literal["bert", "mask", "any-position"] = "bert"
+    examples: Annotated[int, Field(ge=1)] = 1000
+    text_length: Annotated[int, Field(ge=4)] = 128
+    batch_size: Annotated[int, Field(ge=1)] = 16
+    head_steps: Annotated[int, Field(ge=1)] = 300
+
+    def setup(self, context: Context) -> None:
+        """Anchor and Fisher information; neither needs saving, as both come back here."""
+        from clbench.fisher.pretrained import Recipe, pretrained_fisher
+
+        fisher, facts = pretrained_fisher(
+            context.model_name,
+            context.revision,
+            context.protocol.corpus,
+            Recipe(
+                mode=self.mode,
+                masking=self.masking,
+                examples=self.examples,
+                text_length=self.text_length,
+                batch_size=self.batch_size,
+                head_steps=self.head_steps,
+                seed=context.protocol.data_seed,
+            ),
+            device=context.device,
+            precision=context.precision,
+        )
+        self._anchor = context.snapshot()
+        self._fisher = fisher_of_backbone(context.model, fisher)
+        context.note(self._told(facts, context.protocol.corpus))
+
+    def before_stage(self, stage: Stage) -> None:
+        """Ready the pull."""
+        self._pull = QuadraticPull(
+            stage.model,
+            self._anchor,
+            self._fisher,
+            strength=self.importance,
+            half=self.half,
+            name=self.name,
+        )
+
+    def edit_gradients(self, stage: Stage) -> None:
+        """Add the pull."""
+        self._pull.edit_gradients(stage)
+
+    def _told(self, facts: Facts, corpus: str) -> str:
+        loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
+        text = (
+            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of {corpus}, "
+            f"labels {self.mode}, factor {'1/2' if self.half else '1'}, mean of its diagonal "
+            f"{facts['mean']:.3g}."
+        )
+        if facts["head_loss"] is not None:
+            first, last = facts["head_loss"]
+            text += (
+                f" The checkpoint has no language-model head: one was fitted in "
+                f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
+            )
+        return text
+
+
+def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Importance by the classifier's names, on its device, cut to a trimmed vocabulary.
+
+    Raises
+    ------
+    PluginError
+        If the language model has no weight of a name that the classifier's backbone has.
+    """
+    from clbench.errors import PluginError
+
+    table = model.backbone.get_input_embeddings().weight
+    found = {}
+    for name, parameter in model.backbone_parameters().items():
+        value = fisher.get(name.removeprefix("backbone."))
+        if value is None:
+            raise PluginError(f"method 'ewc-mlm': the language model has no weight {name}.")
+        if parameter is table and model.vocabulary is not None:
+            value = value[model.vocabulary.cpu()]
+        found[name] = value.to(parameter.device)
+    return found

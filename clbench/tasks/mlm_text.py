@@ -1,0 +1,157 @@
+"""Running text for the loss of a language model: a file, a corpus of the hub, or built in.
+
+Imports neither torch nor transformers, so that a finished run can be told from an
+unfinished one at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from clbench.errors import DataError
+from clbench.seeds import numpy_stream
+from clbench.tasks.synthetic import unlabelled
+
+BUILT_IN = "built-in"
+WIKI40B = "wiki40b/en"
+HUB_NAME, HUB_CONFIG, HUB_REVISION = "google/wiki40b", "en", "main"
+"""Wikipedia of 2019, cleaned (Guo et al. 2020); its repository has no later version."""
+FEWEST_WORDS = 5
+"""Shorter lines of a file are headings and the like."""
+
+
+def resolve_corpus(corpus: str, base: Path, key: str) -> str:
+    """`corpus`, with the path of a file made absolute.
+
+    Parameters
+    ----------
+    corpus
+        ``built-in``, ``wiki40b/en`` or the path of a text file.
+    base
+        Folder that a relative path starts from.
+    key
+        Where it was written, for messages: ``--corpus`` or ``[protocol] corpus``.
+
+    Raises
+    ------
+    DataError
+        If there is no such file.
+    """
+    if corpus in (BUILT_IN, WIKI40B):
+        return corpus
+    path = base.joinpath(Path(corpus).expanduser()).resolve()
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "there is no such file"
+        raise DataError(
+            f"{key} {corpus!r}: {what} ({path}). Give a text file with one text a line, "
+            f"{WIKI40B} for the hub's, or {BUILT_IN}."
+        )
+    return str(path)
+
+
+def corpus_identity(corpus: str) -> dict[str, Any]:
+    """What decides the texts, as plain JSON values; the place of a file is no part of it.
+
+    Parameters
+    ----------
+    corpus
+        As `resolve_corpus` returns it.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read or holds no text.
+    """
+    if corpus == BUILT_IN:
+        sample = "\n".join(unlabelled(100))
+        return {"built-in": hashlib.blake2b(sample.encode(), digest_size=16).hexdigest()}
+    if corpus == WIKI40B:
+        return {"hub": HUB_NAME, "config": HUB_CONFIG, "revision": HUB_REVISION}
+    path = Path(corpus)
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+    except OSError as fault:
+        raise DataError(f"corpus {corpus}: cannot be read: {fault.strerror}.") from fault
+    next(_lines(path), None)
+    return {"file": digest.hexdigest()}
+
+
+def read_corpus(corpus: str, count: int, seed: int = 0) -> list[str]:
+    """At most `count` texts, always the same ones for a seed.
+
+    Parameters
+    ----------
+    corpus
+        As `resolve_corpus` returns it. Of a file each line of at least five words is a
+        text; of wiki40b the first paragraph of each article.
+    count
+        Number of texts.
+    seed
+        Which lines of a file are drawn; the other corpora are taken from their start.
+
+    Raises
+    ------
+    DataError
+        If the corpus cannot be read, fetched, or holds no text.
+    """
+    if corpus == BUILT_IN:
+        return unlabelled(count, seed)
+    if corpus == WIKI40B:
+        return _from_hub(count)
+    texts = list(_lines(Path(corpus)))
+    if len(texts) <= count:
+        return texts
+    chosen = numpy_stream("corpus", seed).permutation(len(texts))[:count]
+    return [texts[i] for i in sorted(chosen)]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    found = False
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if len(line.split()) >= FEWEST_WORDS:
+                    found = True
+                    yield line.strip()
+    except OSError as fault:
+        raise DataError(f"corpus {path}: cannot be read: {fault.strerror}.") from fault
+    except UnicodeDecodeError as fault:
+        raise DataError(f"corpus {path}: is no text in UTF-8 (byte {fault.start}).") from fault
+    if not found:
+        raise DataError(
+            f"corpus {path}: holds no text: no line has {FEWEST_WORDS} words or more. Give one "
+            "text a line."
+        )
+
+
+def _from_hub(count: int) -> list[str]:
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(
+            HUB_NAME, HUB_CONFIG, revision=HUB_REVISION, split="train", streaming=True
+        )
+        texts = list(islice(_paragraphs(row["text"] for row in rows), count))
+    except Exception as fault:  # the kinds depend on the http library that the hub's uses
+        text = (str(fault).splitlines() or [type(fault).__name__])[0]
+        raise DataError(
+            f"corpus {WIKI40B!r} cannot be fetched from the hub ({HUB_NAME}): {text} Connect, "
+            f"give --corpus FILE, or --corpus {BUILT_IN}."
+        ) from fault
+    if not texts:
+        raise DataError(f"corpus {WIKI40B!r}: {HUB_NAME} holds no text.")
+    return texts
+
+
+def _paragraphs(articles: Iterator[str]) -> Iterator[str]:
+    """The first paragraph of each article, without the marks of the data set."""
+    for article in articles:
+        _, _, rest = article.partition("_START_PARAGRAPH_")
+        first = rest.partition("_START_")[0].partition("_NEWLINE_")[0].strip()
+        if len(first.split()) >= FEWEST_WORDS:
+            yield first
