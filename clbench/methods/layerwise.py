@@ -59,7 +59,7 @@ class Layerwise(Method):
             given = "both" if self.rates is not None else "neither"
             raise SettingsError(
                 f"method {self.name!r}: rates (absolute) or multiples (of the flat rate) must be "
-                f"given, and {given} are."
+                f"given, and {given} are. The published ones are the baseline bertcl-combined."
             )
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
