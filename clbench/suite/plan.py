@@ -20,6 +20,7 @@ from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.validation import check_methods, check_shifts, stages_of
 from clbench.training.protocol import Protocol
+from clbench.wording import absent
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +244,7 @@ def _data_folder(data: str | Path | None) -> Path | None:
         return None
     folder = Path(data).expanduser()
     if not folder.is_dir():
-        what = "is a file, not a folder" if folder.is_file() else "there is no such folder"
+        what = "is a file, not a folder" if folder.is_file() else absent(folder, "folder")
         raise DataError(f"--data {data}: {what}. Give the folder that holds glue/.")
     return folder.resolve()
 
@@ -264,7 +265,7 @@ def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
         named = {task: task.partition("[")[0] for task in getattr(suite.file.protocol, key)}
         faults += [
             f"[protocol] {key}.{quoted(task)}: there is no task {whole!r}."
-            f"{nearest(whole, [*own, *TASKS])}"
+            f"{nearest(whole, [*own, *TASKS], 'clbench list tasks')}"
             for task, whole in named.items()
             if whole not in own and whole not in TASKS
         ]
@@ -273,13 +274,14 @@ def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
         if scenario.shift not in SHIFTS:
             faults.append(
                 f"{place} shift: there is no shift {scenario.shift!r}."
-                f"{nearest(scenario.shift, SHIFTS)}"
+                f"{nearest(scenario.shift, SHIFTS, 'clbench list shifts')}"
             )
         for task in scenario.task_names:
             if task not in own and task not in TASKS:
                 key = "task" if scenario.settings.get("task") == task else "tasks"
                 faults.append(
-                    f"{place} {key}: there is no task {task!r}.{nearest(task, [*own, *TASKS])}"
+                    f"{place} {key}: there is no task {task!r}."
+                    f"{nearest(task, [*own, *TASKS], 'clbench list tasks')}"
                 )
     return faults
 
