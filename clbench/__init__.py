@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from clbench import fisher as fisher
+    from clbench import optim as optim
     from clbench.api import Run as Run
     from clbench.api import run as run
     from clbench.errors import ClbenchError as ClbenchError
@@ -38,10 +40,14 @@ _EXPORTS = {
     "task": "clbench.tasks.registry",
 }
 
+_MODULES = ("fisher", "optim")
+
 __all__ = ["__version__", *_EXPORTS]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"clbench.{name}")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'clbench' has no attribute {name!r}")
     value = getattr(importlib.import_module(_EXPORTS[name]), name)
@@ -50,4 +56,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    return sorted({*globals(), *_EXPORTS, *_MODULES})
