@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from clbench.cli.check import check
 from clbench.cli.list import listing
 from clbench.cli.report import report
 from clbench.cli.run import run
@@ -34,3 +35,4 @@ def _top(
 app.command("run")(run)
 app.command("list")(listing)
 app.command("report")(report)
+app.command("check")(check)

@@ -126,6 +126,11 @@ class Carrier:
         self._outcome.notes += self._context.notes
         return self._outcome
 
+    @property
+    def context(self) -> Context:
+        """Model and settings, from `run` on."""
+        return self._context
+
     def _load(self) -> Context:
         protocol, cell = self._cell.protocol, self._cell
         heads = {task.head: task.outputs for task in self._scene.scenario.tasks}

@@ -111,7 +111,7 @@ class SceneBuilder:
         self._backbone = None
         if self._saved is not None:
             _save(self._saved / f"{spec.name}.json", scenario)
-        scene = self._ready(scenario)
+        scene = self.ready(scenario)
         self._scenes[spec.name] = scene
         while len(self._scenes) > KEPT:
             self._scenes.popitem(last=False)
@@ -186,7 +186,8 @@ class SceneBuilder:
             cache=cache_dir("embeddings"),
         )
 
-    def _ready(self, scenario: Scenario) -> Scene:
+    def ready(self, scenario: Scenario) -> Scene:
+        """`scenario` with its rows tokenised, however it was built; keeps nothing."""
         protocol = self.protocol
         tuning = protocol.score_on == "tuning"
         train = [self._encode(task.train) for task in scenario.tasks]

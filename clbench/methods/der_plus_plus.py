@@ -37,6 +37,10 @@ class DerPlusPlus(Rehearsal):
     alpha: Annotated[float, Field(gt=0.0)] = 0.1
     beta: Annotated[float, Field(ge=0.0)] = 0.5
 
+    def before_phase(self, stage: Stage) -> None:
+        """Kept rows train all that they pass through."""
+        self.train_old_heads(stage)
+
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """The batch's loss and both terms on kept rows."""
         total = stage.loss(batch)

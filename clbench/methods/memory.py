@@ -76,6 +76,10 @@ class Rehearsal(Method):
         """An empty memory."""
         self.kept: dict[int, Kept] = {}
 
+    def train_old_heads(self, stage: Stage) -> None:
+        """Let kept rows train the heads of their tasks; for `before_phase`."""
+        stage.heads |= {stage.earlier(task).head for task in self.kept}
+
     def after_stage(self, stage: Stage) -> None:
         """Take rows of the stage's task in, and let others go."""
         keys = torch.rand(

@@ -21,7 +21,7 @@ class Replay(Rehearsal):
     Loss = loss of the batch + `weight` · mean loss of the rows drawn from the memory
     (Chaudhry et al. 2019b, "On tiny episodic memories in continual learning", Algorithm 1,
     which takes the mean over both together: the same gradient, halved, at weight 1 and equal
-    sizes). The settings of the memory are those of `Rehearsal`.
+    sizes); they train their own heads, too. The settings of the memory are those of `Rehearsal`.
 
     Attributes
     ----------
@@ -31,6 +31,10 @@ class Replay(Rehearsal):
 
     name: ClassVar[str] = "replay"
     weight: Annotated[float, Field(gt=0.0)] = 1.0
+
+    def before_phase(self, stage: Stage) -> None:
+        """Kept rows train all that they pass through."""
+        self.train_old_heads(stage)
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """The batch's loss and that of kept rows."""

@@ -138,6 +138,8 @@ def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress
     batches = plan(portions, stage.protocol.batch_size, stage.total_steps, stage.stream("order"))
     for stage.phase, stage.steps in enumerate(lengths):
         stage.step = 0
+        # Weights that no optimizer holds, such as another task's head, keep what they are given.
+        stage.model.zero_grad(set_to_none=True)
         method.before_phase(stage)
         groups = returned.groups(method.parameter_groups(stage))
         optimizer = returned.optimizer(method.optimizer(stage, groups))

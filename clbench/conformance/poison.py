@@ -1,0 +1,99 @@
+"""Overwrites the rows of a finished task wherever they are held, in place."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clbench.conformance.walk import arrays
+from clbench.methods.base import Method
+from clbench.tasks.task import IntArray
+from clbench.training.batches import Batch, TaskData
+from clbench.training.stage import Stage
+
+Made = list[tuple[int, "weakref.ref[Tensor]"]]
+
+
+@dataclass(frozen=True)
+class Marked(TaskData):
+    """Rows that remember the batches made of them.
+
+    Attributes
+    ----------
+    made
+        Task and tensors of every batch.
+    """
+
+    made: Made = field(default_factory=list, compare=False, repr=False)
+
+    def batch(self, positions: IntArray, device: torch.device) -> Batch:
+        """As the rows do, and remember it."""
+        batch = super().batch(positions, device)
+        for tensor in (*batch.inputs.values(), batch.labels):
+            self.made.append((self.task, weakref.ref(tensor)))
+        return batch
+
+
+class Poison:
+    """Replaces the rows of each task when its stage is over.
+
+    Overwritten are the training rows themselves, every batch of them that is still alive,
+    and whatever arrays in the method's attributes hold the tokens of one of their rows. A
+    method that looks at none of these goes on as if nothing had happened.
+    """
+
+    def __init__(self, train: tuple[TaskData, ...]) -> None:
+        self.made: Made = []
+        self.train = tuple(
+            Marked(**{f.name: getattr(data, f.name) for f in fields(TaskData)}, made=self.made)
+            for data in train
+        )
+
+    def __call__(self, method: Method, stage: Stage) -> None:
+        """Overwrite the rows of the stage's task."""
+        data = stage.data
+        tokens = _tokens(data)
+        for held in arrays(method):
+            if _holds(held, tokens):
+                _overwrite(held)
+        for task, reference in self.made:
+            tensor = reference()
+            if task == stage.index and tensor is not None:
+                _overwrite(tensor)
+        _overwrite(data.rows.ids)
+        _overwrite(data.rows.labels)
+
+
+def _tokens(data: TaskData) -> list[bytes]:
+    """The token numbers of each row, as they would lie in memory."""
+    ids, offsets = data.rows.ids.astype(np.int64), data.rows.offsets
+    return [ids[start:stop].tobytes() for start, stop in itertools.pairwise(offsets)]
+
+
+def _holds(held: Any, tokens: list[bytes]) -> bool:
+    if isinstance(held, Tensor):
+        if held.dtype.is_floating_point or held.dtype.is_complex or held.dtype == torch.bool:
+            return False
+        held = held.detach().cpu().numpy()
+    values = np.asarray(held)
+    if values.dtype.kind not in "iu":
+        return False
+    text = np.ascontiguousarray(values, dtype=np.int64).tobytes()
+    return any(row in text for row in tokens)
+
+
+def _overwrite(held: Any) -> None:
+    """The same numbers in the opposite order: other rows, but valid ones."""
+    if isinstance(held, list):
+        held.reverse()
+    elif isinstance(held, Tensor):
+        with torch.no_grad():
+            held.copy_(held.detach().flatten().flip(0).view(held.shape))
+    elif held.flags.writeable:
+        held[...] = held.ravel()[::-1].reshape(held.shape).copy()
