@@ -204,12 +204,13 @@ def prepare(plan: Plan, store: Store, *, replace: bool) -> tuple[list[str], list
         Lines for the user, and the cells that are not finished.
     """
     store.check(plan.suite.name)
+    wanted = {cell.key for cell in plan.cells}
     present = store.read()
-    notes = present.broken
-    if present.broken or (replace and present.cells):
+    notes = present.broken_lines(wanted)
+    if any(file.path.stem in wanted for file in present.broken) or (replace and present.cells):
         with store.lock():
-            present = store.read(set_aside=True)
-            notes = present.broken
+            present = store.read(set_aside=wanted)
+            notes = present.broken_lines(wanted)
             if replace and (moved := store.replace(plan.cells)):
                 word = "cell" if len(moved) == 1 else "cells"
                 notes = [*notes, f"{len(moved)} {word} of other settings: now in cells/replaced/."]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from handmade import pair
 
 from clbench.results.cell import CellResult
@@ -15,6 +17,7 @@ class FakeEngine:
         self.ran: list[str] = []
         self.fails: set[str] = set()
         self.raises: BaseException | None = None
+        self.between: Callable[[], object] = lambda: None
 
     def run_plan(self, plan, listener) -> None:  # type: ignore[no-untyped-def]
         store = Store(plan.out)
@@ -24,6 +27,8 @@ class FakeEngine:
             store.write_suite(plan.resolved())
             listener.started(len(plan.cells), len(pending))
             for number, cell in enumerate(pending):
+                if number == 1:
+                    self.between()
                 if self.raises is not None and number == 1:
                     raise self.raises
                 listener.cell_started(cell)

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+
+FILE_WIDTH = 160
+"""Columns of a table in a file or a pipe, unless COLUMNS says otherwise."""
 
 
 def out() -> Console:
     """For results; names are shown as they are, never read as markup."""
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False)
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FILE_WIDTH
+    return console
+
+
+def show_table(console: Console, table: Table) -> None:
+    """Print a table; in a file or a pipe without the blanks that fill up its last column."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        console.print(line.rstrip(), soft_wrap=True)
 
 
 def err() -> Console:

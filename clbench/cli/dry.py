@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clbench.cli.console import duration, err, out, plural
+from clbench.cli.console import err, out, plural, show_table
 from clbench.cli.estimate import from_finished, from_sizes
 from clbench.results.conflicts import conflicts
 from clbench.results.store import Store
@@ -29,7 +29,7 @@ def show_plan(plan: Plan, *, replace: bool) -> None:
     store.check(plan.suite.name)
     found = store.read()
     notes = err()
-    for line in found.broken:
+    for line in found.broken_lines({cell.key for cell in plan.cells}):
         notes.print(line, soft_wrap=True)
     replaced = {c.cell.key for c in conflicts(plan.cells, found.cells)} if replace else set()
     present = [cell for cell in found.cells if cell.key not in replaced]
@@ -48,13 +48,11 @@ def show_plan(plan: Plan, *, replace: bool) -> None:
             state = "finished with other settings, to run again"
         table.add_row(cell.key, state)
     console = out()
-    console.print(table)
+    show_table(console, table)
     console.print(
         f"{plural(len(plan.cells), 'cell')}, {len(pending)} to run, results in {plan.out}",
         soft_wrap=True,
     )
     if pending:
         estimate = from_finished(pending, found.cells) or from_sizes(plan, pending)
-        console.print(
-            f"Estimate: about {duration(estimate.seconds)} ({estimate.basis}).", soft_wrap=True
-        )
+        console.print(f"Estimate: {estimate}.", soft_wrap=True)

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 STOPPED = 130
 """What a shell reports of a program that was interrupted."""
+
+SIGNALS = ("SIGTERM", "SIGHUP")
+"""Ways to end a program besides Ctrl-C, such as a cluster's or that of a closed terminal."""
+
+
+REWORDED = (
+    (r"Input should be a valid integer(, .*)?$", "must be a whole number"),
+    (r"Input should be greater than or equal to (\S+)$", r"must be at least \1"),
+    (r"(\S+) is not a valid integer(?: range)?\.?$", r"must be a whole number, got \1"),
+    (r"(\S+) is not in the range x>=(\d+)\.?$", r"must be at least \2, got \1"),
+)
+"""What typer or pydantic say of a value, and what is said instead."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         0 if all cells are well, 1 if some failed, 2 if the command or its input was wrong,
-        130 if it was interrupted.
+        130 if it was interrupted, 128 + n if signal n told it to end.
     """
     from typer import Abort, BadParameter
 
@@ -32,8 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # typer has its own copy of click in some versions and the real one in others.
     usage_error: type[Exception] = BadParameter.__bases__[0]
     given = list(sys.argv[1:] if arguments is None else arguments)
+    caught: list[int] = []
     try:
-        code = app(given or ["--help"], prog_name="clbench", standalone_mode=False) or 0
+        with _signals_as_interrupts(caught):
+            code = app(given or ["--help"], prog_name="clbench", standalone_mode=False) or 0
     except ClbenchError as fault:
         return _complain(str(fault))
     except usage_error as fault:
@@ -47,7 +65,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if code == STOPPED:
         print("stopped; the same command goes on from here", file=sys.stderr)
+        code = 128 + caught[0] if caught else STOPPED
     return int(code)
+
+
+@contextmanager
+def _signals_as_interrupts(caught: list[int]) -> Iterator[None]:
+    """Let `SIGNALS` end the program as Ctrl-C does; `caught` receives the number."""
+
+    def interrupt(number: int, frame: object) -> None:
+        caught.append(number)
+        raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in SIGNALS:
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            # One that is ignored, as under nohup, stays so.
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _complain(text: str) -> int:
@@ -60,6 +101,8 @@ def _usage(fault: Exception) -> str:
     message = str(getattr(fault, "format_message", lambda: fault)()).strip()
     # What pydantic puts before a text of typer's own, in the versions of typer that use it.
     message = message.replace("Value error, ", "")
+    for pattern, words in REWORDED:
+        message = re.sub(pattern, words, message)
     path = getattr(getattr(fault, "ctx", None), "command_path", "clbench")
     end = "" if message.endswith((".", "?")) else "."
     return f"{message}{end} See {path} --help."

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from clbench.cli.console import duration
 from clbench.results.cell import CellResult
 
 if TYPE_CHECKING:
@@ -32,12 +33,23 @@ SAMPLE = 2000
 """Rows whose length is looked at."""
 
 
+GUESS = 3.0
+"""How far off, as a factor, an estimate may well be that is not made of measured times."""
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, and in words what they were made of."""
+    """Seconds, in words what they were made of, and by what factor they may be wrong."""
 
     seconds: float
     basis: str
+    factor: float = 1.0
+
+    def __str__(self) -> str:
+        if self.factor == 1.0:
+            return f"about {duration(self.seconds)} ({self.basis})"
+        low, high = duration(self.seconds / self.factor), duration(self.seconds * self.factor)
+        return f"somewhere between {low} and {high} ({self.basis})"
 
 
 def from_finished(pending: Sequence[Cell], done: Iterable[CellResult]) -> Estimate | None:
@@ -61,14 +73,16 @@ def from_finished(pending: Sequence[Cell], done: Iterable[CellResult]) -> Estima
         nearest = next(times[key] for key in keys if key in times)
         # A reference trains one task of a scenario that has two or more.
         total += fmean(nearest) * (0.5 if wanted.reference_of is not None else 1.0)
-    return Estimate(total, f"from the times of {len(times[()])} cells finished before")
+    number = len(times[()])
+    cells = "the one cell" if number == 1 else f"{number} cells"
+    return Estimate(total, f"from the times of {cells} finished before")
 
 
 def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     """From tokens × parameters, with a guess at the machine's speed.
 
     Six operations for each parameter and token that is trained on (two forward, four
-    backward), embeddings not counted. Good to a factor of a few.
+    backward), embeddings not counted. Good to a factor of `GUESS`, mostly.
 
     Raises
     ------
@@ -102,8 +116,8 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     place = "one GPU" if gpu else "a few CPU cores"
     return Estimate(
         operations / speed + CELL_SECONDS * len(pending),
-        f"from tokens × parameters at {speed:.0e} operations a second, as {place} may reach; "
-        "good to a factor of a few",
+        f"a guess from tokens × parameters for {place}; once a cell is finished, its time is used",
+        GUESS,
     )
 
 

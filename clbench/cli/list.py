@@ -18,7 +18,10 @@ def listing(
     kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
     suite: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="Whose scenarios, or own tasks.  [default: quick]"),
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Whose scenarios, or own tasks.  [default: every packaged one]",
+        ),
     ] = None,
     plugin: Annotated[
         list[Path] | None,
@@ -28,7 +31,7 @@ def listing(
     """List suites, scenarios, methods, tasks, models or shifts."""
     from rich.table import Table
 
-    from clbench.cli.console import out
+    from clbench.cli.console import out, show_table
     from clbench.cli.options import choice
     from clbench.suite.plugins import load_plugins
 
@@ -41,7 +44,7 @@ def listing(
     table.add_column(overflow="fold")
     for name, description in rows:
         table.add_row(name, description)
-    out().print(table)
+    show_table(out(), table)
     return 0
 
 
@@ -55,9 +58,21 @@ def _suites() -> Iterable[Row]:
 
 
 def _scenarios(suite: str | None) -> Iterable[Row]:
+    from clbench.suite.library import suites
     from clbench.suite.read import read_suite
 
-    for scenario in read_suite(suite or "quick").file.scenario:
+    if suite is not None:
+        yield from _scenarios_of(suite)
+        return
+    for name in suites():
+        yield name, read_suite(name).file.description
+        yield from ((f"  {scenario}", text) for scenario, text in _scenarios_of(name))
+
+
+def _scenarios_of(suite: str) -> Iterable[Row]:
+    from clbench.suite.read import read_suite
+
+    for scenario in read_suite(suite).file.scenario:
         tasks = " → ".join(scenario.task_names)
         note = f"  ({scenario.note})" if scenario.note else ""
         yield scenario.name, f"{scenario.shift}: {tasks}{note}"

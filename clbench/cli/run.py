@@ -18,7 +18,7 @@ def run(
         ),
     ] = "quick",
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="DIR", help="Folder of the run.  [default: results/SUITE]"),
     ] = None,
     model: Annotated[
@@ -28,7 +28,7 @@ def run(
         ),
     ] = None,
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="DIR", help="Folder that holds glue/ as the hub has it; else the hub."
         ),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.cli.console import out, plural
+from clbench.cli.console import out, plural, show_table
 from clbench.results.cell import CellResult
 from clbench.results.table import failures, scores_frame, summary
 
@@ -32,7 +32,7 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
     frame = scores_frame(cells)
     rows = summary(frame).to_dict("records")
     if rows:
-        console.print(results_table(rows, console))
+        show_table(console, results_table(rows, console))
         console.print()
         if any(row["keeps_rows"] for row in rows):
             console.print(FOOTNOTE)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,11 +31,41 @@ FORMAT = "clbench-run"
 
 
 @dataclass(frozen=True)
+class Broken:
+    """A file under `cells/` that holds no cell.
+
+    Attributes
+    ----------
+    path
+        Where it lies, or lay before it was put aside.
+    fault
+        What is wrong with it.
+    kept
+        Where it was put, from the run's folder on; None where it was left.
+    """
+
+    path: Path
+    fault: str
+    kept: Path | None = None
+
+    def __str__(self) -> str:
+        kept = f"; kept as {self.kept}" if self.kept else ""
+        return f"{self.path} is no finished cell ({self.fault}){kept}."
+
+
+@dataclass(frozen=True)
 class Cells:
-    """What was read of a folder: the cells in order, and a line for each broken file."""
+    """What was read of a folder: the cells in order, and the files that hold none."""
 
     cells: list[CellResult] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
+
+    def broken_lines(self, wanted: Container[str]) -> list[str]:
+        """A line for each broken file, with what becomes of it when `wanted` cells are run."""
+        return [
+            f"{file} It {'will be run again' if file.path.stem in wanted else 'is left out'}."
+            for file in self.broken
+        ]
 
 
 class Store:
@@ -79,7 +109,7 @@ class Store:
             for part in list(self.out.rglob(".*.part")):
                 _remove(part)
             yield self
-        except Exception:
+        except BaseException:
             if made and not self.suite_path.exists():
                 shutil.rmtree(self.out, ignore_errors=True)
                 with suppress(OSError):  # somebody else may have put something there
@@ -89,13 +119,14 @@ class Store:
         finally:
             os.close(handle)
 
-    def read(self, *, set_aside: bool = False) -> Cells:
+    def read(self, *, set_aside: Container[str] = ()) -> Cells:
         """All cells, in the order of the suite's scenarios, methods and seeds.
 
         Parameters
         ----------
         set_aside
-            Move files that are no cells to ``cells/broken/``; only with the lock held.
+            Keys whose files are moved to ``cells/broken/`` if they hold no cell; only with the
+            lock held. Other files are left where they are.
 
         Raises
         ------
@@ -110,10 +141,8 @@ class Store:
             if isinstance(read, CellResult):
                 found.cells.append(read)
                 continue
-            kept = ""
-            if set_aside:
-                kept = f"; kept as {self._move(path, 'broken').relative_to(self.out)}"
-            found.broken.append(f"{path} is no finished cell ({read}){kept}. It will be run again.")
+            kept = self._move(path, "broken") if path.stem in set_aside else None
+            found.broken.append(Broken(path, read, kept and kept.relative_to(self.out)))
         scenarios, methods = self._suite_order()
         found.cells.sort(
             key=lambda cell: (

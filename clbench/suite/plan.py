@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import DataError, UnknownNameError
+from clbench.errors import DataError, SettingsError, UnknownNameError
 from clbench.suite.baselines import Baseline, read_baseline
 from clbench.suite.faults import nearest, quoted, raise_faults, shown
 from clbench.suite.identity import Identities
@@ -197,7 +197,7 @@ def make_plan(
             if extra is not None:
                 wanted.append(extra)
             cells += [_cell(scenario, b, seed, protocol, task, shared) for b, task in wanted]
-    folder = Path("results") / suite.name if out is None else Path(out).expanduser()
+    folder = Path("results") / suite.name if out is None else _folder("--out", out)
     return Plan(suite, tuple(cells), folder, mirror, device, loaded, suite.base, protocol)
 
 
@@ -239,10 +239,16 @@ def _cell(
     return Cell(scenario, baseline, seed, protocol, reference_of, recipe)
 
 
+def _folder(option: str, path: str | Path) -> Path:
+    if not str(path):
+        raise SettingsError(f"{option}: is empty. Name a folder, or leave the option out.")
+    return Path(path).expanduser()
+
+
 def _data_folder(data: str | Path | None) -> Path | None:
     if data is None:
         return None
-    folder = Path(data).expanduser()
+    folder = _folder("--data", data)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.is_file() else absent(folder, "folder")
         raise DataError(f"--data {data}: {what}. Give the folder that holds glue/.")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from handmade import Asked, Baseline, Scenario, pair
 
-from clbench.cli.estimate import count_parameters, from_finished, mean_tokens
+from clbench.cli.estimate import GUESS, Estimate, count_parameters, from_finished, mean_tokens
 from clbench.results.cell import StageRecord
 from clbench.tasks.task import Rows
 
@@ -43,8 +43,15 @@ def test_the_nearest_finished_cells_count() -> None:
     estimate = from_finished([sister, elsewhere, alone], done)
     assert estimate is not None
     assert estimate.seconds == pytest.approx(30.0 + 97.5 + 7.5)
-    assert estimate.basis == "from the times of 4 cells finished before"
+    assert str(estimate) == "about 2 min (from the times of 4 cells finished before)"
+    assert str(from_finished([same], done[:1])) == (
+        "about 10 s (from the times of the one cell finished before)"
+    )
     assert from_finished([same], []) is None
+
+
+def test_a_guess_is_told_as_a_range() -> None:
+    assert str(Estimate(300.0, "a guess", GUESS)) == "somewhere between 2 min and 15 min (a guess)"
 
 
 def test_parameters_are_counted_without_embeddings(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,6 +87,26 @@ def test_an_interrupted_run_says_how_to_go_on(
     assert engine.ran == KEYS
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_other_signals_end_a_run_as_ctrl_c_does(
+    place: Path,
+    engine: FakeEngine,
+    clbench: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    code: int,
+) -> None:
+    number = getattr(signal, name)
+    monkeypatch.setattr(engine, "between", lambda: os.kill(os.getpid(), number))
+    before = signal.getsignal(number)
+    ended, _, err = clbench("run", "mine.toml")
+    assert ended == code
+    assert err.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert signal.getsignal(number) is before
+    assert engine.ran == KEYS[:1]
+    assert len(pd.read_csv(place / "results" / "mine" / "scores.csv")) == 1
+
+
 def test_options_reach_the_plan(place: Path, engine: FakeEngine, clbench: Call) -> None:
     code, _, _ = clbench(
         *("run", "mine.toml", "--out", "there", "--methods", "frozen", "--seeds", "2-3"),
@@ -165,7 +188,7 @@ def test_dry_run_writes_nothing(place: Path, engine: FakeEngine, clbench: Call) 
     for key in KEYS:
         assert f"{key} to run" in spaced(out)
     assert "4 cells, 4 to run, results in results/mine" in out
-    assert "from tokens × parameters" in out
+    assert re.search(r"Estimate: somewhere between \d+ s and \d+ s \(a guess from tokens × p", out)
 
 
 def test_dry_run_estimates_from_what_was_run(
@@ -183,6 +206,49 @@ def test_dry_run_estimates_from_what_was_run(
     assert "is no finished cell (broken off or no JSON). It will be run again." in err
     # two cells to run, each taken for 10 + 2 seconds
     assert "Estimate: about 24 s (from the times of 2 cells finished before)." in out
+
+
+def test_a_report_changes_nothing_but_the_scores(
+    place: Path, engine: FakeEngine, clbench: Call
+) -> None:
+    clbench("run", "mine.toml")
+    cells = place / "results/mine/cells"
+    (cells / f"{KEYS[1]}.json").write_text('{"schema_ver')
+    (cells / "foreign.json").write_text('{"a": 1}')
+    before = {path: path.read_bytes() for path in cells.rglob("*.json")}
+    code, _, err = clbench("report", "results/mine")
+    assert code == 0
+    assert err.splitlines() == [
+        "results/mine/cells/foreign.json is no finished cell (not written by clbench). It is left "
+        "out.",
+        f"results/mine/cells/{KEYS[1]}.json is no finished cell (broken off or no JSON). It is "
+        "left out.",
+    ]
+    assert {path: path.read_bytes() for path in cells.rglob("*.json")} == before
+    assert len(pd.read_csv(place / "results/mine/scores.csv")) == 3
+    _, _, err = clbench("run", "mine.toml", "--dry-run")
+    assert "foreign.json is no finished cell (not written by clbench). It is left out." in err
+    clbench("run", "mine.toml")
+    assert (cells / "foreign.json").exists()
+    assert (cells / f"broken/{KEYS[1]}.json").exists()
+
+
+def test_a_report_of_a_folder_that_cannot_be_written(
+    place: Path, engine: FakeEngine, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clbench("run", "mine.toml")
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("clbench.results.store.atomic_write", refuse)
+    code, out, err = clbench("report", "results/mine")
+    assert code == 0
+    assert "vanilla" in out
+    assert err.startswith(
+        "scores.csv is left as it was: results/mine/scores.csv cannot be written: Read-only file "
+        "system."
+    )
 
 
 def test_report_of_a_run_with_failures(place: Path, engine: FakeEngine, clbench: Call) -> None:

@@ -19,8 +19,10 @@ Call = Callable[..., tuple[int, str, str]]
         (["rnu"], ["No such command 'rnu'", "Did you mean 'run'?", "clbench --help"]),
         (["run", "--metods", "a"], ["--metods", "--methods", "See clbench run --help"]),
         (["run", "a", "b"], ["unexpected extra argument", "b"]),
-        (["run", "mine.toml", "--limit", "0"], ["'--limit'", "1"]),
-        (["run", "mine.toml", "--limit", "many"], ["'--limit'"]),
+        (["run", "mine.toml", "--limit", "0"], ["Invalid value for '--limit': must be at least 1"]),
+        (["run", "mine.toml", "--limit", "many"], ["'--limit': must be a whole number"]),
+        (["run", "mine.toml", "--out", ""], ["--out: is empty. Name a folder"]),
+        (["run", "mine.toml", "--data", ""], ["--data: is empty. Name a folder"]),
         (["run", "mine.toml", "--epochs", "-1"], ["'--epochs'"]),
         (["run", "mine.toml", "--seeds", "0-x"], ["--seeds '0-x'", "0,1,2 or 0-4"]),
         (["run", "mine.toml", "--seeds", ""], ["--seeds ''"]),
@@ -110,6 +112,16 @@ def test_lists_of_a_suite(place: Path, clbench: Call) -> None:
         *("one-two", "dataset:", "one", "→", "two"),
     ]
     assert "one " in clbench("list", "tasks", "--suite", "mine.toml")[1]
+
+
+def test_scenarios_are_listed_suite_by_suite(clbench: Call) -> None:
+    lines = clbench("list", "scenarios")[1].splitlines()
+    suites = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert suites == [line.split()[0] for line in clbench("list", "suites")[1].splitlines()]
+    assert lines[lines.index(next(x for x in lines if x.startswith("quick "))) + 1].startswith(
+        "  sentiment-acceptability  dataset: synthetic/sentiment"
+    )
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_a_plugin_is_listed(place: Path, clbench: Call) -> None:

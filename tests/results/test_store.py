@@ -65,10 +65,14 @@ def test_a_broken_file_is_named_kept_aside_and_run_again(
     broken.write_bytes(content)
     looked = store.read()
     assert len(looked.cells) == 1
-    assert looked.broken == [f"{broken} is no finished cell ({fault}). It will be run again."]
+    assert looked.broken_lines([broken.stem]) == [
+        f"{broken} is no finished cell ({fault}). It will be run again."
+    ]
+    assert looked.broken_lines([]) == [f"{broken} is no finished cell ({fault}). It is left out."]
+    store.read(set_aside=["another"])
     assert broken.exists()
-    moved = store.read(set_aside=True)
-    assert moved.broken == [
+    moved = store.read(set_aside=[broken.stem])
+    assert moved.broken_lines([broken.stem]) == [
         f"{broken} is no finished cell ({fault}); kept as cells/broken/{broken.name}. "
         "It will be run again."
     ]
@@ -82,7 +86,7 @@ def test_a_second_broken_file_of_one_name_does_not_replace_the_first(store: Stor
     path = store.cells / "x.json"
     for content in ("one", "two"):
         path.write_text(content)
-        store.read(set_aside=True)
+        store.read(set_aside=["x"])
     kept = sorted((store.cells / "broken").iterdir())
     assert [(file.name, file.read_text()) for file in kept] == [
         ("x.2.json", "two"),
@@ -95,7 +99,7 @@ def test_a_newer_file_is_not_run_over(store: Store) -> None:
     path = store.cells / "sst2-mrpc--vanilla--seed0.json"
     path.write_text(json.dumps(newer))
     with pytest.raises(RunFolderError, match=r"newer clbench \(schema 2; this one reads 1\)"):
-        store.read(set_aside=True)
+        store.read(set_aside=[path.stem])
     assert path.exists()
 
 
