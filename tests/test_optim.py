@@ -141,6 +141,12 @@ def test_with_large_k_it_is_nearly_adam() -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
+def test_it_is_there_after_import_clbench() -> None:
+    import clbench
+
+    assert clbench.optim.RecAdam is RecAdam
+
+
 def test_one_number_by_hand() -> None:
     # λ(1) = 1/2. Adam's first step is lr·sign(g): 3 − ½·0.1 = 2.95; the pull is
     # 0.1·½·4 = 0.2 of the way to 1: 2.95 − 0.2·1.95 = 2.56.

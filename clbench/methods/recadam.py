@@ -114,6 +114,11 @@ class RecAdam(Method):
         }
         if self._random:
             self._check_recall(stage, first)
+        if (end := self._learning(stage.steps, first)) < 0.5:
+            stage.note(
+                f"{self.name}: stage {stage.index} ({stage.name}) of {stage.steps} steps ended "
+                f"with λ = {end:.2g}, before learning weighed more than recalling."
+            )
         second = [p for name, p in trained if name not in recalled]
         plain = {"params": second, "lr": lr, "recall": False}
         return [first, plain] if second else [first]

@@ -161,6 +161,17 @@ def test_a_reference_of_a_later_task_starts_at_the_pretrained_weights(folder: Pa
     assert stage.log["distance"][0][1] == 0.0
 
 
+def test_a_stage_that_never_comes_to_learning_is_noted(folder: Path) -> None:
+    method = RecAdam(scaling="printed", k=0.1, t0=250, gamma=100)
+    cell = Cell(folder, method, protocol=STEADY).run()
+    assert cell.context.notes == [
+        f"recadam: stage {i} (t{i}) of 30 steps ended with λ = 2.8e-10, before learning weighed "
+        "more than recalling."
+        for i in range(2)
+    ]
+    assert not Cell(folder, RecAdam(), protocol=STEADY).run().context.notes
+
+
 def test_overshooting_is_refused(folder: Path) -> None:
     with pytest.raises(SettingsError, match=r"^method 'recadam': .*lr·gamma = 2e-05·60000 = 1\.2"):
         RecAdam(gamma=60000)
