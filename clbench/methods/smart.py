@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -29,7 +29,7 @@ class Smart(Method):
 
     The loss of a step is ``L + λ_s·R_s + μ·D_Breg`` (Jiang et al. 2020, equations 1 to 4).
     R_s is the divergence between the outputs for a row and for the row with noise added to
-    its word embeddings, the noise being moved so as to raise it and held within ±ε.
+    its word embeddings, the noise being moved so as to raise it and held small.
     D_Breg is the divergence between the outputs now and those of a moving average of the
     weights, which begins anew with each stage. The divergence is the symmetrised
     Kullback-Leibler divergence, for regression the squared difference.
@@ -44,8 +44,13 @@ class Smart(Method):
         Weight of the smoothness term.
     mu
         Weight of the proximal term.
+    projection
+        What holds the noise in. ``box``: each of its numbers within ±`epsilon`, as printed
+        in algorithm 1; at the printed 1e-5 the smoothness term is then next to nothing.
+        ``unit``: the noise of each token is scaled to a largest size of 1, as in the
+        authors' public code, which knows no ε.
     epsilon
-        Largest size of any number of the noise.
+        Largest size of any number of the noise in its box.
     step_size
         η, with which the noise is moved along its gradient, scaled to a largest number of 1
         in each row.
@@ -65,6 +70,7 @@ class Smart(Method):
     name: ClassVar[str] = "smart"
     lambda_s: Weight = 1.0
     mu: Weight = 1.0
+    projection: Literal["box", "unit"] = "box"
     epsilon: Size = 1e-5
     step_size: Size = 1e-3
     sigma: Size = 1e-5
@@ -136,7 +142,8 @@ class Smart(Method):
             noisy = stage.logits(batch, inputs_embeds=embedded.detach() + noise)
             gap = divergence(noisy, fixed, regression=batch.regression)
             (gradient,) = torch.autograd.grad(gap, noise)
-            noise = moved_noise(noise.detach(), gradient, self.step_size, self.epsilon)
+            radius = self.epsilon if self.projection == "box" else None
+            noise = moved_noise(noise.detach(), gradient, self.step_size, radius)
         stage.restart_dropout()
         noisy = stage.logits(batch, inputs_embeds=embedded + noise)
         return divergence(noisy, outputs, regression=batch.regression)
@@ -166,8 +173,8 @@ def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:
     return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1).mean()
 
 
-def moved_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: float) -> Tensor:
-    """Noise after a step up, within ±`epsilon` (Jiang et al. 2020, algorithm 1).
+def moved_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: float | None) -> Tensor:
+    """Noise after a step up (Jiang et al. 2020, algorithm 1).
 
     Parameters
     ----------
@@ -176,8 +183,12 @@ def moved_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: floa
     step_size
         η.
     epsilon
-        Radius of the box that the noise is held in.
+        Radius of the box that the noise is held in; None scales the noise of each token to
+        a largest size of 1.
     """
+    tiny = torch.finfo(gradient.dtype).tiny
     largest = gradient.abs().amax(dim=(1, 2), keepdim=True)
-    scaled = gradient / largest.clamp(min=torch.finfo(gradient.dtype).tiny)
-    return (noise + step_size * scaled).clamp_(-epsilon, epsilon)
+    raised = noise + step_size * gradient / largest.clamp(min=tiny)
+    if epsilon is None:
+        return raised / raised.abs().amax(dim=2, keepdim=True).clamp(min=tiny)
+    return raised.clamp_(-epsilon, epsilon)

@@ -45,6 +45,14 @@ def test_noise_moves_up_and_stays_in_its_box() -> None:
         np.testing.assert_allclose(found[i], by_hand, rtol=1e-12)
 
 
+def test_noise_of_each_token_scaled_to_one() -> None:
+    rng = np.random.default_rng(0)
+    noise, gradient = rng.normal(size=(2, 4, 3, 5))
+    found = moved_noise(torch.tensor(noise), torch.tensor(gradient), 0.5, None).numpy()
+    raised = noise + 0.5 * gradient / np.abs(gradient).max(axis=(1, 2), keepdims=True)
+    np.testing.assert_allclose(found, raised / np.abs(raised).max(-1, keepdims=True), rtol=1e-12)
+
+
 def test_terms_at_the_first_step(folder: Path) -> None:
     """With dropout on: the same numbers drop in all passes, so both terms are what they say."""
     cell = Cell(folder, Smart())
@@ -124,7 +132,7 @@ def test_terms_are_computed_in_float32(folder: Path) -> None:
 def test_more_ascents_and_single_terms_differ(folder: Path) -> None:
     cells = [
         Cell(folder, Smart(epsilon=0.1, step_size=0.1, **settings)).run()
-        for settings in ({}, {"ascents": 2}, {"mu": 0.0}, {"lambda_s": 0.0})
+        for settings in ({}, {"ascents": 2}, {"mu": 0.0}, {"lambda_s": 0.0}, {"projection": "unit"})
     ]
     assert all(differ(cells[0], other) for other in cells[1:])
     with pytest.raises(SettingsError, match="both 0"):
