@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from clbench.conformance.journey import Journey, travel
 from clbench.conformance.row import FailedCheckError, Row
 from clbench.conformance.subject import Subject, subject_of
 from clbench.conformance.world import make_world, own_cache
+from clbench.errors import ClbenchError
 from clbench.evaluation.runner import explain
 from clbench.methods.base import Method
 from clbench.suite.baselines import Baseline
@@ -31,6 +33,10 @@ CHECKS = (
     "cost",
 )
 """Names of the checks, in the order of their rows."""
+_UNSUITED = (
+    "The method refuses these tasks of a few steps. Settings that suit them can be given by "
+    "--set KEY=VALUE."
+)
 _AFTER_TRAINING = ("repeats", "resumes", "acts", "rows", "frees", "architectures", "cost")
 Told = Callable[[str], None]
 
@@ -41,6 +47,7 @@ def check(
     settings: Mapping[str, Any] | None = None,
     plugins: Iterable[str | Path] = (),
     model: str = "tiny",
+    architectures: Sequence[str] = ARCHITECTURES,
     told: Told | None = None,
 ) -> list[Row]:
     """Check a method on tiny tasks; takes seconds.
@@ -57,6 +64,8 @@ def check(
     model
         Built-in model, folder, or name on the hub to check on; the architectures are checked
         on random models besides.
+    architectures
+        Those to try besides; all by default.
     told
         Called with the name of each check before it is made.
 
@@ -68,27 +77,32 @@ def check(
     Raises
     ------
     ClbenchError
-        If there is no such method or plug-in, or its baseline file is wrong.
+        If there is no such method, plug-in or model, or the baseline file or `settings` are
+        wrong.
     """
     load_plugins(plugins)
     subject = subject_of(method, settings)
     with own_cache() as folder:
-        return _Checker(subject, model, folder, told or _silent).rows()
+        return _Checker(subject, model, folder, architectures, told or _silent).rows()
 
 
 class _Checker:
     """Makes the rows one after another; what one run shows serves several."""
 
-    def __init__(self, subject: Subject, model: str, folder: Path, told: Told) -> None:
+    def __init__(
+        self, subject: Subject, model: str, folder: Path, kinds: Sequence[str], told: Told
+    ) -> None:
         self._subject = subject
         self._model = model
         self._folder = folder
+        self._kinds = kinds
         self._told = told
         self._rows: list[Row] = []
 
     def rows(self) -> list[Row]:
         """All rows."""
         subject = self._subject
+        self._world = make_world(self._model, self._folder)
         self._row("registers", lambda: settings.registers(subject))
         if not self._row("settings", lambda: settings.settings(subject)):
             self._skip(("trains", *_AFTER_TRAINING), "its settings are not right")
@@ -101,43 +115,43 @@ class _Checker:
     def _trained_rows(self) -> None:
         first, subject, world = self._first, self._subject, self._world
         vanilla, plain = _vanilla(self._model)
-        counted: list[Journey] = []
+        counted = self._first
 
         def again() -> str:
-            counted.append(travel(world, subject, count_bytes=True))
-            return training.repeats(first, counted[0])
+            nonlocal counted
+            counted = travel(world, subject, count_bytes=True)
+            return training.repeats(first, counted)
 
-        self._row("repeats", again)
-        self._row("resumes", lambda: training.resumes(world, subject, first))
-        self._row("acts", lambda: training.acts(first, vanilla))
-        self._row("rows", lambda: training.rows(world, subject, first))
-        if not counted:
-            self._skip(("frees",), "it did not run twice")
+        if self._row("repeats", again):
+            self._row("resumes", lambda: training.resumes(world, subject, first))
         else:
-            self._row("frees", lambda: cost.frees(first, counted[0], vanilla))
+            self._skip(("resumes",), "two runs differ already")
+        self._row("acts", lambda: training.acts(first, vanilla))
+        if self._passed("repeats"):
+            self._row("rows", lambda: training.rows(world, subject, first))
+        else:
+            self._skip(("rows",), "two runs differ already")
+        self._row("frees", lambda: cost.frees(first, counted, vanilla))
         self._row("architectures", self._architectures)
-        if not counted:
-            self._skip(("cost",), "it did not run twice")
-            return
-        self._told("cost")
-        numbers = cost.memory(counted[0], plain) | self._time()
-        self._rows.append(Row("cost", "pass", cost.told(numbers), numbers=numbers))
+        self._numbers("cost", lambda: cost.memory(counted, plain) | self._time())
+
+    def _passed(self, name: str) -> bool:
+        return any(row.check == name and row.status == "pass" for row in self._rows)
+
+    def _train(self) -> str:
+        self._first = travel(self._world, self._subject, look=True)
+        return f"through {len(self._first.weights)} stages"
 
     def _time(self) -> dict[str, float]:
         """The last stage timed side by side with vanilla's."""
         world, first = self._world, self._first
         vanilla = travel(world, subject_of("vanilla"))
-        mine = travel(world, self._subject, resume=first.saved[-1] if first.saved else None)
-        return cost.time(first, mine, vanilla)
-
-    def _train(self) -> str:
-        self._world = make_world(self._model, self._folder)
-        self._first = travel(self._world, self._subject, look=True)
-        return f"through {len(self._first.weights)} stages"
+        last = first.saved[-1] if self._passed("resumes") else None
+        return cost.time(first, travel(world, self._subject, resume=last), vanilla)
 
     def _architectures(self) -> str:
         faults = []
-        for kind in ARCHITECTURES:
+        for kind in self._kinds:
             world = make_world(checkpoint(kind), self._folder / kind, rows=8)
             try:
                 travel(world, self._subject)
@@ -149,7 +163,7 @@ class _Checker:
                 "Go by stage.model.layer_groups(), stage.shared_names() and named_parameters() "
                 "instead of names that one architecture has.",
             )
-        return ", ".join(ARCHITECTURES)
+        return ", ".join(self._kinds)
 
     def _row(self, name: str, make: Callable[[], str]) -> bool:
         """Make one check; True if it passed."""
@@ -159,10 +173,22 @@ class _Checker:
         except FailedCheckError as fault:
             row = Row(name, "fail", fault.reason, fault.hint)
         except Exception as fault:
-            hint = "The place in brackets is the line that raised."
+            known = isinstance(fault, ClbenchError)
+            hint = _UNSUITED if known else "The place in brackets is the line that raised."
             row = Row(name, "fail", explain(fault), hint)
         self._rows.append(row)
         return row.status == "pass"
+
+    def _numbers(self, name: str, make: Callable[[], Mapping[str, float]]) -> None:
+        """Make a check that measures."""
+        numbers: dict[str, float] = {}
+
+        def measure() -> str:
+            numbers.update(make())
+            return cost.told(numbers)
+
+        if self._row(name, measure):
+            self._rows[-1] = replace(self._rows[-1], numbers=numbers)
 
     def _skip(self, names: Iterable[str], why: str) -> None:
         self._rows += [Row(name, "skip", f"not checked: {why}") for name in names]

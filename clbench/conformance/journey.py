@@ -61,8 +61,8 @@ class Journey:
         Digests of the recipes of the trained stages that were kept, in order.
     taken
         Number of stages that were taken from there.
-    notes
-        Of the outcome.
+    refused
+        Why a stage could not be kept.
     """
 
     weights: dict[int, Digests] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Journey:
     stays: list[str] = field(default_factory=list)
     saved: list[str] = field(default_factory=list)
     taken: int = 0
-    notes: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
 
 Between = Callable[[Method, Stage], None]
@@ -142,13 +142,13 @@ def _run(
         times.append((stage, time.perf_counter()))
 
     carrier = Carrier(world.cell(subject), scene, method, world.numerics, cache, progress)
-    seen.notes = carrier.run().notes
+    carrier.run()
     context = carrier.context
     seen.final = {**digests(context.model), **_outputs(context, method, scene)}
     last = [moment for stage, moment in times if stage == len(scene.train) - 1]
     steps = [after - before for before, after in itertools.pairwise(last)]
     seen.step_seconds = statistics.median(steps) if steps else 0.0
-    seen.saved, seen.taken = cache.saved, cache.taken
+    seen.saved, seen.taken, seen.refused = cache.saved, cache.taken, cache.refused
     return references
 
 
@@ -212,6 +212,7 @@ class _Kept(StageCache):
     def __init__(self, folder: Path, give: str | None) -> None:
         super().__init__(folder)
         self.saved: list[str] = []
+        self.refused: list[str] = []
         self.taken = 0
         self._give = give
 
@@ -226,6 +227,8 @@ class _Kept(StageCache):
         refused = super().save(digest, entry)
         if refused is None:
             self.saved.append(digest)
+        else:
+            self.refused.append(refused)
         return refused
 
     def drop(self, digest: str) -> None:

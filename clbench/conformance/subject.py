@@ -57,6 +57,8 @@ def subject_of(
     ------
     UnknownNameError, SuiteError, PluginError
         If there is no such method, its baseline file is wrong, or it cannot be imported.
+    SettingsError
+        If `settings` do not fit.
     """
     if isinstance(method, type):
         if not issubclass(method, Method):
@@ -69,5 +71,8 @@ def subject_of(
         baseline = method if isinstance(method, Baseline) else read_baseline(method)
         kind = METHODS.get(baseline.method)
         registered = True
-    changed = replace(baseline, settings={**baseline.settings, **(settings or {})})
+    if not settings:
+        return Subject(baseline, kind, registered)
+    changed = replace(baseline, settings={**baseline.settings, **settings})
+    kind(**changed.settings)  # what the caller asks for is no promise of the method's
     return Subject(changed, kind, registered)

@@ -26,9 +26,9 @@ def repeats(first: Journey, second: Journey) -> str:
 
 def resumes(world: World, subject: Subject, whole: Journey) -> str:
     """A cell that was stopped between stages ends as if it had not been."""
-    if whole.notes and not whole.saved:
+    if whole.refused:
         raise FailedCheckError(
-            whole.notes[0],
+            whole.refused[0],
             "State may hold tensors, arrays, numbers, texts, and lists and dictionaries of them.",
         )
     for number, digest in enumerate(whole.saved):

@@ -43,7 +43,7 @@ class World:
     scene
         The tasks' rows for that model.
     protocol
-        The papers' rate, short stages, float32.
+        Short stages, float32, and a rate at which so few steps leave their traces.
     folder
         For trained stages; removed after the check.
     """
@@ -76,7 +76,8 @@ def make_world(model: str, folder: Path, *, rows: int = 24) -> World:
         epochs=1,
         batch_size=BATCH,
         max_length=16,
-        curve_points=2,
+        lr=1e-4,
+        curve_points=1,
         curve_rows=4,
         precision="float32",
     )

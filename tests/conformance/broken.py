@@ -1,0 +1,184 @@
+"""Methods that each break one promise."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from clbench.methods.base import Method
+from clbench.training.batches import Batch
+from clbench.training.stage import Context, Stage
+
+
+class Untyped(Method):
+    """Has a setting that takes anything."""
+
+    strength: Any = 1.0
+
+
+class Swallows(Method):
+    """Takes settings that it does not have."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{k: v for k, v in settings.items() if k == "strength"})
+
+    strength: float = 1.0
+
+
+class OtherError(Method):
+    """Refuses a setting by an error of Python's."""
+
+    strength: float = 1.0
+
+    def __init__(self, **settings: Any) -> None:
+        if settings.get("strength", 1.0) < 0:
+            raise ValueError("negative")
+        super().__init__(**settings)
+
+
+class Raises(Method):
+    """Fails at its first step."""
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        raise KeyError("no_such_thing")
+
+
+class _Pull(Method):
+    """Pulls towards where each stage began: a method that is right."""
+
+    def before_stage(self, stage: Stage) -> None:
+        self.start = stage.snapshot()
+
+    def penalty(self, stage: Stage) -> Tensor | None:
+        return 10.0 * stage.squared_distance(self.start)
+
+
+class Undescribed(_Pull):
+    pass
+
+
+class Unseeded(_Pull):
+    """Draws from a stream that nobody seeded."""
+
+    def penalty(self, stage: Stage) -> Tensor | None:
+        return random.random() * stage.squared_distance(self.start)
+
+
+class Forgetful(Method):
+    """Hides what must survive a stage behind an underscore."""
+
+    def before_stage(self, stage: Stage) -> None:
+        if stage.index == 0:
+            self._start = stage.snapshot()
+
+    def penalty(self, stage: Stage) -> Tensor | None:
+        known = getattr(self, "_start", None)
+        return None if known is None else 10.0 * stage.squared_distance(known)
+
+
+class Unstorable(_Pull):
+    """Has a state that cannot be written."""
+
+    def after_stage(self, stage: Stage) -> None:
+        self.thing = object()
+
+
+class AlwaysZero(Method):
+    """Its penalty is zero whatever the weights do."""
+
+    def before_stage(self, stage: Stage) -> None:
+        self.start = stage.snapshot()
+
+    def penalty(self, stage: Stage) -> Tensor | None:
+        return 0.0 * stage.squared_distance(self.start)
+
+
+class Modest(_Pull):
+    """Acts, and says that it does not."""
+
+    def acts_in(self, index: int) -> bool:
+        return False
+
+    def after_stage(self, stage: Stage) -> None:
+        with torch.no_grad():
+            for value in stage.model.backbone_parameters().values():
+                value.mul_(0.99)
+
+
+class KeepsData(Method):
+    """Keeps the rows of a stage as they are."""
+
+    def acts_in(self, index: int) -> bool:
+        return index > 0
+
+    def after_stage(self, stage: Stage) -> None:
+        self._old = list(stage.batches("old"))
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        return stage.loss(batch) + stage.loss(self._old[stage.step % 2])
+
+
+class KeepsReference(KeepsData):
+    """Keeps the data of a stage."""
+
+    def after_stage(self, stage: Stage) -> None:
+        self._data = stage.data
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        import numpy as np
+
+        return stage.loss(batch) + stage.loss(self._data.batch(np.arange(4), stage.device))
+
+
+class KeepsTokens(KeepsData):
+    """Copies token numbers into its state."""
+
+    def after_stage(self, stage: Stage) -> None:
+        batch = next(iter(stage.batches("old")))
+        self.tokens = [ids.tolist() for ids in batch.inputs["input_ids"]]
+        self.labels = batch.labels.tolist()
+        self.mask = batch.inputs["attention_mask"].clone()
+        self._head = batch.head
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        inputs = {"input_ids": torch.tensor(self.tokens), "attention_mask": self.mask}
+        outputs = stage.model(inputs, self._head)
+        old = torch.nn.functional.cross_entropy(outputs, torch.tensor(self.labels))
+        return stage.loss(batch) + old
+
+
+class KeepsModel(_Pull):
+    """Leaves the model in a list of the class."""
+
+    models: ClassVar[list[Any]] = []
+
+    def setup(self, context: Context) -> None:
+        self.models.append(context.model)
+
+
+class KeepsTensors(_Pull):
+    """Leaves weights in a list of the class."""
+
+    anchors: ClassVar[list[Any]] = []
+
+    def setup(self, context: Context) -> None:
+        self.anchors.append(context.snapshot())
+
+
+class Grows(_Pull):
+    """Keeps the weights of every step."""
+
+    def after_step(self, stage: Stage) -> None:
+        if not hasattr(self, "steps"):
+            self.steps: list[Any] = []
+        self.steps.append(stage.snapshot())
+
+
+class BertOnly(_Pull):
+    """Knows the layers of one architecture by name."""
+
+    def setup(self, context: Context) -> None:
+        context.model.backbone.encoder.layer[0].attention.self.query.weight.requires_grad_(True)
