@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clbench.training.stage import Context, Stage
 
 LEFT = 0.1
-"""Most of the way back from random weights that a stage may leave undone."""
+"""Share of the way back from random weights above which the rest is noted."""
 SOONEST = 3.0
 """Smallest t0 that comes of scaling."""
 POINTS = 30
@@ -41,7 +41,8 @@ class RecAdam(Method):
     and the pull lr·gamma stays: t0·T/`for_steps`, k·`for_steps`/T, gamma·`for_lr`/lr for a
     stage of T steps at the flat rate lr. t0 is then at least 3 (k·t0 stays), as the first
     step of a warm-up moves nothing. The curves ``k``, ``t0`` and ``gamma`` say what was
-    used; ``lambda`` and ``distance``, whole and by layer, are those of figures 1 and 2b.
+    used; ``lambda`` and ``distance``, whole and by layer, are those of figures 1 and 2b. A
+    stage too short to recall random weights, or to come to learning, is noted in the result.
 
     Attributes
     ----------
@@ -69,8 +70,7 @@ class RecAdam(Method):
     Raises
     ------
     SettingsError
-        If lr·gamma is 1 or more, where the pull overshoots; or, in the first stage, if too
-        little of random weights would be recalled.
+        If lr·gamma is 1 or more, where the pull overshoots.
     """
 
     name: ClassVar[str] = "recadam"
@@ -112,8 +112,12 @@ class RecAdam(Method):
             "annealing": self.annealing,
             **self._used(stage.steps, lr),
         }
-        if self._random:
-            self._check_recall(stage, first)
+        if self._random and (left := self._unrecalled(stage, first)) > LEFT:
+            stage.note(
+                f"{self.name}: of the way from random to pretrained weights {left:.0%} is left to "
+                f"the learning, as stage {stage.index} ({stage.name}) of {stage.steps} steps pulls "
+                "too little."
+            )
         if (end := self._learning(stage.steps, first)) < 0.5:
             stage.note(
                 f"{self.name}: stage {stage.index} ({stage.name}) of {stage.steps} steps ended "
@@ -178,8 +182,8 @@ class RecAdam(Method):
             other = "" if self.scaling == "stage" else ' scaling = "stage" keeps to that.'
             raise SettingsError(f"method {self.name!r}: {fault}{other}") from fault
 
-    def _check_recall(self, stage: Stage, group: dict[str, Any]) -> None:
-        """Refuse a first stage that would leave random weights about as random as they are."""
+    def _unrecalled(self, stage: Stage, group: dict[str, Any]) -> float:
+        """Share of the way from random weights to the anchor that a stage's pulls leave."""
         protocol, steps = stage.protocol, stage.steps
         warmup = math.ceil(protocol.warmup * steps)
         left = 1.0
@@ -187,12 +191,7 @@ class RecAdam(Method):
             factor = rate_factor(t - 1, kind=protocol.schedule, warmup_steps=warmup, steps=steps)
             pull = group["lr"] * factor * group["gamma"] * (1.0 - self._learning(t, group))
             left *= 1.0 - pull
-        if left > LEFT:
-            raise SettingsError(
-                f"method {self.name!r}: of the way from random to pretrained weights {left:.0%} "
-                f"would be left after the {steps} steps of stage {stage.index} ({stage.name}). "
-                'Train longer, raise t0 or gamma, or take initialisation = "pretrained".'
-            )
+        return left
 
 
 Pair = tuple[list[torch.Tensor], list[torch.Tensor]]
