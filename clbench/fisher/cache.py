@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from clbench.cache import atomic_write, cache_dir
+from clbench.cache import cache_dir, keep
 
 VERSION = 1
 """Raised when the numbers that this package computes change."""
@@ -42,7 +42,7 @@ def cached(
     tensors, facts = compute()
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     metadata = {"facts": json.dumps(facts)}
-    atomic_write(path, lambda part: save_file(tensors, part, metadata=metadata))
+    keep(path, lambda part: save_file(tensors, part, metadata=metadata))
     return tensors, facts
 
 

@@ -113,16 +113,16 @@ def _add_outer(total: Tensor, part: Outer) -> None:
 
 def _add_outer_cached(total: Tensor, left: Tensor, right: Tensor) -> None:
     """The same by blocks of rows that stay in the cache while all examples pass."""
+    left, right = left.float(), right.float()  # a product of bf16 would be rounded to bf16
     rows = max(1, CHUNK // total.shape[1])
-    buffer = torch.empty((rows, total.shape[1]), dtype=left.dtype)
+    buffer = torch.empty((rows, total.shape[1]))
     for start in range(0, len(total), rows):
         block = total[start : start + rows]
         piece = left[:, :, start : start + rows].transpose(1, 2)
         gradient = buffer[: len(block)]
         for example in range(len(left)):
             torch.mm(piece[example], right[example], out=gradient)
-            square = gradient if gradient.dtype == total.dtype else gradient.to(total.dtype)
-            block.addcmul_(square, square)
+            block.addcmul_(gradient, gradient)
 
 
 def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> None:

@@ -1,0 +1,291 @@
+"""The per-example Fisher against a loop of single-example backward passes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from checkpoints import OWN, make_checkpoint
+from torch import Tensor, nn
+
+from clbench.errors import DataError, PluginError, SettingsError
+from clbench.fisher import diagonal, diagonal_fisher, mask_tokens, text_batches
+from clbench.fisher.rules import Outer, Rows, Whole, add_squares
+from clbench.models.encoding import Encoded
+from clbench.models.load import build_classifier, load_tokenizer
+from clbench.training.batches import TaskData
+
+
+def language_model(kind: str, folder: Path) -> tuple[Any, dict[str, Tensor], str]:
+    """A random model with a head, and seven texts of up to nine tokens."""
+    make_checkpoint(kind, folder)
+    causal = kind == "gpt2"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found = (hf.AutoModelForCausalLM if causal else hf.AutoModelForMaskedLM).from_pretrained(
+            folder
+        )
+        with torch.no_grad():
+            for parameter in found.parameters():
+                parameter.add_(0.05 * torch.randn(parameter.shape))
+    tokenizer = load_tokenizer(str(folder))
+    rng = torch.Generator().manual_seed(1)
+    ids = torch.randint(6, 20, (7, 9), generator=rng)
+    there = torch.ones_like(ids)
+    there[1, 5:] = there[4, 7:] = 0
+    ids[there == 0] = tokenizer.pad_token_id
+    inputs = {"input_ids": ids, "attention_mask": there}
+    if causal:
+        return found, inputs, "clm"
+    return found, mask_tokens(inputs, tokenizer, rng, share=0.4), "mlm"
+
+
+def looped(model: Any, batch: dict[str, Tensor], loss: str) -> dict[str, Tensor]:
+    """transformers' own loss, an example at a time, in float64."""
+    model.eval().double()
+    names = dict(model.named_parameters())
+    total = {name: torch.zeros_like(value) for name, value in names.items()}
+    for i in range(len(batch["input_ids"])):
+        model.zero_grad()
+        one = {key: value[i : i + 1] for key, value in batch.items()}
+        if loss == "clm":
+            one["labels"] = one["input_ids"].masked_fill(one["attention_mask"] == 0, -100)
+        model(**one).loss.backward()
+        for name, parameter in names.items():
+            if parameter.grad is not None:
+                total[name] += parameter.grad.square()
+    model.zero_grad()
+    model.float()
+    return {name: value / len(batch["input_ids"]) for name, value in total.items()}
+
+
+def check(found: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
+    assert found.keys() == exact.keys()
+    noise = 1e-12 * max(float(value.max()) for value in exact.values())
+    for name, value in exact.items():
+        # Of a weight's largest: what is a rounding error of the gradient is none of its square.
+        slack = 1e-6 * float(value.max()) + noise
+        torch.testing.assert_close(found[name].double(), value, rtol=1e-4, atol=slack, msg=name)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_equals_a_loop_of_single_examples(kind: str, tmp_path: Path) -> None:
+    model, batch, loss = language_model(kind, tmp_path)
+    exact = looped(model, batch, loss)
+    first, rest = ({k: v[a:b] for k, v in batch.items()} for a, b in ((0, 3), (3, 7)))
+    model.train()
+    required = model.base_model.get_input_embeddings().weight.requires_grad
+    check(diagonal_fisher(model, [first, rest], loss, "empirical"), exact)  # type: ignore[arg-type]
+    assert model.training
+    assert required
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_only_what_no_rule_covers_is_looped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow: list[set[str]] = []
+    own = diagonal._Job._uncovered
+
+    def spy(job: Any, batch: Any) -> Any:
+        slow.append(set(own(job, batch)))
+        return own(job, batch)
+
+    monkeypatch.setattr(diagonal._Job, "_uncovered", spy)
+    for kind in ("bert", "gpt2", "albert"):
+        model, batch, loss = language_model(kind, tmp_path / kind)
+        diagonal_fisher(model, [batch], loss, "empirical")  # type: ignore[arg-type]
+        assert slow.pop() == set(), kind
+    model, batch, _ = language_model("deberta-v2", tmp_path / "deberta-v2")
+    diagonal_fisher(model, [batch], "mlm", "empirical")
+    assert any("rel_embeddings" in name for name in slow[0])  # read without being called
+    assert not any("output.dense" in name for name in slow[0])
+
+
+class Odd(nn.Module):
+    """A layer called twice, a weight that no layer owns, an embedding read directly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+        self.twice = nn.Linear(4, 4)
+        self.loose = nn.Parameter(torch.randn(4))
+        self.norm = nn.LayerNorm(4)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        values = self.twice(torch.tanh(self.twice(self.table(ids)))) * self.loose
+        return self.norm(values).mean(1) @ self.table.weight.T
+
+
+def odd_losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch["ids"]), batch["labels"], reduction="none")
+
+
+def test_odd_modules_and_a_loss_of_ones_own() -> None:
+    torch.manual_seed(0)
+    model = Odd()
+    batch = {"ids": torch.randint(0, 7, (5, 6)), "labels": torch.randint(0, 7, (5,))}
+    found = diagonal_fisher(model, [batch], odd_losses, "empirical")
+    model.double()
+    exact = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for i in range(5):
+        one = {key: value[i : i + 1] for key, value in batch.items()}
+        gradients = torch.autograd.grad(
+            odd_losses(model, one)[0], list(model.parameters()), allow_unused=True
+        )
+        for total, gradient in zip(exact.values(), gradients, strict=True):
+            if gradient is not None:
+                total += gradient.square() / 5
+    check(found, exact)
+    assert float(found["unused.weight"].max()) == 0.0
+    assert float(found["loose"].max()) > 0.0
+    with pytest.raises(SettingsError, match="mode='empirical'"):
+        diagonal_fisher(model.float(), [batch], odd_losses)
+    with pytest.raises(PluginError, match="one loss for each"):
+        diagonal_fisher(model, [batch], lambda m, b: odd_losses(m, b).mean(), "empirical")
+
+
+def test_tied_weights_have_cross_terms() -> None:
+    rng = torch.Generator().manual_seed(0)
+    for tokens in (3, 6):  # multiplied out, and formed
+        left, right = (torch.randn(2, tokens, n, generator=rng) for n in (5, 4))
+        ids = torch.tensor([[0, 3, 3], [4, 0, 1]])
+        values = torch.randn(2, 3, 4, generator=rng)
+        total = torch.zeros(5, 4)
+        add_squares(total, [Outer(left, right), Rows(ids, values)])
+        hand = torch.zeros(5, 4)
+        for i in range(2):
+            gradient = left[i].T @ right[i]
+            for t in range(3):
+                gradient[ids[i, t]] += values[i, t]
+            hand += gradient.square()
+        torch.testing.assert_close(total, hand)
+        with_whole = torch.zeros(5, 4)
+        add_squares(
+            with_whole, [Outer(left, right), Rows(ids, values), Whole(torch.zeros(2, 5, 4))]
+        )
+        torch.testing.assert_close(with_whole, hand)
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> tuple[Any, Any]:
+    make_checkpoint("bert", tmp_path)
+    model = build_classifier(str(tmp_path), heads={"t": 2}, head_seed=lambda _: 0)
+    ids = np.random.default_rng(0).integers(5, 20, 36).astype(np.int32)
+    offsets = np.asarray([0, 4, 10, 18, 23, 29, 36])
+    rows = Encoded(ids, None, offsets, np.asarray([0, 0, 1, 1, 1, 0]))
+    return model, TaskData(0, "t", "t", False, rows, 0).batch(np.arange(6), torch.device("cpu"))
+
+
+def gradients_of(model: Any, loss: Tensor) -> list[Tensor]:
+    return [
+        torch.zeros_like(p) if g is None else g.detach()
+        for p, g in zip(
+            model.parameters(),
+            torch.autograd.grad(loss, list(model.parameters()), allow_unused=True),
+            strict=True,
+        )
+    ]
+
+
+def test_sampled_converges_to_the_sum_over_labels(classifier: tuple[Any, Any]) -> None:
+    model, batch = classifier
+    model.eval()
+    exact = [torch.zeros_like(p) for p in model.parameters()]
+    for i in range(len(batch)):
+        one = {key: value[i : i + 1] for key, value in batch.inputs.items()}
+        for label in range(2):
+            logs = torch.log_softmax(model(one, "t"), -1)[0]
+            weight = float(logs[label].detach().exp()) / len(batch)
+            for total, gradient in zip(exact, gradients_of(model, -logs[label]), strict=True):
+                total += weight * gradient.square()
+
+    def error(draws: int) -> float:
+        found = diagonal_fisher(model, [batch] * draws, "task", "sampled", seed=3)
+        off = sum(float((f - e).abs().sum()) for f, e in zip(found.values(), exact, strict=True))
+        return off / sum(float(e.sum()) for e in exact)
+
+    few, many = error(4), error(400)
+    assert many < 0.05
+    assert many < few
+
+
+def test_batched_is_the_square_of_the_mean_gradient(classifier: tuple[Any, Any]) -> None:
+    model, batch = classifier
+    model.eval()
+    loss = nn.functional.cross_entropy(model(batch.inputs, "t"), batch.labels)
+    found = diagonal_fisher(model, [batch, batch], "task", "batched")
+    for value, gradient in zip(found.values(), gradients_of(model, loss), strict=True):
+        torch.testing.assert_close(value, gradient.square(), rtol=1e-4, atol=1e-9)
+
+
+def test_repeats_and_keeps_to_the_names(classifier: tuple[Any, Any]) -> None:
+    model, batch = classifier
+    names = ["heads.t.weight", "backbone.encoder.layer.1.output.LayerNorm.bias"]
+    first = diagonal_fisher(model, [batch], "task", seed=1, names=names)
+    again = diagonal_fisher(model, [batch], "task", seed=1, names=names)
+    other = diagonal_fisher(model, [batch], "task", seed=5, names=names)
+    assert list(first) == names
+    assert all(torch.equal(first[name], again[name]) for name in names)
+    assert any(not torch.equal(first[name], other[name]) for name in names)
+
+
+def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> None:
+    model, batch = classifier
+    with pytest.raises(SettingsError, match="mode 'exact'"):
+        diagonal_fisher(model, [batch], "task", "exact")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="loss 'nsp'"):
+        diagonal_fisher(model, [batch], "nsp")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="no batch"):
+        diagonal_fisher(model, [], "task")
+    with pytest.raises(PluginError, match="no weight 'x'"):
+        diagonal_fisher(model, [batch], "task", names=["x"])
+    with pytest.raises(DataError, match="mask_tokens"):
+        diagonal_fisher(model, [{"input_ids": torch.zeros(1, 2, dtype=torch.long)}], "mlm")
+
+
+def test_masks(tmp_path: Path) -> None:
+    make_checkpoint("bert", tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path))
+    words = [w for w in tokenizer.get_vocab() if w not in tokenizer.all_special_tokens][:12]
+    texts = [" ".join(words[i % 12] for i in range(n)) for n in (1, 5, 20, 33)]
+    batches = list(
+        text_batches(texts, tokenizer, max_length=30, generator=torch.Generator().manual_seed(0))
+    )
+    assert len(batches) == 1
+    chosen = batches[0]["labels"] != -100
+    assert chosen.sum(1).tolist() == [1, 1, 3, 4]  # 15 % of 1, 5, 20 and 28 real tokens
+    special = torch.tensor(tokenizer.all_special_ids)
+    assert not torch.isin(batches[0]["labels"][chosen], special).any()
+    assert not chosen[batches[0]["attention_mask"] == 0].any()
+    rng = torch.Generator().manual_seed(0)
+    ids = torch.full((40, 30), tokenizer.convert_tokens_to_ids(words[3]))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    bert = mask_tokens(inputs, tokenizer, rng, share=0.5)
+    fate = bert["input_ids"][bert["labels"] != -100]
+    assert float((fate == tokenizer.mask_token_id).float().mean()) == pytest.approx(0.8, abs=0.06)
+    inputs["attention_mask"][:, 10:] = 0
+    anywhere = mask_tokens(inputs, tokenizer, rng, masking="any-position")
+    assert (anywhere["labels"][:, 10:] != -100).any()
+    masked = anywhere["labels"] != -100
+    assert (anywhere["input_ids"][masked] == tokenizer.mask_token_id).all()
+
+
+def test_memory_does_not_grow_with_the_examples(classifier: tuple[Any, Any]) -> None:
+    if not Path("/proc/self/clear_refs").exists() or os.environ.get("PYTEST_XDIST_WORKER"):
+        pytest.skip("needs Linux and a process of its own")
+    from clbench.training.device import PeakMemory
+
+    model, batch = classifier
+    peaks = []
+    for count in (4, 4, 40):
+        peak = PeakMemory(torch.device("cpu"))
+        diagonal_fisher(model, (batch for _ in range(count)), "task")
+        peaks.append(peak.megabytes())
+    assert peaks[2] < peaks[1] + 10
