@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from cell import Cell, differ, weights
+from checkpoints import CHECKPOINTS, make_checkpoint
+
+from clbench.errors import SettingsError
+from clbench.methods.lora import Lora
+from clbench.methods.vanilla import Vanilla
+
+pytest.importorskip("peft")
+QUERY = "backbone.encoder.layer.0.attention.self.query"
+
+
+def test_only_additions_and_heads_move(folder: Path) -> None:
+    cell = Cell(folder, Lora())
+    before = weights(cell)
+    cell.run()
+    after = weights(cell)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {name for name in before if "lora_" in name or name.startswith("heads.")}
+    assert len([name for name in moved if "lora_" in name]) == 3 * 2 * 2  # layers, q and v, A and B
+
+
+def test_the_output_is_w_plus_the_scaled_product(folder: Path) -> None:
+    """x W' + b + (alpha / r) · x A' B', by hand."""
+    cell = Cell(folder, Lora(r=2, alpha=6)).run()
+    now = weights(cell)
+    layer = cell.model.get_submodule(QUERY).eval()
+    values = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    down = now[f"{QUERY}.lora_A.task0.weight"]
+    up = now[f"{QUERY}.lora_B.task0.weight"]
+    assert down.shape == (2, 32)
+    assert up.abs().max() > 0
+    plain = now[f"{QUERY}.base_layer.weight"], now[f"{QUERY}.base_layer.bias"]
+    expected = values @ plain[0].T + plain[1] + 3.0 * values @ down.T @ up.T
+    torch.testing.assert_close(layer(values), expected)
+
+
+def test_it_starts_as_the_pretrained_model(folder: Path) -> None:
+    plain, wrapped = Cell(folder, Vanilla()), Cell(folder, Lora())
+    outputs = []
+    for cell in (plain, wrapped):
+        stage = cell.open(0)
+        stage.model.eval()
+        with torch.no_grad():
+            outputs.append(stage.logits(next(iter(stage.batches("x")))))
+    torch.testing.assert_close(outputs[0], outputs[1])
+
+
+def test_repeats_and_seeds_differ(folder: Path, vanilla: Cell) -> None:
+    first, again = Cell(folder, Lora()).run(), Cell(folder, Lora()).run()
+    assert not differ(first, again)
+    assert differ(first, Cell(folder, Lora(), seed=1).run())
+
+
+def test_a_fresh_adapter_a_task_forgets_nothing(folder: Path) -> None:
+    cell = Cell(folder, Lora(adapters="task"))
+    cell.stage(0)
+    before = _outputs(cell, 0)
+    cell.stage(1)
+    assert torch.equal(_outputs(cell, 0), before)
+    one = Cell(folder, Lora())
+    one.stage(0)
+    before = _outputs(one, 0)
+    one.stage(1)
+    assert not torch.equal(_outputs(one, 0), before)
+
+
+def test_layer_groups_and_snapshots_still_hold(folder: Path) -> None:
+    cell = Cell(folder, Lora())
+    names = [name for group in cell.model.layer_groups() for name in group.parameters]
+    assert sorted(names) == sorted(name for name, _ in cell.model.named_parameters())
+    assert f"{QUERY}.lora_A.task0.weight" in cell.context.snapshot()
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_query_and_value_are_found(kind: str, tmp_path: Path) -> None:
+    cell = Cell(make_checkpoint(kind, tmp_path), Lora())
+    assert any("lora_A" in name for name in weights(cell))
+
+
+def test_other_targets(folder: Path) -> None:
+    every = Cell(folder, Lora(targets="all-linear"))
+    named = Cell(folder, Lora(targets=["output.dense"]))
+    assert sum("lora_A" in name for name in weights(every)) == 3 * 6
+    assert sum("lora_A" in name for name in weights(named)) == 3 * 2
+    with pytest.raises(SettingsError, match=r"no linear module 'qery'. Did you mean 'query'"):
+        Cell(folder, Lora(targets=["qery"]))
+
+
+def test_without_peft(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"lora' needs peft: pip install 'clbench\[lora\]'"):
+        Lora()
+
+
+def _outputs(cell: Cell, task: int) -> torch.Tensor:
+    stage = cell.open(task)
+    stage.model.eval()
+    with cell.method.scoring(task), torch.no_grad():
+        return torch.cat([stage.logits(batch) for batch in stage.batches("score")])

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from cell import PROTOCOL, Cell, differ, weights
+
+from clbench.methods.multitask import Multitask
+from clbench.training.protocol import Protocol
+
+
+def test_each_stage_begins_anew_and_lasts_as_long_as_all(folder: Path) -> None:
+    cell = Cell(folder, Multitask(), heads=("a", "b", "a")).run()
+    # Twelve rows a task, batches of four, two epochs.
+    assert [(t.rows, t.steps, t.examples) for t in cell.traces] == [
+        (12, 6, 24),
+        (24, 12, 48),
+        (36, 18, 72),
+    ]
+
+
+def test_lengths_are_the_tasks_own(folder: Path) -> None:
+    protocol = Protocol(
+        **{**PROTOCOL.model_dump(), "task_epochs": {"t0": 1, "t1": 3}, "curve_points": 0}
+    )
+    cell = Cell(folder, Multitask(), protocol=protocol)
+    assert [cell.stage(index)[1].steps for index in range(2)] == [3, 3 + 9]
+
+
+def test_what_was_trained_before_does_not_matter(folder: Path) -> None:
+    """Joint training on both tasks is the same with and without a first stage."""
+    with_first = Cell(folder, Multitask()).run()
+    without = Cell(folder, Multitask())
+    without.stage(1)
+    assert not differ(with_first, without)
+
+
+def test_every_head_is_trained(folder: Path) -> None:
+    cell = Cell(folder, Multitask())
+    before = weights(cell)
+    cell.stage(1)
+    after = weights(cell)
+    for name in ("heads.t0.weight", "heads.t1.weight"):
+        assert not torch.equal(before[name], after[name])
+
+
+def test_stage_0_is_vanillas(folder: Path, vanilla: Cell) -> None:
+    method = Multitask()
+    assert not method.acts_in(0)
+    assert method.acts_in(1)
+    assert method.state() == {}
+    assert differ(Cell(folder, method).run(), vanilla)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from cell import PROTOCOL, Cell, differ, weights
+from checkpoints import make_checkpoint
+
+from clbench.errors import SettingsError
+from clbench.evaluation.packing import pack, unpack
+from clbench.methods.packnet import PackNet, matrices
+from clbench.training.protocol import Protocol
+
+THREE = ("a", "b", "a")
+
+
+def outputs(cell: Cell, task: int) -> torch.Tensor:
+    stage = cell.open(task)
+    stage.model.eval()
+    with cell.method.scoring(task), torch.no_grad():
+        return torch.cat([stage.logits(batch) for batch in stage.batches("score")])
+
+
+def test_shares_of_capacity(folder: Path) -> None:
+    """Half is freed after each task: 1/2, 1/4 and 1/8 of every matrix are owned, 1/8 is free."""
+    method = PackNet()
+    Cell(folder, method, heads=THREE).run()
+    for owner in method.owner.values():
+        counts = torch.bincount(owner.flatten().long(), minlength=4) / owner.numel()
+        assert counts.tolist() == pytest.approx([1 / 8, 1 / 2, 1 / 4, 1 / 8], abs=0.01)
+
+
+def test_equal_shares(folder: Path) -> None:
+    method = PackNet(prune="equal")
+    Cell(folder, method, heads=THREE).run()
+    for owner in method.owner.values():
+        counts = torch.bincount(owner.flatten().long(), minlength=4) / owner.numel()
+        assert counts.tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3], abs=0.01)
+
+
+def test_the_largest_stay_and_the_others_are_zero(folder: Path) -> None:
+    seen = {}
+
+    class Watched(PackNet):
+        def before_phase(self, stage):  # type: ignore[no-untyped-def]
+            trained = {n: w.detach().clone() for n, w in self._weights.items()}
+            super().before_phase(stage)
+            if stage.phase == 1:
+                seen[stage.index] = trained
+
+    method = Watched(prune=0.75)
+    cell = Cell(folder, method)
+    cell.stage(0)
+    for name, trained in seen[0].items():
+        kept = method.owner[name] == 1
+        assert trained[kept].abs().min() >= trained[~kept].abs().max()
+        assert (weights(cell)[name][~kept] == 0).all()
+        assert kept.float().mean() == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_nothing_is_forgotten(folder: Path, decay: float) -> None:
+    """Weights of a task never move again, and its outputs stay in every bit; head shared."""
+    protocol = Protocol(**{**PROTOCOL.model_dump(), "weight_decay": decay})
+    method = PackNet()
+    cell = Cell(folder, method, heads=("a", "a", "a"), protocol=protocol)
+    before = []
+    for index in range(3):
+        cell.stage(index)
+        before.append((outputs(cell, index), weights(cell)))
+    for index in range(3):
+        assert torch.equal(outputs(cell, index), before[index][0])
+    now = weights(cell)
+    for name, owner in method.owner.items():
+        assert torch.equal(now[name][owner == 1], before[0][1][name][owner == 1])
+        assert torch.equal(now[name][owner == 2], before[1][1][name][owner == 2])
+    for name, value in before[0][1].items():
+        if name.startswith("backbone.") and name not in method.owner:
+            assert torch.equal(now[name], value)  # biases, norms, embeddings
+    assert not torch.equal(now["heads.a.weight"], before[0][1]["heads.a.weight"])
+
+
+def test_scoring_puts_everything_back(folder: Path) -> None:
+    cell = Cell(folder, PackNet()).run()
+    before = weights(cell)
+    with cell.method.scoring(0):
+        inside = weights(cell)
+    after = weights(cell)
+    assert any(not torch.equal(before[name], inside[name]) for name in before)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_length_and_repetition(folder: Path, vanilla: Cell) -> None:
+    first = Cell(folder, PackNet()).run()
+    assert [trace.steps for trace in first.traces] == [6 + 3, 6 + 3]
+    assert not differ(first, Cell(folder, PackNet()).run())
+    assert differ(first, vanilla)
+
+
+def test_the_state_is_one_byte_a_weight(folder: Path) -> None:
+    method = PackNet()
+    cell = Cell(folder, method).run()
+    _, tensors = pack(method.state())
+    owners = sum(owner.numel() for owner in method.owner.values())
+    heads = 2 * 4 * sum(p.numel() for p in cell.model.head("t0").parameters())
+    assert sum(t.numel() * t.element_size() for t in tensors.values()) == owners + heads
+
+
+def test_state_in_the_middle(folder: Path) -> None:
+    whole = Cell(folder, PackNet(), heads=THREE)
+    whole.stage(0)
+    skeleton, tensors = pack(whole.method.state())
+    kept = {k: v.clone() for k, v in whole.model.state_dict().items()}
+    again = Cell(folder, PackNet(), heads=THREE)
+    again.model.load_state_dict(kept)
+    again.method.load_state(unpack(skeleton, tensors, torch.device("cpu")))
+    for cell in (whole, again):
+        cell.stage(1)
+        cell.stage(2)
+    assert not differ(whole, again)
+
+
+def test_no_capacity_left_is_told(folder: Path) -> None:
+    method = PackNet(prune=0.5)
+    cell = Cell(folder, method)
+    cell.stage(0)
+    for owner in method.owner.values():
+        owner.fill_(1)
+    with pytest.raises(SettingsError, match=r"no free weights are left for task 1.*prune"):
+        cell.stage(1)
+
+
+def test_only_matrices_are_divided(tmp_path: Path) -> None:
+    cell = Cell(make_checkpoint("gpt2", tmp_path), PackNet())
+    found = matrices(cell.model)
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in found} == {
+        "c_attn",
+        "c_proj",
+        "c_fc",
+    }
+    assert len(found) == 3 * 4
+
+
+@pytest.mark.parametrize("settings", [{"prune": 1.0}, {"prune": "half"}, {"retrain": 0.0}])
+def test_wrong_settings(settings: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match="packnet"):
+        PackNet(**settings)
