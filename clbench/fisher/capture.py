@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -27,6 +27,9 @@ class Capture:
         In evaluation mode.
     parameters
         Weights whose squares are wanted, by name.
+    gather
+        Adds the parts of a weight's gradients to its total: as squares, if not told
+        otherwise.
 
     Attributes
     ----------
@@ -36,8 +39,14 @@ class Capture:
         Names of weights that some layer used in a way that no rule knows.
     """
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, Tensor],
+        gather: Callable[[Tensor, Sequence[Part]], None] = add_squares,
+    ) -> None:
         self._model = model
+        self._gather = gather
         self._names = {id(value): name for name, value in parameters.items()}
         self.totals = {
             name: torch.zeros_like(value, dtype=torch.float32) for name, value in parameters.items()
@@ -74,7 +83,7 @@ class Capture:
         if total.requires_grad:
             total.backward()  # type: ignore[no-untyped-call]
         for name, parts in self._parts.items():  # uses that the loss does not depend on
-            add_squares(self.totals[name], parts)
+            self._gather(self.totals[name], parts)
         self._parts = {}
 
     def _entered(
@@ -117,7 +126,7 @@ class Capture:
             parts = self._parts.setdefault(name, [])
             parts.append(part)
             if len(parts) == self._uses[name]:
-                add_squares(self.totals[name], self._parts.pop(name))
+                self._gather(self.totals[name], self._parts.pop(name))
 
 
 def squares_one_by_one(

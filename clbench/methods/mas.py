@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
@@ -12,9 +11,9 @@ from torch import Tensor
 
 from clbench.methods.base import Method
 from clbench.methods.quadratic import QuadraticPull
+from clbench.methods.sensitivity import output_sensitivity
 
 if TYPE_CHECKING:
-    from clbench.tasks.task import IntArray
     from clbench.training.stage import Context, Stage
 
 
@@ -31,13 +30,12 @@ class MAS(Method):
     strength
         λ.
     examples
-        Rows that the mean is taken over, drawn by the cell's seed; None takes all. Each
-        costs a backward pass of its own.
+        Rows that the mean is taken over, drawn by the cell's seed; None takes all.
     """
 
     name: ClassVar[str] = "mas"
     strength: Annotated[float, Field(gt=0.0, le=1e12)] = 1.0
-    examples: Annotated[int, Field(gt=0)] | None = 500
+    examples: Annotated[int, Field(gt=0)] | None = 1000
 
     def acts_in(self, index: int) -> bool:
         """In the first stage nothing is important yet."""
@@ -79,41 +77,3 @@ class MAS(Method):
         for name, value in output_sensitivity(stage, rows).items():
             known = self.importance.get(name)
             self.importance[name] = value if known is None else known + value
-
-
-def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
-    """Mean over rows of the absolute gradients of the squared norm of the outputs.
-
-    Parameters
-    ----------
-    stage
-        Its model, with the head of its task.
-    rows
-        Positions of the stage's rows to take the mean over.
-
-    Returns
-    -------
-    dict of Tensor
-        For each weight that can be trained, in the backbone and in the task's head.
-    """
-    weights = dict(stage.model.named_parameters())
-    head = stage.model.head_parameter_names(stage.data.head)
-    names = [
-        name for name in [*stage.model.backbone_parameters(), *head] if weights[name].requires_grad
-    ]
-    parameters = [weights[name] for name in names]
-    totals = [torch.zeros_like(value, requires_grad=False) for value in parameters]
-    stage.model.eval()
-    for row in rows:
-        outputs = stage.logits(stage.data.batch(np.array([row]), stage.device))
-        _add_absolute(
-            totals, torch.autograd.grad(outputs.square().sum(), parameters, allow_unused=True)
-        )
-    torch._foreach_div_(totals, float(len(rows)))
-    return dict(zip(names, totals, strict=True))
-
-
-def _add_absolute(totals: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    pairs = [(t, g) for t, g in zip(totals, gradients, strict=True) if g is not None]
-    sizes = [gradient.abs_() for _, gradient in pairs]
-    torch._foreach_add_([total for total, _ in pairs], sizes)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from cell import Cell, weights
+from checkpoints import make_checkpoint
 
-from clbench.methods.mas import MAS, output_sensitivity
+from clbench.methods.mas import MAS
+from clbench.methods.sensitivity import one_by_one, output_sensitivity
 
 
 def test_sensitivity_of_a_dense_head(folder: Path) -> None:
@@ -30,6 +33,20 @@ def test_sensitivity_of_a_dense_head(folder: Path) -> None:
     )
     # The absolute value of the mean would be another, smaller number.
     assert np.abs((2 * f).mean(0)).sum() < 0.999 * np.abs(2 * f).mean(0).sum()
+
+
+@pytest.mark.parametrize("kind", ["bert", "albert", "gpt2", "distilbert", "deberta-v2"])
+def test_sensitivity_equals_a_backward_pass_a_row(tmp_path: Path, kind: str) -> None:
+    cell = Cell(make_checkpoint(kind, tmp_path), MAS())
+    stage = cell.open(0)
+    rows = np.array([3, 0, 7, 8, 1])
+    found = output_sensitivity(stage, rows)
+    weights = {name: p for name, p in cell.model.named_parameters() if "heads.t1" not in name}
+    exact = one_by_one(stage, weights, rows)
+    assert set(found) == set(exact)
+    for name, value in exact.items():
+        torch.testing.assert_close(found[name], value / 5, rtol=1e-4, atol=1e-5)
+    assert all(parameter.requires_grad for parameter in cell.model.parameters())
 
 
 def test_sensitivity_inside_equals_differences(folder: Path) -> None:
