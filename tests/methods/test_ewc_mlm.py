@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from cell import CPU, PROTOCOL, Cell, differ, weights
+from checkpoints import make_checkpoint
+
+from clbench.fisher import cache, pretrained
+from clbench.fisher.pretrained import Recipe, pretrained_fisher
+from clbench.methods.ewc_mlm import EWCMLM, fisher_of_backbone
+from clbench.models.load import build_classifier
+from clbench.training.device import Precision
+
+FLOAT = Precision("float32", "cpu")
+FEW = {"examples": 6, "text_length": 12, "head_steps": 20}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    file = tmp_path / "corpus.txt"
+    words = [
+        "the film was good and long",
+        "a dog ran over the green hill",
+        "we like this film a lot",
+    ]
+    file.write_text("\n".join(words * 3), encoding="utf-8")
+    return str(file)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """A checkpoint with its masked-LM head."""
+    folder = make_checkpoint("bert", tmp_path / "whole")
+    torch.manual_seed(1)
+    model = hf.BertForMaskedLM.from_pretrained(folder)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path / "cache"))
+
+
+def found(folder: Path, corpus: str, **settings: Any) -> Any:
+    recipe = Recipe(**{**FEW, **settings})
+    return pretrained_fisher(str(folder), None, corpus, recipe, device=CPU, precision=FLOAT)
+
+
+def test_is_computed_once(whole: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, facts = found(whole, corpus)
+    assert facts["loss"] == "mlm"
+    assert facts["head_loss"] is None
+    calls: list[str] = []
+    own = pretrained._compute
+
+    def spy(*arguments: Any) -> Any:
+        calls.append("computed")
+        return own(*arguments)
+
+    monkeypatch.setattr(pretrained, "_compute", spy)
+    again, same = found(whole, corpus)
+    assert not calls
+    assert same == facts
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    copied = shutil.copytree(whole, whole.parent / "copy")
+    found(copied, corpus)
+    assert not calls  # a copy is the same model
+    found(whole, corpus, mode="empirical")
+    found(whole, corpus, seed=1)
+    Path(corpus).write_text("the dog is on the hill now\n" * 2, encoding="utf-8")
+    found(whole, corpus)
+    assert len(calls) == 3
+    for file in cache.cache_dir("fisher").iterdir():
+        file.write_bytes(b"damaged")
+    found(whole, corpus)
+    assert len(calls) == 4
+
+
+def test_two_computations_agree(whole: Path, corpus: str) -> None:
+    first, _ = found(whole, corpus)
+    for file in cache.cache_dir("fisher").iterdir():
+        file.unlink()
+    again, _ = found(whole, corpus)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_missing_head_is_fitted_and_told(folder: Path, corpus: str) -> None:
+    protocol = PROTOCOL.model_copy(update={"corpus": corpus})
+    cell = Cell(folder, EWCMLM(**FEW), protocol=protocol)
+    assert "no language-model head: one was fitted in 20 steps" in cell.context.notes[0]
+    _, facts = found(folder, corpus)
+    first, last = facts["head_loss"]
+    assert last < first
+    before = build_classifier(str(folder), heads={}, head_seed=lambda _: 0)
+    for name, parameter in before.named_parameters():
+        assert torch.equal(cell.start[name], parameter)  # the encoder stayed as it was
+
+
+def test_decoders_take_the_next_token(tmp_path: Path, corpus: str) -> None:
+    folder = make_checkpoint("gpt2", tmp_path / "gpt2")
+    protocol = PROTOCOL.model_copy(update={"corpus": corpus})
+    cell = Cell(folder, EWCMLM(**FEW), protocol=protocol)
+    assert "next-token loss" in cell.context.notes[0]
+    assert "head" not in cell.context.notes[0]
+
+
+@pytest.mark.parametrize("mode", ["sampled", "empirical", "batched"])
+def test_pulls_in_every_stage_and_repeats(
+    whole: Path, folder: Path, corpus: str, mode: str
+) -> None:
+    from clbench.methods.vanilla import Vanilla
+
+    protocol = PROTOCOL.model_copy(update={"corpus": corpus})
+    method = EWCMLM(importance=1e4, mode=mode, **FEW)
+    assert method.acts_in(0)
+    first = Cell(whole, method, protocol=protocol).run()
+    again = Cell(whole, EWCMLM(importance=1e4, mode=mode, **FEW), protocol=protocol).run()
+    assert not differ(first, again)
+    assert differ(first, Cell(whole, Vanilla(), protocol=protocol).run())
+    assert method.state() == {}
+    curves = [trace.curves["penalty"] for trace in first.traces]
+    assert all(len(curve) == 6 and curve[-1][1] > 0 for curve in curves)
+
+
+def test_the_gradient(whole: Path, corpus: str) -> None:
+    protocol = PROTOCOL.model_copy(update={"corpus": corpus})
+    method = EWCMLM(importance=11.0, **FEW)
+    cell = Cell(whole, method, protocol=protocol)
+    fisher, _ = found(whole, corpus)
+    stage = cell.open(0)
+    stage.total_steps = 6
+    method.before_stage(stage)
+    with torch.no_grad():
+        for parameter in cell.model.parameters():
+            parameter.mul_(1.1)
+    method.edit_gradients(stage)
+    now = weights(cell)
+    for name, parameter in cell.model.backbone.named_parameters():
+        off = now[f"backbone.{name}"].double() - cell.pretrained[f"backbone.{name}"].double()
+        wanted = 2 * 11.0 * fisher[name].double() * off
+        torch.testing.assert_close(parameter.grad.double(), wanted, rtol=1e-5, atol=1e-12)
+
+
+def test_a_trimmed_vocabulary_takes_its_rows(whole: Path, corpus: str) -> None:
+    fisher, _ = found(whole, corpus)
+    kept = np.asarray([0, 2, 3, 7, 11])
+    model = build_classifier(str(whole), heads={}, head_seed=lambda _: 0, vocabulary=kept)
+    importance = fisher_of_backbone(model, fisher)
+    name = "embeddings.word_embeddings.weight"
+    assert torch.equal(importance[f"backbone.{name}"], fisher[name][kept])
+    assert set(importance) == set(model.backbone_parameters())

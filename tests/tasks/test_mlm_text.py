@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clbench.errors import DataError
+from clbench.suite.plan import make_plan
+from clbench.suite.read import read_suite
+from clbench.tasks import mlm_text
+from clbench.tasks.mlm_text import corpus_identity, read_corpus, resolve_corpus
+
+SUITE = """
+methods = ["vanilla"]
+[protocol]
+corpus = "text.txt"
+[[scenario]]
+shift = "dataset"
+tasks = ["synthetic/sentiment", "synthetic/paraphrase"]
+"""
+TEXT = "= A heading =\n\nThe first line has some words.\nAnd so does the second line.\nshort\n"
+
+
+def test_lines_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT + "A third line that is long enough.\n", encoding="utf-8")
+    every = read_corpus(str(file), 10)
+    assert every == [
+        "The first line has some words.",
+        "And so does the second line.",
+        "A third line that is long enough.",
+    ]
+    assert read_corpus(str(file), 2, seed=1) == read_corpus(str(file), 2, seed=1)
+    assert set(read_corpus(str(file), 2)) < set(every)
+
+
+def test_the_built_in_text() -> None:
+    assert len(read_corpus("built-in", 20)) == 20
+    assert corpus_identity("built-in") == corpus_identity("built-in")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(b"", "holds no text"), (b"\n one two \n", "holds no text"), (b"\xff\xfe\x00abc", "UTF-8")],
+)
+def test_useless_files(tmp_path: Path, content: bytes, text: str) -> None:
+    file = tmp_path / "text.txt"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=text):
+        corpus_identity(str(file))
+
+
+def test_missing_files_name_the_key(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"--corpus 'no.txt': there is no such file"):
+        resolve_corpus("no.txt", tmp_path, "--corpus")
+    with pytest.raises(DataError, match="is a folder"):
+        resolve_corpus(".", tmp_path, "--corpus")
+
+
+def test_a_suite_names_its_corpus_and_the_recipe_its_content(tmp_path: Path) -> None:
+    suite, file = tmp_path / "s.toml", tmp_path / "text.txt"
+    suite.write_text(SUITE, encoding="utf-8")
+    with pytest.raises(DataError, match=r"\[protocol\] corpus 'text.txt'"):
+        make_plan(read_suite(suite))
+    file.write_text(TEXT, encoding="utf-8")
+    first = make_plan(read_suite(suite))
+    assert first.protocol.corpus == str(file.resolve())
+    other = tmp_path / "elsewhere.txt"
+    other.write_text(TEXT, encoding="utf-8")
+    same = make_plan(read_suite(suite), corpus=other)
+    assert same.cells[0].fingerprint == first.cells[0].fingerprint
+    file.write_text(TEXT + "One more line of five words.\n", encoding="utf-8")
+    changed = make_plan(read_suite(suite))
+    assert changed.cells[0].fingerprint != first.cells[0].fingerprint
+    built_in = make_plan(read_suite(suite), corpus="built-in")
+    assert len({p.cells[0].fingerprint for p in (first, changed, built_in)}) == 3
+
+
+def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    asked: list[Any] = []
+    article = "\n_START_ARTICLE_\nA\n_START_SECTION_\nB\n_START_PARAGRAPH_\n{}_NEWLINE_Then more.\n"
+
+    def load(*place: Any, **options: Any) -> list[dict[str, str]]:
+        asked.append((place, options))
+        texts = ("Some words of the first article.", "Few.", "And these are of the third one.")
+        return [{"text": article.format(text)} for text in texts]
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert read_corpus("wiki40b/en", 5) == [
+        "Some words of the first article.",
+        "And these are of the third one.",
+    ]
+    assert asked[0][0] == (mlm_text.HUB_NAME, mlm_text.HUB_CONFIG)
+    assert asked[0][1]["streaming"] is True
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route\nat all")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(DataError, match="no route Connect, give --corpus FILE"):
+        read_corpus("wiki40b/en", 5)
