@@ -9,17 +9,36 @@ from pathlib import Path
 
 
 def cache_dir(*parts: str) -> Path:
-    """A folder of the user's cache, made if missing.
+    """A folder of the user's cache, which need not exist yet.
 
     ``$CLBENCH_CACHE``, else ``$XDG_CACHE_HOME/clbench``, else ``~/.cache/clbench``. It holds
-    tokenised rows and embeddings; deleting it loses nothing but time.
+    tokenised rows and embeddings; deleting it loses nothing but time. Write to it by `keep`.
     """
     own = os.environ.get("CLBENCH_CACHE")
     xdg = os.environ.get("XDG_CACHE_HOME")
     root = Path(own) if own else (Path(xdg) if xdg else Path.home() / ".cache") / "clbench"
-    folder = root.joinpath(*parts)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return root.joinpath(*parts)
+
+
+def keep(path: Path, content: bytes | str | Callable[[Path], None]) -> bool:
+    """Write a file of a cache, if that is possible.
+
+    A full disk or a home that cannot be written costs time, not the run.
+
+    Returns
+    -------
+    bool
+        Whether it was written.
+    """
+    try:
+        atomic_write(path, content)
+    except Exception as fault:
+        from safetensors import SafetensorError
+
+        if not isinstance(fault, (OSError, SafetensorError)):
+            raise
+        return False
+    return True
 
 
 def atomic_write(path: Path, content: bytes | str | Callable[[Path], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import signal
@@ -16,6 +18,9 @@ STOPPED = 130
 SIGNALS = ("SIGTERM", "SIGHUP")
 """Ways to end a program besides Ctrl-C, such as a cluster's or that of a closed terminal."""
 
+
+BLOCKED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""What a disk or its rights may say anywhere; other faults of the system may be clbench's own."""
 
 REWORDED = (
     (r"Input should be a valid integer(, .*)?$", "must be a whole number"),
@@ -49,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     usage_error: type[Exception] = BadParameter.__bases__[0]
     given = list(sys.argv[1:] if arguments is None else arguments)
     caught: list[int] = []
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A sign that the terminal cannot show becomes a question mark, no exception.
+            stream.reconfigure(errors="replace")
     try:
         with _signals_as_interrupts(caught):
             code = app(given or ["--help"], prog_name="clbench", standalone_mode=False) or 0
@@ -61,8 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the output has gone, as with `| head`; Python would complain again
         # when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as fault:
+        if fault.errno not in BLOCKED:
+            raise
+        if not fault.filename:
+            _drop_output()
+        where = f"{fault.filename}: " if fault.filename else "the output cannot be written: "
+        return _complain(f"{where}{fault.strerror}. Free space or rights there.")
     if code == STOPPED:
         print("stopped; the same command goes on from here", file=sys.stderr)
         code = 128 + caught[0] if caught else STOPPED
@@ -89,6 +105,10 @@ def _signals_as_interrupts(caught: list[int]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(text: str) -> int:

@@ -32,7 +32,10 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
     frame = scores_frame(cells)
     rows = summary(frame).to_dict("records")
     if rows:
-        show_table(console, results_table(rows, console))
+        table = results_table(rows, console)
+        # Too narrow for any layout: lines run over the edge, rather than numbers being cut.
+        console.width = max(console.width, _width(table, console, least=True))
+        show_table(console, table)
         console.print()
         if any(row["keeps_rows"] for row in rows):
             console.print(FOOTNOTE)
@@ -107,11 +110,12 @@ def _layout(
     return table
 
 
-def _width(table: Table, console: Console) -> int:
-    """Columns that the table takes when nothing is folded."""
+def _width(table: Table, console: Console, *, least: bool = False) -> int:
+    """Columns that the table takes when nothing is folded, or at least takes."""
     from rich.measure import Measurement
 
-    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    needed = Measurement.get(console, console.options.update(max_width=10_000), table)
+    return needed.minimum if least else needed.maximum
 
 
 def _score(row: Mapping[Any, Any], name: str, sign: str, between: str) -> str:

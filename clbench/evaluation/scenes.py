@@ -20,6 +20,7 @@ from clbench.models.encoding import Encoded, encode, vocabulary_of
 from clbench.models.families import usable_length
 from clbench.models.load import load_backbone, load_config, load_tokenizer
 from clbench.models.locate import model_identity
+from clbench.results.store import as_folder_error
 from clbench.seeds import numpy_stream
 from clbench.shifts.build import build_scenario
 from clbench.shifts.scenario import Scenario
@@ -251,6 +252,7 @@ def _save(path: Path, scenario: Scenario) -> None:
         "tasks": [task.name for task in scenario.tasks],
         "report": scenario.report.to_json(),
     }
-    atomic_write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    if scenario.split is not None:
-        scenario.split.save(path.with_suffix(".split.json"))
+    with as_folder_error(path):
+        atomic_write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        if scenario.split is not None:
+            scenario.split.save(path.with_suffix(".split.json"))

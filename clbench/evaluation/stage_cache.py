@@ -84,7 +84,7 @@ class StageCache:
         Returns
         -------
         str or None
-            Why nothing was written, if the method's state cannot be stored.
+            Why nothing was written, if the method's state cannot be stored or the disk is full.
         """
         target = self.folder / digest
         if target.exists():
@@ -96,20 +96,27 @@ class StageCache:
                 f"the method's {fault}, which cannot be stored; an interrupted cell starts from "
                 "its first stage. Name it with a leading underscore or define state()."
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.folder / f".{digest}.part"
-        if part.exists():
-            shutil.rmtree(part)
-        part.mkdir()
-        save_file(_contiguous(entry.weights), part / "model.safetensors")
-        save_file(tensors, part / "state.safetensors")
         content = {
             "state": skeleton,
             "trace": asdict(entry.trace),
             "history": entry.history,
         }
-        (part / "stage.json").write_text(json.dumps(content), encoding="utf-8")
-        part.rename(target)
+        part = self.folder / f".{digest}.part"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if part.exists():
+                shutil.rmtree(part)
+            part.mkdir()
+            save_file(_contiguous(entry.weights), part / "model.safetensors")
+            save_file(tensors, part / "state.safetensors")
+            (part / "stage.json").write_text(json.dumps(content), encoding="utf-8")
+            part.rename(target)
+        except (OSError, SafetensorError) as fault:
+            shutil.rmtree(part, ignore_errors=True)
+            return (
+                f"a trained stage could not be kept in {self.folder} ({fault}); an interrupted "
+                "cell starts from its first stage."
+            )
         return None
 
     def drop(self, digest: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clbench.cache import atomic_write
+from clbench.cache import keep
 from clbench.models.classifier import Classifier
 from clbench.models.encoding import encode, tokenizer_digest
 from clbench.models.pooling import Pooling
@@ -79,9 +80,10 @@ def embed_rows(
             sort_keys=True,
         )
         path = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npy"
-        if path.is_file():
+        with suppress(OSError, ValueError, EOFError):  # missing or damaged: computed anew
             stored: npt.NDArray[np.float32] = np.load(path, allow_pickle=False)
-            return stored
+            if len(stored) == len(rows):
+                return stored
     vectors = _compute(backbone, tokenizer, rows, max_length, torch.device(device), pooling)
     if path is not None:
 
@@ -89,7 +91,7 @@ def embed_rows(
             with temporary.open("wb") as file:
                 np.save(file, vectors, allow_pickle=False)
 
-        atomic_write(path, save)
+        keep(path, save)
     return vectors
 
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clbench.cache import atomic_write
+from clbench.cache import keep
 from clbench.tasks.task import IntArray, Rows
 
 if TYPE_CHECKING:
@@ -109,8 +110,9 @@ def encode(
         key = hashlib.blake2b(digest_size=16)
         key.update(f"2/{max_length}/{rows.digest}/{tokenizer_digest(tokenizer)}".encode())
         path = cache / f"{key.hexdigest()}.npz"
-        if path.exists():
-            return _read(path, rows.labels)
+        kept = _read(path, rows.labels)
+        if kept is not None:
+            return kept
     lengths: list[int] = []
     ids: list[npt.NDArray[np.int32]] = []
     types: list[npt.NDArray[np.uint8]] = []
@@ -192,10 +194,13 @@ def _write(path: Path, encoded: Encoded) -> None:
         with temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
 
-    atomic_write(path, save)
+    keep(path, save)
 
 
-def _read(path: Path, labels: npt.NDArray[Any]) -> Encoded:
-    with np.load(path, allow_pickle=False) as stored:
-        types = stored.get("types")
-        return Encoded(stored["ids"], types, stored["offsets"], labels)
+def _read(path: Path, labels: npt.NDArray[Any]) -> Encoded | None:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            types = stored.get("types")
+            return Encoded(stored["ids"], types, stored["offsets"], labels)
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None  # missing or damaged: it is made and written anew

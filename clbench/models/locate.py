@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.cache import atomic_write, cache_dir
+from clbench.cache import cache_dir, keep
 from clbench.errors import ModelError, did_you_mean
 from clbench.models.registry import MODELS
 from clbench.wording import absent
@@ -152,11 +153,11 @@ def _digest(path: Path) -> str:
     state = real.stat()
     key = f"{real}\0{state.st_size}\0{state.st_mtime_ns}".encode()
     known = cache_dir("digests") / hashlib.blake2b(key, digest_size=16).hexdigest()
-    if known.is_file():
+    with suppress(OSError, ValueError):
         text = known.read_text(encoding="ascii")
         if len(text) == 32:
             return text
     with real.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    atomic_write(known, digest)
+    keep(known, digest)
     return digest

@@ -101,7 +101,7 @@ class Store:
         """
         self.check()
         made = [path for path in (self.out, *self.out.parents) if not path.exists()]
-        with _as_folder_error(self.out):
+        with as_folder_error(self.out):
             self.cells.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -292,13 +292,13 @@ class Store:
         while target.exists():
             number += 1
             target = target.with_name(f"{path.stem}.{number}{path.suffix}")
-        with _as_folder_error(self.out):
+        with as_folder_error(self.out):
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
         return target
 
     def _write(self, path: Path, text: str) -> None:
-        with _as_folder_error(path):
+        with as_folder_error(path):
             atomic_write(path, _synced(text))
 
 
@@ -361,7 +361,8 @@ def _positions(names: Iterable[Any]) -> dict[str, int]:
 
 
 @contextmanager
-def _as_folder_error(path: Path) -> Iterator[None]:
+def as_folder_error(path: Path) -> Iterator[None]:
+    """What keeps a file of the run's folder from being written, as one line for the user."""
     try:
         yield
     except OSError as fault:

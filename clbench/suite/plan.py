@@ -261,6 +261,7 @@ def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
     from clbench.tasks.registry import TASKS
 
     own = suite.file.task
+    plugin = " One of your own needs --plugin FILE."
     faults = [
         f"[task.{quoted(name)}]: there is a task of that name already. Give yours another."
         for name in own
@@ -280,14 +281,14 @@ def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
         if scenario.shift not in SHIFTS:
             faults.append(
                 f"{place} shift: there is no shift {scenario.shift!r}."
-                f"{nearest(scenario.shift, SHIFTS, 'clbench list shifts')}"
+                f"{nearest(scenario.shift, SHIFTS, 'clbench list shifts')}{plugin}"
             )
         for task in scenario.task_names:
             if task not in own and task not in TASKS:
                 key = "task" if scenario.settings.get("task") == task else "tasks"
                 faults.append(
                     f"{place} {key}: there is no task {task!r}."
-                    f"{nearest(task, [*own, *TASKS], 'clbench list tasks')}"
+                    f"{nearest(task, [*own, *TASKS], 'clbench list tasks')}{plugin}"
                 )
     return faults
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clbench.errors import PluginError
+from clbench.errors import ClbenchError, PluginError
 from clbench.registry import Registry
 from clbench.suite.faults import shown
 from clbench.wording import absent
@@ -162,6 +162,8 @@ def _place(file: Path, fault: BaseException) -> str:
 
 
 def _one_line(fault: BaseException) -> str:
+    if isinstance(fault, ClbenchError):
+        return str(fault)
     text = fault.msg if isinstance(fault, SyntaxError) else str(fault)
     return f"{type(fault).__name__}: {' '.join(text.split())}" if text else type(fault).__name__
 

@@ -97,7 +97,7 @@ def find_suite(name_or_path: str | Path) -> Path:
     beside = Path(f"{text}.toml")
     if beside.is_file():
         raise UnknownNameError(f"Unknown suite {text!r}. For the file here write {beside}.")
-    if Path(text).exists():
+    if text and Path(text).exists():
         raise UnknownNameError(
             f"Unknown suite {text!r}. A suite file ends with .toml; for another file or a folder "
             f"write ./{text}."

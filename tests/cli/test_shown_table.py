@@ -108,3 +108,14 @@ def test_failures_footnote_and_exit_code(
     assert "2 of 5 cells failed; the same command tries them again." in text
     assert show_results(Path("results/quick"), cells()[:2]) == 0
     assert "* keeps" not in capsys.readouterr().out
+
+
+def test_a_window_too_narrow_for_any_layout_cuts_no_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    show_results(Path("out"), [pair("vanilla", 0)])
+    text = capsys.readouterr().out
+    assert "0.700" in text
+    assert "forgetting" in text
+    assert "…" not in text

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,3 +135,32 @@ def test_a_plugin_is_listed(place: Path, clbench: Call) -> None:
     )
     _, out, _ = clbench("list", "methods", "--plugin", "own.py")
     assert "listed-in-a-test" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "clbench", "list", "shifts"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "error: the output cannot be written: No space left on device. Free space or rights "
+        "there.\n"
+    )
+
+
+def test_signs_that_the_output_lacks_become_question_marks() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "clbench", "list", "scenarios", "--suite", "quick"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0
+    assert "synthetic/sentiment ? synthetic/acceptability" in ended.stdout
