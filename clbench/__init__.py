@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from clbench import conformance as conformance
     from clbench import fisher as fisher
     from clbench import optim as optim
     from clbench.api import Run as Run
@@ -40,7 +41,7 @@ _EXPORTS = {
     "task": "clbench.tasks.registry",
 }
 
-_MODULES = ("fisher", "optim")
+_MODULES = ("conformance", "fisher", "optim")
 
 __all__ = ["__version__", *_EXPORTS]
 

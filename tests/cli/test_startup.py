@@ -41,6 +41,8 @@ def loaded_after(code: str, cwd: Path = ROOT) -> set[str]:
         "import clbench; clbench.__version__; clbench.run; clbench.task; clbench.shift",
         "import clbench.results.store, clbench.results.table, clbench.suite.plan",
         "from clbench.cli import main; main(['run', '--help'])",
+        "from clbench.cli import main; main(['check', '--help'])",
+        "from clbench.cli import main; main(['check', 'vanlla'])",
         "from clbench.cli import main; main(['list', 'tasks'])",
         "from clbench.cli import main; main(['list', 'models'])",
     ],

@@ -171,6 +171,23 @@ def test_old_heads_follow_the_backbone(folder: Path, kind: type[Method]) -> None
     assert not torch.equal(before, weights(cell)["heads.t0.weight"])
 
 
+def test_gradients_of_one_stage_do_not_reach_the_next(folder: Path) -> None:
+    """A head that only kept rows passed through begins its next stage without a gradient."""
+
+    class Watched(AGem):
+        """Leaves a gradient on a head that no optimizer holds."""
+
+        def edit_gradients(self, stage: Stage) -> None:
+            super().edit_gradients(stage)
+            if stage.index == 1:
+                stage.model.head("a").weight.grad = torch.ones(2, 32)
+
+        def before_phase(self, stage: Stage) -> None:
+            assert stage.model.head("a").weight.grad is None
+
+    Cell(folder, Watched(memory=8), heads=THREE).run()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_in_the_middle(folder: Path, kind: Any) -> None:
     """A fresh method with the state of before `after_stage` goes on as the old one."""
