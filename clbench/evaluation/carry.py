@@ -23,7 +23,7 @@ from clbench.training import returned
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.dropout import install
-from clbench.training.engine import Trace, train_stage
+from clbench.training.engine import ENGINE_CURVES, Trace, train_stage
 from clbench.training.scoring import outputs_of
 from clbench.training.stage import Context, Stage
 
@@ -216,7 +216,9 @@ class Carrier:
 
     def _close(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
         """Let the method consolidate, then fill a row of R."""
-        stage.step = stage.steps
+        if cached:
+            stage.step = stage.steps = stage.total_steps = trace.steps
+            stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
         self._method.after_stage(stage)
         trace.curves.update(stage.log)
         started = time.perf_counter()

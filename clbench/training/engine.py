@@ -22,6 +22,9 @@ from clbench.training.stage import Stage
 Probe = Callable[[], Mapping[str, float]]
 Progress = Callable[[int, int], None]
 
+ENGINE_CURVES = ("step", "loss", "lr", "scores")
+"""Curves of every stage; all others are the method's."""
+
 LOOK_EVERY = 20
 """Steps between looks at the loss on accelerators, where each look waits for the device."""
 
@@ -136,8 +139,9 @@ def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress
     curve = _Curve(stage, trace, probe)
     curve.start()
     batches = plan(portions, stage.protocol.batch_size, stage.total_steps, stage.stream("order"))
-    for stage.phase, stage.steps in enumerate(lengths):
-        stage.step = 0
+    for stage.phase, steps in enumerate(lengths):
+        stage.done_before += stage.step
+        stage.steps, stage.step = steps, 0
         # Weights that no optimizer holds, such as another task's head, keep what they are given.
         stage.model.zero_grad(set_to_none=True)
         method.before_phase(stage)
@@ -159,7 +163,6 @@ def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress
             curve.after_step()
             if progress is not None:
                 progress(trace.steps, stage.total_steps)
-        stage.done_before += stage.steps
     trace.curves.update(stage.log)
     return trace
 

@@ -102,6 +102,8 @@ class Stage(Context):
         Number of the running phase, from 0.
     total_steps
         Steps of all phases.
+    done_before
+        Steps of the phases before the running one.
     log
         Curves that the method adds: name to a list of ``[step, value]``.
     """
