@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clbench.errors import DataError, PluginError, SettingsError
 from clbench.fisher.capture import Capture, squares_one_by_one
@@ -162,7 +163,7 @@ class _Job:
                 "gradients cannot be told apart by example. Give batches of one example."
             )
         sums = {**self._capture.totals, **self._sums}
-        return {name: sums[name] / self._count for name in self._wanted}
+        return {name: sums[name].div_(self._count) for name in self._wanted}
 
     def _add(self, squares: Mapping[str, Tensor]) -> None:
         for name, value in squares.items():
@@ -195,14 +196,22 @@ class _Job:
             labels = None if self._labels is None else self._labels[pick]
             yield _Single(self, take(batch, pick), labels)
 
+    @contextmanager
+    def _numbers(self) -> Iterator[None]:
+        """Autocast; on processors torch's fused attention is slow in bf16, so without it."""
+        slow = self._precision.name == "bf16" and self._precision.device_type == "cpu"
+        fused = sdpa_kernel(SDPBackend.MATH) if slow else nullcontext()
+        with self._precision.autocast(), fused:
+            yield
+
     def _outputs(self, batch: AnyBatch) -> Outputs:
         assert self._named is not None
-        with self._precision.autocast():
+        with self._numbers():
             return self._named(self._model, batch)
 
     def _each(self, batch: AnyBatch, labels: Tensor | None = None) -> Tensor:
         if self._own is not None:
-            with self._precision.autocast():
+            with self._numbers():
                 losses = self._own(self._model, batch)
             if losses.shape != (size_of(batch),):
                 raise PluginError(

@@ -289,3 +289,11 @@ def test_memory_does_not_grow_with_the_examples(classifier: tuple[Any, Any]) -> 
         diagonal_fisher(model, (batch for _ in range(count)), "task")
         peaks.append(peak.megabytes())
     assert peaks[2] < peaks[1] + 10
+
+
+def test_bf16_is_near(classifier: tuple[Any, Any]) -> None:
+    model, batch = classifier
+    exact = diagonal_fisher(model, [batch], "task", "empirical")
+    near = diagonal_fisher(model, [batch], "task", "empirical", precision="bf16")
+    off = sum(float((near[name] - value).abs().sum()) for name, value in exact.items())
+    assert 0 < off < 0.1 * sum(float(value.sum()) for value in exact.values())
