@@ -77,7 +77,10 @@ def test_broken_methods_cover_every_check_that_can_fail() -> None:
 
 
 def test_a_method_that_is_right_passes() -> None:
-    assert all(row.status == "pass" for row in check(broken._Pull, model=checkpoint("bert"), architectures=()))
+    assert all(
+        row.status == "pass"
+        for row in check(broken._Pull, model=checkpoint("bert"), architectures=())
+    )
 
 
 def test_a_claim_of_rows_is_shown() -> None:
