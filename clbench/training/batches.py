@@ -13,8 +13,13 @@ from clbench.models.encoding import Encoded
 from clbench.seeds import numpy_stream
 from clbench.tasks.task import IntArray
 
-GROUP = 50
-"""Batches that are sorted by length together; more means less padding and less shuffling."""
+GROUP = 8
+"""Batches that are sorted by length together; more means less padding and less shuffling.
+
+Batches of rows that are all alike in length train worse. On MRPC (MiniLM, 1 epoch, 5 seeds)
+the mean accuracy was .745 with 50, .767 with 8 and .773 with none; padding adds 2, 7 and 43 %
+to the tokens.
+"""
 
 
 @dataclass(frozen=True)
