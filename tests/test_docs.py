@@ -97,6 +97,10 @@ tasks = ["mine/parity", "synthetic/sentiment"]
         suite(tmp_path, extra), out=tmp_path / "out", plugins=plugins, scenarios=["flipped", "own"]
     )
     assert [cell.reason for cell in run.cells] == [None, None]
+    flipped = run.cells[0]
+    # One head, one set of texts: what is right for the one is wrong for the other.
+    assert flipped.scores["p"] == pytest.approx(1.0)
+    assert flipped.scenario_report["severity"] == 0.5
 
 
 def test_every_hook_is_in_the_table() -> None:

@@ -190,12 +190,8 @@ class SceneBuilder:
     def ready(self, scenario: Scenario) -> Scene:
         """`scenario` with its rows tokenised, however it was built; keeps nothing."""
         protocol = self.protocol
-        tuning = protocol.score_on == "tuning"
         train = [self._encode(task.train) for task in scenario.tasks]
-        scored = [
-            self._encode((task.tuning or task.train) if tuning else task.validation)
-            for task in scenario.tasks
-        ]
+        scored = [self._encode(self._scored_rows(task)) for task in scenario.tasks]
         vocabulary = None
         if protocol.trim_embeddings:
             tokenizer = self.tokenizer
@@ -224,7 +220,10 @@ class SceneBuilder:
         if self.protocol.score_on == "validation":
             return task.validation
         if task.tuning is None:
-            raise ShiftError(f"task {task.name!r}: its shift has lost the tuning split.")
+            raise ShiftError(
+                f"task {task.name!r}: its shift has lost the tuning split, which "
+                "score_on = 'tuning' scores. Keep `tuning` of the task that it is made of."
+            )
         return task.tuning
 
     def _encode(self, rows: Rows) -> Encoded:

@@ -21,7 +21,8 @@ FloatArray = npt.NDArray[np.float64]
 def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | None, ...]:
     """Severity of each pair of neighbours in training order; see `told_apart`.
 
-    Two neighbours with the same rows have 0.5. None where a task has fewer than two rows.
+    Two neighbours with the same texts have 0.5, whatever their labels; None where a task has
+    fewer than two rows.
 
     Raises
     ------
@@ -38,7 +39,8 @@ def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | 
             )
     found: list[float | None] = []
     for i in range(len(tasks) - 1):
-        if rows[i].digest == rows[i + 1].digest:
+        texts = [_texts(sample) for sample in rows[i : i + 2]]
+        if sorted(texts[0]) == sorted(texts[1]):
             found.append(0.5)
             continue
         seed = stream_seed("severity", tasks[i].name, tasks[i + 1].name, context.seed)
@@ -93,6 +95,11 @@ def _boundary(first: FloatArray, second: FloatArray) -> tuple[FloatArray, float]
     floor = 1e-6 * float(np.concatenate([first, second]).var(axis=0).mean()) or 1.0
     direction = np.linalg.solve(within + floor * np.eye(len(within)), means[1] - means[0])
     return direction, float(direction @ (means[0] + means[1]) / 2)
+
+
+def _texts(rows: Rows) -> list[tuple[str, str]]:
+    second = rows.second or [""] * len(rows)
+    return list(zip(rows.first, second, strict=True))
 
 
 def _sample(task: Task, seed: int) -> Rows:

@@ -6,6 +6,8 @@ import pytest
 from safetensors import SafetensorError
 from small_world import Steps, World, measured
 
+from clbench.errors import ShiftError
+
 ACTS_LATER = '''
 import clbench
 
@@ -213,6 +215,25 @@ def test_tuning_rows_are_scored_instead_and_not_trained_on(world: World) -> None
     assert [stage.rows for stage in cell.stages] == [144, 144]
     # 16 tuning rows: every score is a multiple of 1/16.
     assert all((cell.R[1][j] * 16) % 1 == 0 for j in range(2))
+
+
+def test_a_shift_that_loses_the_tuning_split_is_refused(world: World) -> None:
+    plugin = world.write(
+        "loses.py",
+        "from dataclasses import replace\n\nimport clbench\n\n\n"
+        "@clbench.shift('loses')\nclass Loses(clbench.Shift):\n"
+        "    task: str\n\n"
+        "    def build(self, context):\n"
+        "        task = context.task(self.task)\n"
+        "        return [task, replace(task, name='lost', tuning=None)]\n",
+    )
+    text = world.suite.read_text()
+    world.suite.write_text(
+        text.replace("[protocol]", '[protocol]\nscore_on = "tuning"')
+        + '\n[[scenario]]\nname = "loses"\nshift = "loses"\ntask = "mood"\n'
+    )
+    with pytest.raises(ShiftError, match="'lost': its shift has lost the tuning split"):
+        world.run(scenario="loses", plugins=[world.plugin, plugin])
 
 
 def test_divergence_stops_its_cell_with_a_message(world: World) -> None:

@@ -56,6 +56,15 @@ def test_neighbours_in_training_order() -> None:
     assert severities((near, near, far), context) == (0.5, 1.0)  # type: ignore[arg-type]
 
 
+def test_the_same_texts_are_no_shift_whatever_their_labels() -> None:
+    texts = [text(i % 7, i % 5) for i in range(40)]
+    labels = [i % 2 for i in range(40)]
+    task = make_task(texts, texts, labels=(labels, labels), name="task")
+    flipped = [1 - label for label in labels]
+    other = make_task(texts[::-1], texts, labels=(flipped, flipped), name="other")
+    assert severities((task, other), FakeContext({})) == (0.5,)
+
+
 def test_at_most_so_many_rows_are_embedded() -> None:
     task = make_task([text(i) for i in range(3 * MOST_ROWS)], [text()] * 2, name="many")
     few = make_task([text(i) for i in range(10)], [text()] * 2, name="few")
