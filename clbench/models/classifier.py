@@ -96,9 +96,15 @@ class Classifier(nn.Module):
     def forward(
         self, inputs: Mapping[str, Tensor], head: str, inputs_embeds: Tensor | None = None
     ) -> Tensor:
-        """Outputs of one head, shape (b, outputs): logits, or one number for regression."""
+        """Outputs of one head, shape (b, outputs): logits, or one number for regression.
+
+        The head computes in its own precision, also under autocast: bf16 would give targets
+        near 3 in steps of 1/64.
+        """
+        layer = self.heads[head_key(head)]
         pooled = self.dropout(self.features(inputs, inputs_embeds))
-        outputs: Tensor = self.heads[head_key(head)](pooled)
+        with torch.autocast(pooled.device.type, enabled=False):
+            outputs: Tensor = layer(pooled.float())
         return outputs
 
     def embed(self, input_ids: Tensor) -> Tensor:

@@ -312,6 +312,19 @@ def test_bfloat16_autocast_trains(kind: str, checkpoint: Get) -> None:
     inputs = batch(checkpoint(kind), [0, 1, 2], small_vocabulary(checkpoint(kind)))
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(inputs, "b")
-    logits.float().square().sum().backward()
-    assert logits.dtype == torch.bfloat16
+    logits.square().sum().backward()
+    assert logits.dtype == torch.float32
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_heads_tell_close_targets_apart_under_autocast(checkpoint: Get) -> None:
+    model = build_classifier(str(checkpoint("bert")), heads={"h": 1}, head_seed=lambda _: 0).eval()
+    with torch.no_grad():
+        model.head("h").bias.fill_(3.0)
+    ids = torch.arange(5, 5 + 64).reshape(16, 4) % 20 + 5
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        outputs = model(inputs, "h")
+    assert outputs.dtype == torch.float32
+    # In steps of 1/64, which is what bf16 has near 3, they would be one or two numbers.
+    assert len(outputs.unique()) > 4
