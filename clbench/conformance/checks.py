@@ -14,7 +14,7 @@ from clbench.conformance.journey import Journey, travel
 from clbench.conformance.row import FailedCheckError, Row
 from clbench.conformance.subject import Subject, subject_of
 from clbench.conformance.world import make_world, own_cache
-from clbench.errors import ClbenchError
+from clbench.errors import ClbenchError, SettingsError
 from clbench.evaluation.runner import explain
 from clbench.methods.base import Method
 from clbench.suite.baselines import Baseline
@@ -173,9 +173,7 @@ class _Checker:
         except FailedCheckError as fault:
             row = Row(name, "fail", fault.reason, fault.hint)
         except Exception as fault:
-            known = isinstance(fault, ClbenchError)
-            hint = _UNSUITED if known else "The place in brackets is the line that raised."
-            row = Row(name, "fail", explain(fault), hint)
+            row = Row(name, "fail", explain(fault), _hint(fault))
         self._rows.append(row)
         return row.status == "pass"
 
@@ -201,6 +199,14 @@ def _vanilla(model: str) -> tuple[Journey, Journey]:
         world = make_world(model, folder)
         subject = subject_of("vanilla")
         return travel(world, subject), travel(world, subject, count_bytes=True)
+
+
+def _hint(fault: Exception) -> str:
+    if isinstance(fault, SettingsError):
+        return _UNSUITED
+    if isinstance(fault, ClbenchError):
+        return "Mend what the line says; `clbench run` would stop there, too."
+    return "The place in brackets is the line that raised."
 
 
 def _silent(name: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clbench.conformance.walk import arrays
+from clbench.conformance.walk import reachable
 from clbench.methods.base import Method
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
@@ -44,7 +44,8 @@ class Poison:
     """Replaces the rows of each task when its stage is over.
 
     Overwritten are the training rows themselves, every batch of them that is still alive,
-    and whatever arrays in the method's attributes hold the tokens of one of their rows. A
+    and whatever arrays in the method's attributes, class, module or closures hold the tokens of
+    one of their rows. A
     method that looks at none of these goes on as if nothing had happened.
     """
 
@@ -59,15 +60,15 @@ class Poison:
         """Overwrite the rows of the stage's task."""
         data = stage.data
         tokens = _tokens(data)
-        for held in arrays(method):
+        for held in reachable(method):
             if _holds(held, tokens):
-                _overwrite(held)
+                overwrite(held)
         for task, reference in self.made:
             tensor = reference()
             if task == stage.index and tensor is not None:
-                _overwrite(tensor)
-        _overwrite(data.rows.ids)
-        _overwrite(data.rows.labels)
+                overwrite(tensor)
+        overwrite(data.rows.ids)
+        overwrite(data.rows.labels)
 
 
 def _tokens(data: TaskData) -> list[bytes]:
@@ -78,17 +79,25 @@ def _tokens(data: TaskData) -> list[bytes]:
 
 def _holds(held: Any, tokens: list[bytes]) -> bool:
     if isinstance(held, Tensor):
-        if held.dtype.is_floating_point or held.dtype.is_complex or held.dtype == torch.bool:
+        if held.dtype.is_complex or held.dtype == torch.bool:
             return False
-        held = held.detach().cpu().numpy()
+        held = held.detach().cpu()
+        held = (held.double() if held.dtype.is_floating_point else held).numpy()
     values = np.asarray(held)
-    if values.dtype.kind not in "iu":
+    if values.dtype.kind not in "iuf" or not _whole(values):
         return False
     text = np.ascontiguousarray(values, dtype=np.int64).tobytes()
     return any(row in text for row in tokens)
 
 
-def _overwrite(held: Any) -> None:
+def _whole(values: np.ndarray[Any, Any]) -> bool:
+    """Whether these may be token numbers; they may be kept as floats."""
+    return values.dtype.kind != "f" or bool(
+        (np.isfinite(values) & (values == np.rint(values))).all()
+    )
+
+
+def overwrite(held: Any) -> None:
     """The same numbers in the opposite order: other rows, but valid ones."""
     if isinstance(held, list):
         held.reverse()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clbench.conformance.journey import Journey, differing, travel
-from clbench.conformance.poison import Poison
+from clbench.conformance.poison import Poison, overwrite
 from clbench.conformance.row import FailedCheckError
 from clbench.conformance.subject import Subject
 from clbench.conformance.world import World
@@ -25,20 +25,30 @@ def repeats(first: Journey, second: Journey) -> str:
 
 
 def resumes(world: World, subject: Subject, whole: Journey) -> str:
-    """A cell that was stopped between stages ends as if it had not been."""
+    """A cell that was stopped between stages ends as if it had not been.
+
+    In between the method goes through other rows, so that whatever it keeps in a class, a
+    module or a file is not that of the cell that goes on.
+    """
     if whole.refused:
         raise FailedCheckError(
             whole.refused[0],
             "State may hold tensors, arrays, numbers, texts, and lists and dictionaries of them.",
         )
+    elsewhere = world.fresh_rows()
+    for data in elsewhere.train:
+        overwrite(data.rows.ids)
+        overwrite(data.rows.labels)
+    travel(replace(world, folder=world.folder / "elsewhere"), subject, scene=elsewhere)
     for number, digest in enumerate(whole.saved):
         try:
             later = travel(world, subject, resume=digest)
         except Exception as fault:
             raise FailedCheckError(
                 f"going on after stage {number} raises {explain(fault)}",
-                "After setup(), load_state() and after_stage() of the last stage the method "
-                "must be as it was.",
+                "On continuing, setup(), load_state() and after_stage() of the last stage are "
+                "called, and what they need must have been saved: in attributes without a leading "
+                "underscore, or by state().",
             ) from fault
         if later.taken != 1:
             raise FailedCheckError(
@@ -50,7 +60,7 @@ def resumes(world: World, subject: Subject, whole: Journey) -> str:
             raise FailedCheckError(
                 f"stopped after stage {number} and continued, it differs in {_some(names)}.",
                 "What must survive a stage belongs to attributes without a leading underscore, "
-                "or into state() and load_state().",
+                "or into state() and load_state(); not to the class, the module or a file.",
             )
     return f"stopped after each of {len(whole.saved)} stages and continued: the same in every bit"
 

@@ -1,15 +1,19 @@
-"""What a method holds in its attributes: its size, and whether rows are among it."""
+"""What a method holds: the size of its attributes, and what it may keep rows in."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clbench.methods.base import Method
 from clbench.training.stage import Context
 
 _NOT_ITS_OWN = (nn.Module, nn.Parameter, Optimizer, Context)
@@ -18,8 +22,24 @@ _NOT_ITS_OWN = (nn.Module, nn.Parameter, Optimizer, Context)
 
 def arrays(owner: object) -> Iterator[Tensor | np.ndarray[Any, Any] | list[int]]:
     """Tensors, arrays and lists of whole numbers in an object's attributes, each once."""
+    yield from _within(vars(owner).values())
+
+
+def reachable(method: Method) -> Iterator[Tensor | np.ndarray[Any, Any] | list[int]]:
+    """The same in the method's attributes, its classes, their modules, and closures of all."""
+    kinds = [kind for kind in type(method).__mro__ if issubclass(kind, Method)]
+    roots = [*vars(method).values()]
+    for kind in kinds[: kinds.index(Method)]:
+        roots += vars(kind).values()
+        roots += vars(sys.modules.get(kind.__module__, object)).values()
+    yield from _within(roots)
+
+
+def _within(
+    roots: Iterable[Any],
+) -> Iterator[Tensor | np.ndarray[Any, Any] | list[int]]:
     seen: set[int] = set()
-    left: list[Any] = list(vars(owner).values())
+    left: list[Any] = list(roots)
     while left:
         value = left.pop()
         if id(value) in seen or isinstance(value, _NOT_ITS_OWN):
@@ -30,10 +50,25 @@ def arrays(owner: object) -> Iterator[Tensor | np.ndarray[Any, Any] | list[int]]
             yield value
         elif isinstance(value, Mapping):
             left += value.values()
-        elif isinstance(value, list | tuple | set | frozenset):
+        elif isinstance(value, list | tuple | set | frozenset | deque):
             left += value
+        elif isinstance(value, FunctionType):
+            left += [*(value.__closure__ or ()), *(value.__defaults__ or ())]
+        elif isinstance(value, MethodType):
+            left += [value.__func__, value.__self__]
+        elif isinstance(value, CellType):
+            left += [value.cell_contents] if _filled(value) else []
+        elif isinstance(value, type | ModuleType):
+            continue
         elif dataclasses.is_dataclass(value) or type(value).__module__ != "builtins":
             left += getattr(value, "__dict__", {}).values()
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
 def bytes_held(owner: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -126,13 +127,16 @@ def lr_groups(
     Raises
     ------
     ValueError
-        If there are fewer than three rates, or rates that are not above 0 are to be carried
-        to another depth.
+        If there are fewer than three rates, if one is negative or not finite, or if rates
+        that are not above 0 are to be carried to another depth.
     ModelError
         If the model cannot be divided into layers.
     """
     if len(rates) < 3:
         raise ValueError(f"{len(rates)} rates: give at least three (embeddings, layers, head)")
+    wrong = [rate for rate in rates if not 0.0 <= rate < math.inf]
+    if wrong:
+        raise ValueError(f"rates must be finite and 0 or more, not {wrong[0]!r}")
     by_depth = _layer_groups(model)
     own = len(by_depth) - 2
     if depth is not None and depth != own:

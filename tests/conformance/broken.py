@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
+import tempfile
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -148,6 +151,55 @@ class KeepsTokens(KeepsData):
         outputs = stage.model(inputs, self._head)
         old = torch.nn.functional.cross_entropy(outputs, torch.tensor(self.labels))
         return stage.loss(batch) + old
+
+
+class KeepsFloats(KeepsTokens):
+    """Copies token numbers as floats."""
+
+    def after_stage(self, stage: Stage) -> None:
+        super().after_stage(stage)
+        self.tokens = torch.tensor(self.tokens).float()
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        inputs = {"input_ids": self.tokens.long(), "attention_mask": self.mask}
+        return stage.loss(batch) + stage.model(inputs, self._head).square().mean()
+
+
+class KeepsInClosure(KeepsData):
+    """Copies batches to where no attribute shows them."""
+
+    def after_stage(self, stage: Stage) -> None:
+        copies = copy.deepcopy(list(stage.batches("old")))
+        self._old = lambda number: copies[number]
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        return stage.loss(batch) + stage.loss(self._old(stage.step % 2))
+
+
+SHELF: dict[str, Any] = {}
+
+
+class KeepsInModule(KeepsData):
+    """Copies batches into the module."""
+
+    def after_stage(self, stage: Stage) -> None:
+        SHELF["old"] = copy.deepcopy(list(stage.batches("old")))
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        return stage.loss(batch) + stage.loss(SHELF["old"][stage.step % 2])
+
+
+class KeepsInFile(Method):
+    """Writes batches of the first stage to a file, and reads them in later ones."""
+
+    file: ClassVar[tempfile.TemporaryDirectory[str]] = tempfile.TemporaryDirectory()
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        path = Path(self.file.name) / "batch.pt"
+        if stage.index == 0:
+            torch.save(batch, path)
+            return stage.loss(batch)
+        return stage.loss(batch) + stage.loss(torch.load(path, weights_only=False))
 
 
 class KeepsModel(_Pull):

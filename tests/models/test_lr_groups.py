@@ -132,6 +132,12 @@ def test_too_few_rates() -> None:
         lr_groups(BertModel(bert(2)), [1.0, 2.0])
 
 
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+def test_rates_that_no_optimizer_can_take(rate: float) -> None:
+    with pytest.raises(ValueError, match="finite and 0 or more"):
+        lr_groups(BertModel(bert(2)), [1.0, rate, 3.0])
+
+
 def test_other_modules_are_refused() -> None:
     with pytest.raises(ModelError, match="neither a clbench Classifier nor"):
         lr_groups(nn.Linear(2, 2), [1.0, 2.0, 3.0])
