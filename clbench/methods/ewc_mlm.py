@@ -105,7 +105,7 @@ class EWCMLM(Method):
         loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
         text = (
             f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of {corpus}, "
-            f"labels {self.mode}, factor {'1/2' if self.half else '1'}, mean of its diagonal "
+            f"{self._how(facts)}, factor {'1/2' if self.half else '1'}, mean of its diagonal "
             f"{facts['mean']:.3g}."
         )
         if facts["head_loss"] is not None:
@@ -115,6 +115,15 @@ class EWCMLM(Method):
                 f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
             )
         return text
+
+    def _how(self, facts: Facts) -> str:
+        """Mode and, for masked language models, masking."""
+        how = {
+            "sampled": "sampled labels, text by text",
+            "empirical": "true tokens, text by text",
+            "batched": f"true tokens, squared means of {self.batch_size} texts",
+        }[self.mode]
+        return f"{how}, masking {self.masking}" if facts["loss"] == "mlm" else how
 
 
 def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:

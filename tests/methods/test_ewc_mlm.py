@@ -103,6 +103,24 @@ def test_a_missing_head_is_fitted_and_told(folder: Path, corpus: str) -> None:
         assert torch.equal(cell.start[name], parameter)  # the encoder stayed as it was
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "sampled labels, text by text, masking bert, factor 1,"),
+        (
+            {"mode": "batched", "masking": "any-position", "batch_size": 3, "half": True},
+            "true tokens, squared means of 3 texts, masking any-position, factor 1/2,",
+        ),
+    ],
+)
+def test_the_kind_of_fisher_is_told(
+    whole: Path, corpus: str, settings: dict[str, Any], told: str
+) -> None:
+    protocol = PROTOCOL.model_copy(update={"corpus": corpus})
+    cell = Cell(whole, EWCMLM(**{**FEW, **settings}), protocol=protocol)
+    assert told in cell.context.notes[0]
+
+
 def test_decoders_take_the_next_token(tmp_path: Path, corpus: str) -> None:
     folder = make_checkpoint("gpt2", tmp_path / "gpt2")
     protocol = PROTOCOL.model_copy(update={"corpus": corpus})
