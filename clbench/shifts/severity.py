@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -69,18 +71,36 @@ def told_apart(
         0.5 = indistinguishable, 1.0 = always told apart; below 0.5 by chance only. None
         where a set has fewer than two rows.
     """
-    from sklearn.model_selection import StratifiedKFold
-
     folds = min(FOLDS, len(first), len(second))
     if folds < 2:
         return None
     points = np.concatenate([first, second]).astype(np.float64)
     sets = np.repeat([0, 1], [len(first), len(second)])
     right = np.zeros(len(sets), dtype=bool)
-    for fit, held in StratifiedKFold(folds, shuffle=True, random_state=seed).split(points, sets):
+    for fit, held in _folds(points, sets, folds, seed):
         direction, border = _boundary(points[fit][sets[fit] == 0], points[fit][sets[fit] == 1])
         right[held] = (points[held] @ direction > border) == (sets[held] == 1)
     return float((right[sets == 0].mean() + right[sets == 1].mean()) / 2)
+
+
+def _folds(
+    points: FloatArray, sets: npt.NDArray[np.int64], folds: int, seed: int
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Rows to fit on and rows held out; a point that both sets have is not in both.
+
+    It would be fitted as the one set's and asked for as the other's, and so be wrong every time.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
+    _, groups = np.unique(points, axis=0, return_inverse=True)
+    groups = groups.ravel()
+    if not np.intersect1d(groups[sets == 0], groups[sets == 1]).size:
+        yield from StratifiedKFold(folds, shuffle=True, random_state=seed).split(points, sets)
+    elif (folds := min(folds, int(groups.max()) + 1)) > 1:
+        splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+        yield from splitter.split(points, sets, groups)
+    else:
+        yield np.arange(len(sets)), np.arange(len(sets))
 
 
 def _boundary(first: FloatArray, second: FloatArray) -> tuple[FloatArray, float]:

@@ -42,6 +42,13 @@ def test_points_without_spread() -> None:
     assert told_apart(same[:1], other, 0) is None
 
 
+@pytest.mark.parametrize("shared", [1, 150, 299, 300])
+def test_points_of_both_sets_are_as_good_as_guessed(shared: int) -> None:
+    first, second = cloud(0, 300, 0), cloud(0, 300, 1)
+    second[:shared] = first[:shared]
+    assert told_apart(first, second, 0) == pytest.approx(0.5, abs=0.07)
+
+
 def test_the_same_seed_gives_the_same_number() -> None:
     first, second = cloud(0, 60, 0), cloud(1, 60, 1)
     assert told_apart(first, second, 3) == told_apart(first, second, 3)
