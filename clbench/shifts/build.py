@@ -68,7 +68,7 @@ def build_scenario(spec: ScenarioLike, context: ShiftContext, *, severity: bool 
         float(np.mean(known)) if known else None,
         each,
         dict(built.numbers),
-        note_few_rows(parts),
+        note_few_rows(built.tasks),
     )
     return Scenario(spec.name, spec.shift, built.tasks, shift.settings(), built.split, report)
 

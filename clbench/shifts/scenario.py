@@ -115,18 +115,30 @@ def describe_part(task: Task) -> PartReport:
     )
 
 
-def note_few_rows(parts: Iterable[PartReport]) -> tuple[str, ...]:
-    """A sentence for each part whose score rests on fewer than `FEW_ROWS` rows.
+def note_few_rows(tasks: Iterable[Task]) -> tuple[str, ...]:
+    """A sentence for each task whose score rests on fewer than `FEW_ROWS` rows.
+
+    It states the standard error at a score of 0.9: of a share, √(p(1 − p)/n), and of a
+    correlation, (1 − r²)/√(n − 1) (normal data; Matthews's is a correlation too).
 
     SST-2 by length is the known case: its training rows are phrases and its validation rows
     whole sentences, so few of these are short.
     """
-    return tuple(
-        f"{part.task}: {part.validation} validation rows, so the standard error of an accuracy "
-        f"of 0.9 is {(0.9 * 0.1 / part.validation) ** 0.5:.3f}"
-        for part in parts
-        if part.validation < FEW_ROWS
-    )
+    notes = []
+    for task in tasks:
+        rows, metric = len(task.validation), task.metrics[0]
+        if rows >= FEW_ROWS:
+            continue
+        if metric in ("pearson", "spearman", "matthews"):
+            name, error = f"a {metric} correlation", 0.19 / max(rows - 1, 1) ** 0.5
+        else:
+            article = "an" if metric[0] in "aeiou" else "a"
+            name, error = f"{article} {metric}", (0.9 * 0.1 / rows) ** 0.5
+        notes.append(
+            f"{task.name}: {rows} validation rows, so the standard error of {name} of 0.9 is "
+            f"{error:.3f}"
+        )
+    return tuple(notes)
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from clbench.shifts.base import ScenarioTasks, Shift
 from clbench.shifts.build import build_scenario
 from clbench.shifts.dataset import DatasetShift
 from clbench.shifts.registry import SHIFTS, shift
+from clbench.shifts.scenario import note_few_rows
 from clbench.shifts.sentence_length import SentenceLength
 from clbench.tasks.task import Rows, Task
 
@@ -98,6 +99,14 @@ def test_few_validation_rows_are_noted() -> None:
     # sqrt(0.9 * 0.1 / 36) = 0.3 / 6
     assert build_scenario(spec, context, severity=False).report.notes == (
         "t36: 36 validation rows, so the standard error of an accuracy of 0.9 is 0.050",
+    )
+
+
+def test_few_rows_of_a_correlation_are_noted_as_such() -> None:
+    task = replace(make_task([text()] * 2, [text()] * 26, name="t"), metrics=("pearson",))
+    # (1 - 0.9²) / sqrt(25) = 0.19 / 5
+    assert note_few_rows([task]) == (
+        "t: 26 validation rows, so the standard error of a pearson correlation of 0.9 is 0.038",
     )
 
 
