@@ -3,9 +3,11 @@
     python benchmarks/engine.py --model MODEL --data DIR [--task glue/mrpc]
     python benchmarks/engine.py --model MODEL --data DIR --accuracy --seeds 5
 
-Three contenders on the same model (backbone, pooling and first weights of the head), rows,
-batch size, rate, schedule and clipping: the Trainer with its defaults (float32), the Trainer
-with ``bf16=True``, and the engine with its defaults. Speed: all take
+Three contenders on the same checkpoint, rows, batch size, rate, schedule and clipping: the
+Trainer with its defaults (float32), the Trainer with ``bf16=True``, and the engine with its
+defaults. For speed and memory the Trainer has the model that transformers loads by default
+(`--own-model`: the engine's); for accuracy both train the engine's, from the same first weights
+of the head. Speed: all take
 turns in one process, a window of steps at a time after a warm-up, and medians over the
 windows are compared. Memory: the peak resident size of one process each. Accuracy: whole
 trainings on several seeds at one rate and one schedule (the Trainer's: linear to 0), and the
@@ -29,12 +31,19 @@ import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor, nn
-from transformers import DataCollatorWithPadding, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier
 from clbench.models.encoding import encode, vocabulary_of
 from clbench.models.load import build_classifier, load_tokenizer
+from clbench.models.locate import local_folder
 from clbench.tasks.load import load_task
 from clbench.tasks.metrics import score
 from clbench.tasks.task import IntArray, Task
@@ -87,6 +96,7 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
+        self.own_model = args.accuracy or args.own_model
         data = Path(args.data).resolve() if args.data else None
         self.task: Task = load_task(args.task, data=data, base=Path(), own={})
         self.tokenizer = load_tokenizer(args.model)
@@ -171,7 +181,13 @@ class Bench:
             )
             parts[name] = datasets.Dataset.from_dict({**encoded, "labels": rows.labels.tolist()})
         torch.manual_seed(seed)
-        model = ForTrainer(self._model(seed), self.task.head, self.task.regression)
+        model: nn.Module
+        if self.own_model:
+            model = ForTrainer(self._model(seed), self.task.head, self.task.regression)
+        else:
+            model = AutoModelForSequenceClassification.from_pretrained(
+                local_folder(args.model), num_labels=self.task.outputs, dtype=torch.float32
+            )
 
         class Steps(TrainerCallback):
             def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
@@ -299,6 +315,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--accuracy", action="store_true", help="whole trainings instead of speed")
+    parser.add_argument(
+        "--own-model",
+        action="store_true",
+        help="speed: give the Trainer the engine's model, with its attention and head",
+    )
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--only", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
