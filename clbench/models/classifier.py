@@ -104,7 +104,7 @@ class Classifier(nn.Module):
         layer = self.heads[head_key(head)]
         pooled = self.dropout(self.features(inputs, inputs_embeds))
         with torch.autocast(pooled.device.type, enabled=False):
-            outputs: Tensor = layer(pooled.float())
+            outputs: Tensor = layer(pooled.to(next(layer.parameters()).dtype))
         return outputs
 
     def embed(self, input_ids: Tensor) -> Tensor:
