@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +35,14 @@ def listing(
     from clbench.cli.options import choice
     from clbench.suite.plugins import load_plugins
 
-    makers = (_suites, lambda: _scenarios(suite), _methods, lambda: _tasks(suite), _models, _shifts)
+    makers: tuple[Callable[[], Iterable[Row]], ...] = (
+        _suites,
+        lambda: _scenarios(suite),
+        _methods,
+        lambda: _tasks(suite),
+        _models,
+        _shifts,
+    )
     make = dict(zip(KINDS, makers, strict=True))[choice("list", kind, KINDS)]
     load_plugins(plugin or ())
     rows = make()
