@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from clbench.errors import ModelError, did_you_mean
 from clbench.models.families import Family, family_of, reads_segments
+from clbench.models.first_token import can_skip, only_first_token
 from clbench.models.fresh import random_backbone
 from clbench.models.groups import LayerGroup, layer_groups_of
 from clbench.models.pooling import POOLS, Pooling
@@ -61,7 +63,9 @@ class Classifier(nn.Module):
             }
         )
         self.dropout = nn.Dropout(head_dropout) if head_dropout else nn.Identity()
-        self._pool = POOLS[self.family.pooling if pooling == "auto" else pooling]
+        kind = self.family.pooling if pooling == "auto" else pooling
+        self._pool = POOLS[kind]
+        self._last_layer = self.family.first_token if kind == "first" else None
         self.register_buffer("vocabulary", vocabulary, persistent=False)
         self.register_buffer("positions", self._position_numbers(), persistent=False)
         accepted = inspect.signature(backbone.forward).parameters
@@ -91,7 +95,9 @@ class Classifier(nn.Module):
             arguments["token_type_ids"] = inputs["token_type_ids"]
         if self.positions is not None:
             arguments["position_ids"] = self.positions[:, : ids.shape[1]]
-        return self._pool(self.backbone(**arguments).last_hidden_state, mask)
+        with self._shortcut():
+            hidden = self.backbone(**arguments).last_hidden_state
+        return self._pool(hidden, mask)
 
     def forward(
         self, inputs: Mapping[str, Tensor], head: str, inputs_embeds: Tensor | None = None
@@ -153,6 +159,13 @@ class Classifier(nn.Module):
                 if self.vocabulary is not None and value is table:
                     value = value[self.vocabulary.to(value.device)]
                 parameter.copy_(value)
+
+    def _shortcut(self) -> AbstractContextManager[None]:
+        """The last layer computes what the pooling reads, and no more."""
+        layer = self.backbone.get_submodule(self.family.layers)[-1]
+        if self._last_layer is None or not can_skip(self.backbone, layer):
+            return nullcontext()
+        return only_first_token(layer, self._last_layer)
 
     def _new_head(self, width: int, seed: int) -> nn.Linear:
         """Normal weights of the backbone's own spread and no bias, as transformers does."""

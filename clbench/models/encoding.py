@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 CHUNK = 4096
 """Rows given to the tokenizer at once."""
+WIDTHS = 8
+"""Batches are as wide as a multiple of this.
+
+Each new shape makes the matrix library plan its products anew and keep the plan: on MRPC
+(MiniLM, bf16, 60 steps) widths of every kind take 400 MB more and a tenth more time than
+multiples of eight, with all their padding.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Encoded:
         return Encoded(self.ids[flat], types, offsets, self.labels[at])
 
     def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
-        """One batch, padded on the right to its longest row.
+        """One batch, padded on the right to its longest row or a little more; see `WIDTHS`.
 
         Returns
         -------
@@ -80,7 +87,8 @@ class Encoded:
         """
         at = np.asarray(positions, dtype=np.int64)
         lengths = self.lengths[at]
-        mask = np.arange(int(lengths.max()))[None, :] < lengths[:, None]
+        width = min(-(-int(lengths.max()) // WIDTHS) * WIDTHS, int(self.lengths.max()))
+        mask = np.arange(width)[None, :] < lengths[:, None]
         flat = _flat_positions(self.offsets[at], lengths)
         inputs = {"input_ids": _fill(mask, self.ids[flat], pad_id)}
         inputs["attention_mask"] = torch.from_numpy(mask.astype(np.int64))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from clbench.errors import ModelError
+from clbench.models.first_token import LastLayer, bert_layer, distilbert_layer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -43,6 +44,8 @@ class Family:
         Whether position numbers start behind the padding token's number.
     options
         Further arguments of every forward pass.
+    first_token
+        The last layer for the first token alone; None where it has to run whole.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Family:
     within_layer: Mapping[str, int] = field(default_factory=dict)
     offset_positions: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    first_token: LastLayer | None = None
 
     def group_of(self, parameter: str) -> str:
         """``embeddings``, ``layer.<number>`` or ``head`` for a parameter of the backbone."""
@@ -65,9 +69,16 @@ class Family:
         return "embeddings" if parameter.startswith(self.embeddings) else "head"
 
 
-_BERT = Family("bert", "encoder.layer", ("embeddings.",))
-_ROBERTA = Family("roberta", "encoder.layer", ("embeddings.",), offset_positions=True)
-_ELECTRA = Family("electra", "encoder.layer", ("embeddings.", "embeddings_project."))
+_BERT = Family("bert", "encoder.layer", ("embeddings.",), first_token=bert_layer)
+_ROBERTA = Family(
+    "roberta", "encoder.layer", ("embeddings.",), offset_positions=True, first_token=bert_layer
+)
+_ELECTRA = Family(
+    "electra",
+    "encoder.layer",
+    ("embeddings.", "embeddings_project."),
+    first_token=bert_layer,
+)
 _ALBERT = Family(
     "albert",
     "encoder.albert_layer_groups",  # one entry a group of layers that share their weights
@@ -80,7 +91,9 @@ _DEBERTA = Family(
     within_layer={"encoder.conv.": 0},  # the convolution adds to the first layer's output
 )
 _MODERNBERT = Family("modernbert", "layers", ("embeddings.",))
-_DISTILBERT = Family("distilbert", "transformer.layer", ("embeddings.",))
+_DISTILBERT = Family(
+    "distilbert", "transformer.layer", ("embeddings.",), first_token=distilbert_layer
+)
 _GPT2 = Family("gpt2", "h", ("wte.", "wpe."), pooling="last", options={"use_cache": False})
 
 FAMILIES: dict[str, Family] = {
@@ -112,7 +125,7 @@ def family_of(backbone: PreTrainedModel) -> Family:
     """
     family = FAMILIES.get(backbone.config.model_type) or inspect_backbone(backbone)
     if family.pooling == "first" and getattr(backbone.config, "is_decoder", False):
-        return replace(family, pooling="last")
+        return replace(family, pooling="last", first_token=None)
     return family
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 LEVELS = 65536
 """Distinct values of the 16 bits that decide about one number."""
 ATTENTION = "clbench_stream"
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class MaskStream:
@@ -37,7 +38,10 @@ class MaskStream:
         count = math.prod(shape)
         raw = self._bits.random_raw(-(-count // 4)).view(np.int16)
         kept = torch.from_numpy(raw)[:count].view(shape) >= dropped - LEVELS // 2
-        return kept.to(dtype).mul_(LEVELS / (LEVELS - dropped) if dropped < LEVELS else 0.0)
+        scale = torch.tensor(LEVELS / (LEVELS - dropped) if dropped < LEVELS else 0.0, dtype=dtype)
+        # The bits of `scale` or none: integers of the same size convert far quicker from bool.
+        bits = _INTEGERS[dtype.itemsize]
+        return kept.to(bits).mul_(int(scale.view(bits))).view(dtype)
 
 
 class StreamDropout(nn.Module):
@@ -131,9 +135,12 @@ def _attention(
         attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-        else:
-            scores = scores + attention_mask
+            # Added, the mask costs nothing on the way back; half the range cannot overflow.
+            lowest = torch.finfo(scores.dtype).min / 2
+            attention_mask = torch.zeros_like(attention_mask, dtype=scores.dtype).masked_fill_(
+                ~attention_mask, lowest
+            )
+        scores = scores + attention_mask
     weights = torch.softmax(scores, dim=-1, dtype=scores.dtype)
     weights = weights * stream.mask(weights.shape, dropout, weights.dtype)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None

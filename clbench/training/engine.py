@@ -185,13 +185,22 @@ def _step(
     total.backward()  # type: ignore[no-untyped-call]
     method.edit_gradients(stage)
     if stage.protocol.clip_norm is not None:
-        nn.utils.clip_grad_norm_(parameters, stage.protocol.clip_norm)
+        _clip(parameters, stage.protocol.clip_norm)
     curve.rate = float(optimizer.param_groups[0]["lr"])
     optimizer.step()
     if schedule is not None:
         schedule.step()
     optimizer.zero_grad(set_to_none=True)
     method.after_step(stage)
+
+
+def _clip(parameters: list[nn.Parameter], largest: float) -> None:
+    """Scale the gradients together to the norm `largest`, if theirs is larger."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if norm.device.type == "cpu" and float(norm) <= largest:
+        return  # a factor of 1 would touch every gradient for nothing
+    nn.utils.clip_grads_with_norm_(parameters, largest, norm)
 
 
 class _Curve:
