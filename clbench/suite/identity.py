@@ -14,7 +14,7 @@ from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.files import FileTaskSpec
 from clbench.training.protocol import Protocol
 
-RECIPE_VERSION = 3
+RECIPE_VERSION = 4
 """Raised whenever a change of clbench changes scores, so that old cells are not taken for new."""
 
 

@@ -28,6 +28,20 @@ def test_collate_by_hand() -> None:
     assert labels.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("at", "width"), [([0], 8), ([1], 16), ([0, 2], 16), ([3], 21), ([0, 3], 21)]
+)
+def test_batches_have_few_widths_and_none_above_the_longest_row(at: list[int], width: int) -> None:
+    """Multiples of eight, but not above the longest row of all: a model may take no more."""
+    rows = encoded([3, 9, 16, 21])
+    inputs, _ = rows.collate(at, pad_id=99)
+    assert inputs["input_ids"].shape == (len(at), width)
+    assert inputs["attention_mask"].sum(1).tolist() == [[3, 9, 16, 21][i] for i in at]
+    real = inputs["attention_mask"].bool()
+    assert (inputs["input_ids"][~real] == 99).all()
+    assert (inputs["input_ids"][real] != 99).all()
+
+
 def test_take_and_remap_by_hand() -> None:
     rows = encoded([2, 3, 1]).take([2, 0])
     assert rows.ids.tolist() == [6, 1, 2]

@@ -1,0 +1,44 @@
+"""Clipping by the common norm, beside torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from clbench.training.engine import _clip
+
+
+def weights(scale: float, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(40, 30), (7,), (3, 5, 2)]
+    found = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
+    for parameter in found:
+        parameter.grad = scale * torch.randn(
+            parameter.shape, generator=generator, dtype=torch.float64
+        ).to(dtype)
+    found[0].grad = found[0].grad.t().contiguous().t()  # laid out the other way round
+    return [*found, nn.Parameter(torch.zeros(4))]  # and one without a gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("scale", [0.001, 1.0, 1e4])
+def test_as_torch_clips(scale: float, dtype: torch.dtype) -> None:
+    ours, theirs = weights(scale, dtype), weights(scale, dtype)
+    _clip(ours, 1.0)
+    nn.utils.clip_grad_norm_(theirs, 1.0)
+    for mine, other in zip(ours[:-1], theirs[:-1], strict=True):
+        torch.testing.assert_close(
+            mine.grad, other.grad, rtol=1e-2 if mine.dtype == torch.bfloat16 else 1e-5, atol=0.0
+        )
+    assert ours[-1].grad is None
+
+
+def test_gradients_within_the_norm_are_not_touched() -> None:
+    ours, untouched = weights(0.001), weights(0.001)
+    _clip(ours, 1.0)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours[:-1], untouched[:-1], strict=True))
+
+
+def test_no_gradients_at_all() -> None:
+    _clip([nn.Parameter(torch.zeros(3))], 1.0)
