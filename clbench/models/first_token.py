@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 LastLayer = Callable[[Any, Tensor, Tensor | None], Tensor]
 """Layer, states of shape (b, t, h) and mask of shape (b, 1, t, t) to states (b, 1, h)."""
 
-SKIPS_QUERIES = ("sdpa", "clbench_stream")
-"""Attention implementations that take fewer queries than keys."""
+WHOLE_MASKS = ("sdpa", "clbench_stream")
+"""Attention implementations whose mask is written out, shape (b, 1, t, t), or None."""
 
 
 @contextmanager
@@ -38,45 +39,49 @@ def only_first_token(layer: nn.Module, forward: LastLayer) -> Iterator[None]:
 def can_skip(backbone: Any, layer: Any) -> bool:
     """Whether attention and layer let the other queries be left out."""
     attention = getattr(backbone.config, "_attn_implementation", None)
-    return attention in SKIPS_QUERIES and not getattr(layer, "gradient_checkpointing", False)
+    return attention in WHOLE_MASKS and not getattr(layer, "gradient_checkpointing", False)
 
 
 def bert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
     """A layer of BERT, RoBERTa or ELECTRA: normalised after attention and feed-forward."""
     own = layer.attention.self
-    context = _attend(own, (own.query, own.key, own.value), states, mask)
-    output: Tensor = layer.feed_forward_chunk(layer.attention.output(context, states[:, :1]))
+    first = _first(states)
+    context = _attend(own, (own.query(first), own.key(states), own.value(states)), mask)
+    output: Tensor = layer.feed_forward_chunk(layer.attention.output(context, first))
     return output
 
 
 def distilbert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
     """A layer of DistilBERT."""
     own = layer.attention
-    context = own.out_lin(_attend(own, (own.q_lin, own.k_lin, own.v_lin), states, mask))
-    attended = layer.sa_layer_norm(context + states[:, :1])
+    first = _first(states)
+    context = _attend(own, (own.q_lin(first), own.k_lin(states), own.v_lin(states)), mask)
+    attended = layer.sa_layer_norm(own.out_lin(context) + first)
     output: Tensor = layer.output_layer_norm(layer.ffn(attended) + attended)
     return output
 
 
-def _attend(
-    own: Any, projections: tuple[Any, Any, Any], states: Tensor, mask: Tensor | None
-) -> Tensor:
-    """The first token's mixture of all values, shape (b, 1, h)."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+def _first(states: Tensor) -> Tensor:
+    """The first token's states, shape (b, 1, h).
 
-    attention = ALL_ATTENTION_FUNCTIONS[own.config._attn_implementation]
+    In one piece: a dense layer adds its bias to parts of a tensor in another order, and with
+    other last bits, when somebody watches what torch dispatches.
+    """
+    return states[:, :1].contiguous()
+
+
+def _attend(own: Any, parts: tuple[Tensor, Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    """The first token's mixture of all values, shape (b, 1, h); `parts`: query, keys, values."""
     query, key, value = (
-        project(read).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
-        for project, read in zip(projections, (states[:, :1], states, states), strict=True)
+        part.unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2) for part in parts
     )
-    context, _ = attention(
-        own,
-        query,
-        key,
-        value,
-        None if mask is None else mask[:, :, :1],
-        dropout=own.dropout.p if own.training else 0.0,
-        scaling=own.scaling,
-    )
-    mixed: Tensor = context.flatten(2)
+    scores = torch.matmul(query * own.scaling, key.transpose(2, 3))
+    if mask is not None:
+        first = mask[:, :, :1]
+        if first.dtype == torch.bool:
+            scores = scores.masked_fill(~first, torch.finfo(scores.dtype).min)
+        else:
+            scores = scores + first
+    weights = own.dropout(torch.softmax(scores, dim=-1, dtype=scores.dtype))
+    mixed: Tensor = torch.matmul(weights, value).transpose(1, 2).flatten(2)
     return mixed
