@@ -160,21 +160,15 @@ class RecAdam(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        # All groups are looked at before any of them moves.
+        pulls = [_pull(group, group["t"] + 1) for group in self.param_groups]
+        for group, (learn, pull) in zip(self.param_groups, pulls, strict=True):
             group["t"] += 1
-            self._step(group)
+            self._step(group, learn, pull)
         return loss
 
-    def _step(self, group: dict[str, Any]) -> None:
+    def _step(self, group: dict[str, Any], learn: float, pull: float) -> None:
         lr = float(group["lr"])
-        learn = learning_weight(group)
-        pull = lr * (1.0 - learn) * group["gamma"]
-        if pull >= 1.0:
-            raise ValueError(
-                f"RecAdam: at step {group['t']} the pull lr·(1 − λ)·gamma = "
-                f"{lr:g}·{1.0 - learn:g}·{group['gamma']:g} = {pull:g} would overshoot the "
-                "anchor. Keep lr·gamma below 1: lower gamma, or the peak of the schedule."
-            )
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
@@ -220,11 +214,32 @@ class RecAdam(Optimizer):
         return state
 
 
-def learning_weight(group: dict[str, Any]) -> float:
-    """λ of a group of `RecAdam` at its present step; 1 where it does not recall."""
+def learning_weight(group: dict[str, Any], t: int | None = None) -> float:
+    """λ of a group of `RecAdam` at step `t`, or its present one; 1 where it does not recall."""
     if not group["recall"]:
         return 1.0
-    return anneal(group["t"], k=group["k"], t0=group["t0"], annealing=group["annealing"])
+    t = group["t"] if t is None else t
+    return anneal(t, k=group["k"], t0=group["t0"], annealing=group["annealing"])
+
+
+def _pull(group: dict[str, Any], t: int) -> tuple[float, float]:
+    """λ and the share of the way to the anchor that step `t` goes.
+
+    Raises
+    ------
+    ValueError
+        If it would overshoot.
+    """
+    learn = learning_weight(group, t)
+    pull = float(group["lr"]) * (1.0 - learn) * float(group["gamma"])
+    if pull >= 1.0:
+        raise ValueError(
+            f"RecAdam: at step {t} the pull lr·(1 − λ)·gamma = "
+            f"{float(group['lr']):g}·{1.0 - learn:g}·{group['gamma']:g} = {pull:g} would "
+            "overshoot the anchor. Keep lr·gamma below 1: lower gamma, or the peak of the "
+            "schedule."
+        )
+    return learn, pull
 
 
 def anneal(t: float, *, k: float, t0: float, annealing: Annealing = "sigmoid") -> float:
@@ -269,7 +284,9 @@ def _check(group: dict[str, Any]) -> None:
     if not (_number(group["k"]) and group["k"] >= 0):
         raise ValueError(f"RecAdam: k must be 0 or more, or infinity, not {group['k']!r}.")
     betas = group["betas"]
-    if len(betas) != 2 or not all(_number(beta) and 0 <= beta < 1 for beta in betas):
+    if not (isinstance(betas, (tuple, list)) and len(betas) == 2) or not all(
+        _number(beta) and 0 <= beta < 1 for beta in betas
+    ):
         raise ValueError(f"RecAdam: betas must be two numbers from 0 to below 1, not {betas!r}.")
     if group["annealing"] not in get_args(Annealing):
         raise ValueError(
@@ -286,6 +303,11 @@ def _number(value: object) -> bool:
 
 def _divided(params: ParamsT, anchor: Iterable[Tensor]) -> list[dict[str, Any]]:
     """Groups with the anchors that are theirs."""
+    if isinstance(anchor, Tensor) or not isinstance(anchor, Iterable):
+        raise ValueError(
+            f"RecAdam: anchor must be a list of tensors, not {type(anchor).__name__}: one for "
+            "each parameter, in their order."
+        )
     entries: list[Any] = list(params)
     if not (entries and isinstance(entries[0], dict)):
         entries = [{"params": entries}]

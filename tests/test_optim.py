@@ -341,11 +341,27 @@ def test_other_types_of_numbers() -> None:
         ({"anchor": anchors(torch.float32)}, "anchor 0 has type torch.float32"),
         ({"anchor": ["a", "b", "c"]}, "anchor 0 is a str, not a tensor"),
         ({"anchor": [a.to("meta") for a in anchors()]}, "anchor 0 has device meta"),
+        ({"anchor": 5}, "anchor must be a list of tensors, not int"),
+        ({"anchor": torch.zeros(3)}, "anchor must be a list of tensors, not Tensor"),
+        ({"betas": 0.9}, r"betas must be two numbers from 0 to below 1, not 0\.9"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(parameters(), **options)
+
+
+def test_a_refused_step_moves_nothing() -> None:
+    """The first group would be in order; the second is refused."""
+    params = parameters()
+    optimizer = RecAdam([{"params": params[:1]}, {"params": params[1:]}], lr=1e-4)
+    set_gradients(params, 0)
+    before = [p.detach().clone() for p in params]
+    optimizer.param_groups[1]["lr"] = 0.02
+    with pytest.raises(ValueError, match="at step 1 the pull"):
+        optimizer.step()
+    assert all(torch.equal(p, value) for p, value in zip(params, before, strict=True))
+    assert [group["t"] for group in optimizer.param_groups] == [0, 0]
 
 
 def test_a_raised_rate_is_refused_at_the_step() -> None:

@@ -58,7 +58,7 @@ class Layerwise(Method):
         if (self.rates is None) == (self.multiples is None):
             given = "both" if self.rates is not None else "neither"
             raise SettingsError(
-                f"method {self.name!r}: rates (absolute) or multiples (of the flat rate) must be "
+                f"rates (absolute) or multiples (of the flat rate) must be "
                 f"given, and {given} are. The published ones are the baseline bertcl-combined."
             )
 
