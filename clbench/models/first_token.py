@@ -73,7 +73,7 @@ def _first(states: Tensor) -> Tensor:
 def _attend(own: Any, parts: tuple[Tensor, Tensor, Tensor], mask: Tensor | None) -> Tensor:
     """The first token's mixture of all values, shape (b, 1, h); `parts`: query, keys, values."""
     query, key, value = (
-        part.unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2) for part in parts
+        part.reshape(*part.shape[:2], -1, own.attention_head_size).transpose(1, 2) for part in parts
     )
     scores = torch.matmul(query * own.scaling, key.transpose(2, 3))
     if mask is not None:
