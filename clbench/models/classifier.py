@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clbench.errors import ModelError, did_you_mean
 from clbench.models.families import Family, family_of, reads_segments
-from clbench.models.first_token import can_skip, only_first_token
+from clbench.models.first_token import only_first_token
 from clbench.models.fresh import random_backbone
 from clbench.models.groups import LayerGroup, layer_groups_of
 from clbench.models.pooling import POOLS, Pooling
@@ -162,10 +162,10 @@ class Classifier(nn.Module):
 
     def _shortcut(self) -> AbstractContextManager[None]:
         """The last layer computes what the pooling reads, and no more."""
-        layer = self.backbone.get_submodule(self.family.layers)[-1]
-        if self._last_layer is None or not can_skip(self.backbone, layer):
+        if self._last_layer is None:
             return nullcontext()
-        return only_first_token(layer, self._last_layer)
+        layers: Any = self.backbone.get_submodule(self.family.layers)
+        return only_first_token(layers[-1], self._last_layer)
 
     def _new_head(self, width: int, seed: int) -> nn.Linear:
         """Normal weights of the backbone's own spread and no bias, as transformers does."""

@@ -18,28 +18,29 @@ from torch import Tensor, nn
 LastLayer = Callable[[Any, Tensor, Tensor | None], Tensor]
 """Layer, states of shape (b, t, h) and mask of shape (b, 1, t, t) to states (b, 1, h)."""
 
-WHOLE_MASKS = ("sdpa", "clbench_stream")
-"""Attention implementations whose mask is written out, shape (b, 1, t, t), or None."""
-
 
 @contextmanager
 def only_first_token(layer: nn.Module, forward: LastLayer) -> Iterator[None]:
-    """`layer` computes `forward` inside of the context, and as always after it."""
+    """`layer` computes `forward` inside of the context, and as always after it.
 
-    def first(states: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+    Where the mask is not written out, as some attention kernels have it, or the layer is to
+    be run again on the way back, it computes as always.
+    """
+    whole = layer.forward
+
+    def first(states: Tensor, attention_mask: Any = None, *rest: Any, **options: Any) -> Any:
+        if not (attention_mask is None or getattr(attention_mask, "ndim", 0) == 4):
+            return whole(states, attention_mask, *rest, **options)
         return forward(layer, states, attention_mask)
 
+    if getattr(layer, "gradient_checkpointing", False):
+        yield
+        return
     layer.forward = first
     try:
         yield
     finally:
         del layer.forward
-
-
-def can_skip(backbone: Any, layer: Any) -> bool:
-    """Whether attention and layer let the other queries be left out."""
-    attention = getattr(backbone.config, "_attn_implementation", None)
-    return attention in WHOLE_MASKS and not getattr(layer, "gradient_checkpointing", False)
 
 
 def bert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:

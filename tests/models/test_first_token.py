@@ -11,6 +11,7 @@ from checkpoints import make_checkpoint
 from torch import Tensor, nn
 
 from clbench.models.classifier import Classifier
+from clbench.models.first_token import only_first_token
 from clbench.models.load import build_classifier
 from clbench.training.dropout import install
 
@@ -98,3 +99,21 @@ def test_the_backbone_itself_stays_whole(tmp_path: Path) -> None:
     with pytest.raises(IndexError):
         model.features({"input_ids": torch.full((1, 4), 10**6)})
     assert "forward" not in vars(model.backbone.encoder.layer[-1]), "also after a failure"
+
+
+@pytest.mark.parametrize("mask", [INPUTS["attention_mask"], object()], ids=["rows", "opaque"])
+def test_a_mask_that_is_not_written_out_runs_the_whole_layer(mask: object) -> None:
+    class Layer(nn.Module):
+        def forward(self, states: Tensor, mask: object = None, **options: object) -> Tensor:
+            return states + 1
+
+    layer = Layer()
+    states = torch.zeros(2, 6, 4)
+
+    def shortened(*given: Any) -> Tensor:
+        return torch.zeros(2, 1, 4)
+
+    with only_first_token(layer, shortened):
+        assert layer(states, mask, more=1).shape == (2, 6, 4)
+        assert layer(states, None, more=1).shape == (2, 1, 4)
+    assert layer(states, None).shape == (2, 6, 4)
