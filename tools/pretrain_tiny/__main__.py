@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import time
 from pathlib import Path
 
@@ -62,16 +63,35 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Read, tokenise, ask the teacher, train, export."""
+    """Read, tokenise, ask the teacher, train, export; what cannot be used ends in one line."""
     args = arguments()
+    try:
+        pretrain(args)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+def pretrain(args: argparse.Namespace) -> None:
+    """Do what the command line asks for.
+
+    Raises
+    ------
+    OSError, ValueError
+        A text cannot be read, nothing is left to train on or to hold out, or ``--start`` or
+        ``--work`` hold something of another shape or text.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     torch.set_num_threads(1)  # threads take a part of the batch each
     torch.manual_seed(args.seed)
     began = time.time()
-    corpus = read_corpus(args.text, seed=args.seed)
-    held_out = read_corpus(args.held_out, seed=args.seed)
+    corpus = read_corpus(args.text)
+    held_out = read_corpus(args.held_out)
     unseen = set(corpus.segments)
     held_texts = [text for text in held_out.segments if text not in unseen]
+    for option, texts in (("--text", corpus.segments), ("--held-out", held_texts)):
+        if not texts:
+            only = ": every line of it is in --text" if held_out.segments and unseen else ""
+            raise ValueError(f"no usable text in {option}{only}")
     extra = unlabelled(5000)
     for name in SPECS:
         extra += [t for row in generate(name, validation=0)["train"] for t in row[:2] if t]
@@ -91,9 +111,7 @@ def main() -> None:
     targets = None
     teacher = Teacher(args.teacher, args.threads) if args.teacher else None
     if teacher is not None:
-        targets = precompute(
-            teacher, encoded, corpus.segments, args.work / "teacher", WORD_WIDTH, args.seed
-        )
+        targets = precompute(teacher, encoded, corpus.segments, args.work / "teacher", WORD_WIDTH)
     student = Student(
         shape,
         WORD_WIDTH if targets is not None else 0,

@@ -49,7 +49,10 @@ def write_facts(
         "peak_learning_rate": args.peak,
         "tokens_a_batch": args.tokens,
         "steps": state.step,
-        "earlier": {k: before[k] for k in ("steps", "tokens_seen") if k in before},
+        "earlier": [
+            *before.get("earlier", []),
+            *([{k: before[k] for k in ("steps", "tokens_seen")}] if before else []),
+        ],
         "epochs": round(state.epoch + state.cursor / max(1, trainer.batches), 2),
         "tokens_seen": state.tokens,
         "processor_minutes": round(state.spent / 60 * args.threads, 1),

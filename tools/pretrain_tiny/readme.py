@@ -77,9 +77,9 @@ _DISTILLED = """\
   The heads that imitate the teacher are thrown away."""
 
 _EARLIER = """
-- Started (`--start`) from {steps:,} steps ({tokens_seen:,} tokens) of an earlier run on the same
-  data with another vocabulary, whose embedding rows were carried over, a new token's as the mean
-  of its pieces; optimizer and schedule began anew."""
+- Started (`--start`) from an earlier model, itself the end of {runs} on the same data: {tokens:,}
+  tokens before these. Embedding rows are carried over, a new token's as the mean of its pieces;
+  optimizer, schedule and the heads that imitate the teacher begin anew."""
 
 _TUNED = """\
 ## Fine-tuned, against the same network from random weights
@@ -134,6 +134,16 @@ def _evaluation(folder: Path) -> str:
     )
 
 
+def _earlier(runs: list[dict[str, int]]) -> str:
+    if not runs:
+        return ""
+    steps = [f"{run['steps']:,}" for run in runs]
+    text = (
+        f"{' + '.join(steps)} steps in {len(runs)} runs" if len(runs) > 1 else f"{steps[0]} steps"
+    )
+    return _EARLIER.format(runs=text, tokens=sum(run["tokens_seen"] for run in runs))
+
+
 def write_readme(folder: Path) -> None:
     """Write ``README.md`` from ``pretraining.json``, ``evaluation.json`` and ``config.json``."""
     facts: dict[str, Any] = json.loads((folder / "pretraining.json").read_text())
@@ -162,7 +172,7 @@ def write_readme(folder: Path) -> None:
         "distillation": _DISTILLED.format(weights=weights)
         if facts["teacher"]
         else "- Masked-language modelling alone, from random weights.",
-        "earlier": _EARLIER.format(**facts["earlier"]) if facts["earlier"] else "",
+        "earlier": _earlier(facts["earlier"]),
         "notes": "".join(f"\n- {note}" for note in facts.get("notes", [])),
         "curve": "\n".join(points),
         "accuracy": 100 * last["held_out_accuracy"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -117,12 +118,35 @@ def _components(states: Floats, width: int) -> tuple[Floats, Floats]:
     return mean, basis / float(((states - mean) @ basis).std())
 
 
+def fingerprint(teacher: Teacher, student: Encoded, segments: Sequence[str]) -> str:
+    """What the targets depend on: the teacher's weights, the text, and its words."""
+    digest = hashlib.sha256()
+    for value in teacher.model.state_dict().values():
+        digest.update(value.contiguous().numpy().tobytes())
+    for segment in segments:
+        digest.update(segment.encode() + b"\n")
+    digest.update(np.asarray(student.word_start, dtype=np.int64).tobytes())
+    return digest.hexdigest()[:16]
+
+
 def precompute(
-    teacher: Teacher, student: Encoded, segments: Sequence[str], folder: Path, width: int, seed: int
+    teacher: Teacher, student: Encoded, segments: Sequence[str], folder: Path, width: int
 ) -> Targets:
-    """Compute the targets of every segment, or read them if ``folder`` holds them already."""
+    """Compute the targets of every segment, or read them if ``folder`` holds them already.
+
+    Raises
+    ------
+    ValueError
+        ``folder`` holds targets of another text or another teacher.
+    """
     done = folder / "targets.json"
     words_file, sentence_file = folder / "words.npy", folder / "sentences.npy"
+    wanted = {"width": width, "of": fingerprint(teacher, student, segments)}
+    if done.exists() and json.loads(done.read_text()) != wanted:
+        raise ValueError(
+            f"{folder} holds a teacher's answers to another text, or another teacher's: "
+            "delete the folder or give another --work"
+        )
     if not done.exists():
         folder.mkdir(parents=True, exist_ok=True)
         backend: Tokenizer = teacher.tokenizer.backend_tokenizer
@@ -132,7 +156,7 @@ def precompute(
         same = np.diff(encoded.word_start) == np.diff(student.word_start)
         log.info("teacher: %d segments, %.3f%% of other words", len(same), 100 * (1 - same.mean()))
         order = np.argsort(encoded.lengths, kind="stable")
-        sample = np.sort(np.random.default_rng(seed).choice(len(order), min(4000, len(order))))
+        sample = np.sort(np.random.default_rng(0).choice(len(order), min(4000, len(order))))
         parts = list(teacher.batches(encoded, order[sample]))
         bases = [_components(np.concatenate([p[1][k] for p in parts]), width) for k in (0, 1)]
         hidden = parts[0][2].shape[1]
@@ -159,5 +183,5 @@ def precompute(
                 log.info("teacher: %d of %d segments", counted, len(segments))
         words.flush()
         sentences.flush()
-        done.write_text(json.dumps({"width": width}))
+        done.write_text(json.dumps(wanted))
     return Targets(np.load(words_file, mmap_mode="r"), np.load(sentence_file, mmap_mode="r"), width)

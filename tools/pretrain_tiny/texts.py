@@ -116,8 +116,10 @@ def hub_lines(spec: str) -> Iterator[str]:
         yield from str(row[column or "text"]).splitlines()
 
 
-def read_corpus(inputs: Iterable[str], *, seed: int, max_words: int = 90) -> Corpus:
+def read_corpus(inputs: Iterable[str], *, max_words: int = 90) -> Corpus:
     """Read every input: a text file, a ``.parquet`` table, or ``hub:name[:config[:column]]``.
+
+    Running text is cut at the same places every time, whatever the seed of the training.
 
     Raises
     ------
@@ -126,7 +128,7 @@ def read_corpus(inputs: Iterable[str], *, seed: int, max_words: int = 90) -> Cor
     """
     corpus = Corpus()
     for number, source in enumerate(inputs):
-        rng = random.Random(f"chunks/{seed}/{number}")
+        rng = random.Random(f"chunks/0/{number}")
         path = Path(source)
         if source.startswith("hub:"):
             add_paragraphs(corpus, source, hub_lines(source[4:]), rng, max_words)
