@@ -33,7 +33,7 @@ from clbench.training.protocol import Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from clbench.tasks.files import FileTaskSpec
+    from clbench.tasks.spec import OwnTaskSpec
 
 KEPT = 4
 """Scenes kept in memory; cells come scenario by scenario."""
@@ -82,7 +82,7 @@ class SceneBuilder:
         *,
         data: Path | None,
         base: Path,
-        own: Mapping[str, FileTaskSpec],
+        own: Mapping[str, OwnTaskSpec],
         device: torch.device,
         saved: Path | None,
     ) -> None:

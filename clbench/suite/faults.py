@@ -161,12 +161,22 @@ def _near_literal(error: Any) -> str:
 
 
 def _keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """Keys that may stand in the table at `path`."""
+    """Keys that may stand in the table at `path`, of any kind that it can be."""
     here: Any = model
     for part in path:
-        is_model = isinstance(here, type) and issubclass(here, BaseModel)
-        here = here.model_fields[str(part)].annotation if is_model else get_args(here)[-1]
-    return list(here.model_fields)
+        here = here.model_fields[str(part)].annotation if _is_model(here) else get_args(here)[-1]
+    return list(dict.fromkeys(key for kind in _models(here) for key in kind.model_fields))
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models in a union, whatever it is annotated with."""
+    if _is_model(annotation):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _joined(texts: Sequence[str]) -> str:

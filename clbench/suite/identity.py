@@ -11,7 +11,7 @@ from clbench.errors import SuiteError
 from clbench.suite.faults import shown
 from clbench.suite.plugins import source_digest
 from clbench.suite.schema import ScenarioSpec
-from clbench.tasks.files import FileTaskSpec
+from clbench.tasks.spec import OwnTaskSpec
 from clbench.training.protocol import Protocol
 
 RECIPE_VERSION = 4
@@ -35,7 +35,7 @@ class Identities:
         *,
         data: Path | None,
         base: Path,
-        own: Mapping[str, FileTaskSpec],
+        own: Mapping[str, OwnTaskSpec],
     ) -> None:
         self._protocol = protocol
         self._data = data

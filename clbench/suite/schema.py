@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from clbench.tasks.files import FileTaskSpec
+from clbench.tasks.spec import OwnTaskTable
 from clbench.training.protocol import Protocol
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._+]|-(?!-))*")
@@ -80,7 +80,7 @@ class SuiteFile(BaseModel):
     protocol
         How every cell is trained and scored.
     task
-        Tasks from files of one's own, by name.
+        Tasks of one's own, from files or the synthetic generator, by name.
     scenario
         What is trained on, in order.
     """
@@ -92,7 +92,7 @@ class SuiteFile(BaseModel):
     methods: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = [0]
     protocol: Protocol = Protocol()
-    task: dict[str, FileTaskSpec] = {}
+    task: dict[str, OwnTaskTable] = {}
     scenario: Annotated[list[ScenarioSpec], Field(min_length=1)]
 
     _name = field_validator("name")(check_name)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError, UnknownNameError, did_you_mean
-from clbench.tasks.files import FileTaskSpec
 from clbench.tasks.identity import code_identity
 from clbench.tasks.registry import TASKS, TaskSource
+from clbench.tasks.spec import OwnTaskSpec, SyntheticTaskSpec
+from clbench.tasks.synthetic_task import SyntheticTask
 from clbench.tasks.task import Task
 
 
-def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, FileTaskSpec]) -> Task:
+def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, OwnTaskSpec]) -> Task:
     """The task called `name`, whole.
 
     Parameters
@@ -37,6 +38,8 @@ def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, Fil
     from clbench.tasks.check import check_task
 
     spec = _own(name, own)
+    if isinstance(spec, SyntheticTaskSpec):
+        return check_task(name, SyntheticTask.own(name, spec)(TaskSource(data, base)))
     if spec is not None:
         from clbench.tasks.own import load_own
 
@@ -45,7 +48,7 @@ def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, Fil
 
 
 def task_identity(
-    name: str, *, data: Path | None, base: Path, own: Mapping[str, FileTaskSpec]
+    name: str, *, data: Path | None, base: Path, own: Mapping[str, OwnTaskSpec]
 ) -> dict[str, Any]:
     """What decides the rows of a task, found without building the task.
 
@@ -59,6 +62,8 @@ def task_identity(
         Plain JSON values, with ``name`` among them and no paths.
     """
     spec = _own(name, own)
+    if isinstance(spec, SyntheticTaskSpec):
+        return {"name": name, **SyntheticTask.own(name, spec).identity(TaskSource(data, base))}
     if spec is not None:
         from clbench.tasks.own import own_identity
 
@@ -69,7 +74,7 @@ def task_identity(
     return {"name": name, **found}
 
 
-def _own(name: str, own: Mapping[str, FileTaskSpec]) -> FileTaskSpec | None:
+def _own(name: str, own: Mapping[str, OwnTaskSpec]) -> OwnTaskSpec | None:
     if name in own:
         if name in TASKS:
             raise DataError(

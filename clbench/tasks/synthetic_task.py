@@ -7,7 +7,9 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
+from clbench.errors import DataError
 from clbench.tasks.registry import TaskSource
+from clbench.tasks.spec import SyntheticTaskSpec
 from clbench.tasks.synthetic import SPECS, generate
 from clbench.tasks.task import Rows, Task
 
@@ -20,20 +22,39 @@ METRICS = {
 
 @dataclass(frozen=True)
 class SyntheticTask:
-    """One synthetic task, as a loader: 2000 training and 500 validation rows, always the same.
+    """One synthetic task, as a loader: its rows are always the same.
 
     Attributes
     ----------
     spec_name
         Its name in `clbench.tasks.synthetic.SPECS`.
+    own_name
+        The task's name where it is not ``synthetic/<spec_name>``.
+    options
+        Keyword arguments of `clbench.tasks.synthetic.generate`, as pairs; by default 2000
+        training and 500 validation rows without noise.
     """
 
     spec_name: str
+    own_name: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def own(cls, name: str, spec: SyntheticTaskSpec) -> SyntheticTask:
+        """The loader of a ``[task.NAME]`` table."""
+        options = spec.model_dump(exclude={"synthetic"})
+        return cls(spec.synthetic, name, tuple(options.items()))
 
     def __call__(self, source: TaskSource) -> Task:
-        """Generate the rows; nothing is read from disk."""
+        """Generate the rows; nothing is read from disk.
+
+        Raises
+        ------
+        DataError
+            If the grammar has not that many texts.
+        """
         spec = SPECS[self.spec_name]
-        name = f"synthetic/{spec.name}"
+        name = self.own_name or f"synthetic/{spec.name}"
         return Task(
             name,
             spec.labels,
@@ -57,7 +78,11 @@ class SyntheticTask:
     @cached_property
     def _splits(self) -> dict[str, Rows]:
         splits = {}
-        for split, rows in generate(self.spec_name).items():
+        try:
+            generated = generate(self.spec_name, **dict(self.options))
+        except ValueError as fault:
+            raise DataError(f"task {self.own_name!r}: {fault}") from fault
+        for split, rows in generated.items():
             first, second, labels = zip(*rows, strict=True)
             pair = SPECS[self.spec_name].pair
             splits[split] = Rows.of(list(first), list(second) if pair else None, labels)

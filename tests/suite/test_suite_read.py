@@ -179,6 +179,17 @@ def test_faults_of_tables_that_repeat(fault: Fault) -> None:
     assert "[task.u]: give either validation = FILE" in fault(neither)
 
 
+def test_tables_that_ask_for_a_synthetic_task(fault: Fault, read: Read) -> None:
+    suite = read(GOOD + '[task.noisy]\nsynthetic = "sentiment"\nlabel_noise = 0.2\n')
+    assert suite.scenario_names == ["sst2-mrpc"]
+    wrong = '[task.n]\nsynthetic = "sentimant"\ntrain = "a.csv"\nlabel_noise = 2\nnoise = 1\n'
+    message = fault(GOOD + wrong)
+    assert "[task.n] synthetic: no synthetic task is called 'sentimant'. Did you" in message
+    assert "[task.n] train: must be a whole number, got 'a.csv'." in message
+    assert "[task.n] label_noise: must be at most 1.0, got 2." in message
+    assert "[task.n] noise: unknown key. Did you mean 'label_noise'" in message
+
+
 def test_all_faults_of_a_file_come_at_once(fault: Fault) -> None:
     text = GOOD.replace("seeds", "seads").replace("epochs = 2", "epochs = 0\nlr = 'x'")
     message = fault(text.replace('"vanilla"', '"a", "a"'))

@@ -1,0 +1,66 @@
+"""The ``[task.NAME]`` tables of a suite file: files of one's own, or a synthetic task."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic_core import PydanticCustomError
+
+from clbench.errors import did_you_mean
+from clbench.tasks.files import FileTaskSpec
+from clbench.tasks.synthetic import SPECS
+
+
+class SyntheticTaskSpec(BaseModel):
+    """A ``[task.NAME]`` table that asks for a synthetic task in another size or with noise.
+
+    Attributes
+    ----------
+    synthetic
+        A name of `clbench.tasks.synthetic.SPECS`, such as ``sentiment``.
+    train, validation
+        Rows of each split.
+    seed
+        Of the texts, and of the noise.
+    label_noise
+        Share of the training rows whose label is changed to another class, 0 to 1; the
+        validation rows keep theirs.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    synthetic: str
+    train: Annotated[int, Field(ge=2)] = 2000
+    validation: Annotated[int, Field(ge=1)] = 500
+    seed: Annotated[int, Field(ge=0)] = 0
+    label_noise: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+
+    @field_validator("synthetic")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in SPECS:
+            raise PydanticCustomError(
+                "unknown_synthetic",
+                "no synthetic task is called {name}.{near}",
+                {"name": repr(value), "near": did_you_mean(value, SPECS)},
+            )
+        return value
+
+
+def _kind(table: Any) -> str:
+    is_synthetic = isinstance(table, SyntheticTaskSpec) or (
+        isinstance(table, dict) and "synthetic" in table
+    )
+    return "synthetic table" if is_synthetic else "table of files"
+
+
+OwnTaskSpec = FileTaskSpec | SyntheticTaskSpec
+"""A ``[task.NAME]`` table, read."""
+
+OwnTaskTable = Annotated[
+    Annotated[FileTaskSpec, Tag("table of files")]
+    | Annotated[SyntheticTaskSpec, Tag("synthetic table")],
+    Discriminator(_kind),
+]
+"""The same for pydantic: a key `synthetic` makes it a synthetic task's."""
