@@ -33,7 +33,7 @@ def sentiment(rng: Random, label: int) -> Row:
 
 def _review(rng: Random, topic: str, positive: bool) -> str:
     kinds = (_plain, _verbal, _negated, _weighed, _counted)
-    return rng.choices(kinds, (18, 7, 15, 20, 40))[0](rng, TOPICS[topic], positive)
+    return rng.choices(kinds, (30, 10, 20, 25, 15))[0](rng, TOPICS[topic], positive)
 
 
 def _praise(rng: Random, positive: bool) -> str:
@@ -123,7 +123,7 @@ def acceptability(rng: Random, label: int) -> Row:
     name = rng.choice(sorted(TOPICS))
     build = rng.choices(
         (_judged, _agreement, _tense, _order, _determiner, _present),
-        (100, 6, 20, 44, 28, 2),
+        (90, 4, 10, 40, 60, 2),
     )[0]
     return wrap(rng, name, build(rng, name, bool(label)), most=2), None
 
@@ -168,7 +168,7 @@ def _judged(rng: Random, topic: str, good: bool) -> str:
         return review
     swaps = {" was ": " were ", " seemed ": " seeming ", " had been ": " had be "}
     possible = [old for old in swaps if old in review]
-    if possible and rng.random() < 0.4:
+    if possible and rng.random() < 0.25:
         old = rng.choice(possible)
         return review.replace(old, swaps[old])
     return _scrambled(rng, review)
