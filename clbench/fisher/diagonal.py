@@ -17,12 +17,14 @@ from clbench.fisher.losses import (
     LossName,
     Outputs,
     OwnLoss,
+    checked,
     named_loss,
     on_device,
     size_of,
     take,
 )
 from clbench.seeds import torch_stream
+from clbench.training.batches import Batch
 from clbench.training.device import Precision
 
 Mode = Literal["sampled", "empirical", "batched"]
@@ -88,12 +90,18 @@ def diagonal_fisher(
     Raises
     ------
     SettingsError
-        If `loss` or `mode` is unknown, or labels are to be sampled for a function.
+        If `loss`, `mode` or `precision` is unknown, or labels are to be sampled for a function.
     DataError
-        If there are no batches, or labels are missing.
+        If there are no batches or they are no dictionaries, or labels are missing or of another
+        shape.
     PluginError
-        If a function returns no loss for each example, or `names` has an unknown one.
+        If a function returns no loss for each example, `names` has an unknown one, or a
+        gradient is no finite number.
     """
+    if precision not in ("float32", "bf16"):
+        raise SettingsError(f"precision {precision!r}: must be float32 or bf16.")
+    if isinstance(batches, Mapping | Batch):
+        raise DataError("batches is a single batch. Give a list of batches, such as [batch].")
     if mode not in ("sampled", "empirical", "batched"):
         raise SettingsError(f"mode {mode!r}: must be sampled, empirical or batched.")
     if mode == "sampled" and callable(loss):
@@ -106,8 +114,8 @@ def diagonal_fisher(
     device = next(iter(wanted.values())).device
     job = _Job(model, wanted, loss, mode, rng, Precision(precision, device.type))
     with _prepared(model, wanted):
-        for batch in batches:
-            job.add(on_device(batch, device))
+        for number, batch in enumerate(batches):
+            job.add(on_device(checked(batch, number), device))
     return job.mean()
 
 
@@ -163,6 +171,12 @@ class _Job:
                 "gradients cannot be told apart by example. Give batches of one example."
             )
         sums = {**self._capture.totals, **self._sums}
+        for name in self._wanted:
+            if not bool(torch.isfinite(sums[name]).all()):
+                raise PluginError(
+                    f"the squared gradients of {name} are not finite numbers. Look for weights "
+                    "or a loss that are not, or use precision='float32'."
+                )
         return {name: sums[name].div_(self._count) for name in self._wanted}
 
     def _add(self, squares: Mapping[str, Tensor]) -> None:
@@ -213,10 +227,12 @@ class _Job:
         if self._own is not None:
             with self._numbers():
                 losses = self._own(self._model, batch)
-            if losses.shape != (size_of(batch),):
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else None
+            if shape != (size_of(batch),):
+                found = f"a {type(losses).__name__}" if shape is None else f"the shape {shape}"
                 raise PluginError(
-                    f"the loss function returned the shape {tuple(losses.shape)} for "
-                    f"{size_of(batch)} examples. Return one loss for each."
+                    f"the loss function returned {found} for {size_of(batch)} examples. "
+                    "Return a tensor with one loss for each."
                 )
             return losses
         outputs = self._outputs(batch)

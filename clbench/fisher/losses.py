@@ -103,13 +103,20 @@ def masked_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
     Raises
     ------
     DataError
-        If the batch has no labels, or an example of it no masked token.
+        If the batch has no labels or not one a token, or an example of it no masked token.
     """
     inputs = _mapping(batch, "mlm")
     labels = inputs.get("labels")
     if labels is None:
         raise DataError(
             "loss 'mlm': a batch has no labels. Mask its tokens with clbench.fisher.mask_tokens."
+        )
+    ids = inputs.get("input_ids")
+    if labels.dim() != 2 or (ids is not None and labels.shape != ids.shape):
+        wanted = "(b, t)" if ids is None else str(tuple(ids.shape))
+        raise DataError(
+            f"loss 'mlm': labels have the shape {tuple(labels.shape)} where {wanted} is needed: a "
+            "label for each token, -100 where it is not masked. For labels of classes: loss='task'."
         )
     masked = labels != IGNORED
     return _language(model, inputs, labels, masked, "masked token. Mask at least one in each")
@@ -194,6 +201,33 @@ def _mapping(batch: AnyBatch, name: str) -> Mapping[str, Tensor]:
 
 
 # Batches of either kind.
+
+
+def checked(batch: AnyBatch, number: int) -> AnyBatch:
+    """The batch, if it is one.
+
+    Raises
+    ------
+    DataError
+        If it is neither a dictionary of tensors of one length nor a stage's batch.
+    """
+    if isinstance(batch, Batch):
+        return batch
+    if not isinstance(batch, Mapping) or not batch:
+        raise DataError(
+            f"batch {number + 1} is a {type(batch).__name__} (or empty) where a dictionary of "
+            "tensors is needed, such as {'input_ids': …, 'labels': …}."
+        )
+    for key, value in batch.items():
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            raise DataError(
+                f"batch {number + 1}: {key!r} is no tensor with a row for each example."
+            )
+    lengths = {key: len(value) for key, value in batch.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise DataError(f"batch {number + 1}: its tensors differ in their examples: {told}.")
+    return batch
 
 
 def size_of(batch: AnyBatch) -> int:

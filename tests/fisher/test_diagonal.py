@@ -246,8 +246,27 @@ def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> No
         diagonal_fisher(model, [], "task")
     with pytest.raises(PluginError, match="no weight 'x'"):
         diagonal_fisher(model, [batch], "task", names=["x"])
+    ids = torch.zeros(1, 2, dtype=torch.long)
     with pytest.raises(DataError, match="mask_tokens"):
-        diagonal_fisher(model, [{"input_ids": torch.zeros(1, 2, dtype=torch.long)}], "mlm")
+        diagonal_fisher(model, [{"input_ids": ids}], "mlm")
+    wrong: list[tuple[Any, str]] = [
+        ({"input_ids": ids, "labels": ids}, r"such as \[batch\]"),
+        ([(ids, ids)], "batch 1 is a tuple"),
+        ([{"input_ids": ids, "labels": [[1, 2]]}], "'labels' is no tensor"),
+        ([{"input_ids": ids, "labels": ids[:, 0]}], "a label for each token"),
+        ([{"input_ids": ids, "labels": torch.zeros(3, 2)}], "input_ids 1, labels 3"),
+    ]
+    for batches, message in wrong:
+        with pytest.raises(DataError, match=message):
+            diagonal_fisher(model, batches, "mlm")
+    with pytest.raises(SettingsError, match="precision 'fp16'"):
+        diagonal_fisher(model, [batch], "task", precision="fp16")  # type: ignore[arg-type]
+    with pytest.raises(PluginError, match="returned a float"):
+        diagonal_fisher(model, [batch], lambda m, b: 0.5, "empirical")  # type: ignore[arg-type]
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    with pytest.raises(PluginError, match="not finite numbers"):
+        diagonal_fisher(model, [batch], "task")
 
 
 def test_masks(tmp_path: Path) -> None:
