@@ -95,14 +95,17 @@ def _methods() -> Iterable[Row]:
         if name in files:
             yield name, read_baseline(name).description
         else:
-            yield name, f"{METHODS.where(name)}, with its default settings"
+            told = _first_line(METHODS.get(name))
+            yield name, f"{told} No baseline file." if told else METHODS.where(name)
 
 
 def _tasks(suite: str | None) -> Iterable[Row]:
     from clbench.suite.read import read_suite
     from clbench.tasks.registry import TASKS
 
-    yield from ((name, TASKS.where(name).partition(":")[0]) for name in TASKS.names())
+    for name in TASKS.names():
+        told = getattr(TASKS.get(name), "description", "")
+        yield name, told or TASKS.where(name).partition(":")[0]
     if suite is None:
         return
     read = read_suite(suite)
@@ -120,4 +123,8 @@ def _shifts() -> Iterable[Row]:
     from clbench.shifts.registry import SHIFTS
 
     for name in SHIFTS.names():
-        yield name, (SHIFTS.get(name).__doc__ or "").strip().partition("\n")[0]
+        yield name, _first_line(SHIFTS.get(name))
+
+
+def _first_line(described: object) -> str:
+    return (described.__doc__ or "").strip().partition("\n")[0]

@@ -126,7 +126,7 @@ class _Checker:
             self._row("resumes", lambda: training.resumes(world, subject, first))
         else:
             self._skip(("resumes",), "two runs differ already")
-        self._row("acts", lambda: training.acts(first, vanilla))
+        self._row("acts", lambda: training.acts(self._subject, first, vanilla))
         if self._passed("repeats"):
             self._row("rows", lambda: training.rows(world, subject, first))
         else:

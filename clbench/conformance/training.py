@@ -10,6 +10,7 @@ from clbench.conformance.row import FailedCheckError
 from clbench.conformance.subject import Subject
 from clbench.conformance.world import World
 from clbench.evaluation.runner import explain
+from clbench.methods.base import Method
 
 
 def repeats(first: Journey, second: Journey) -> str:
@@ -65,7 +66,14 @@ def resumes(world: World, subject: Subject, whole: Journey) -> str:
     return f"stopped after each of {len(whole.saved)} stages and continued: the same in every bit"
 
 
-def acts(first: Journey, vanilla: Journey) -> str:
+_NEEDS_ACTS_IN = (
+    *("before_stage", "training_data", "phases", "before_phase", "parameter_groups", "optimizer"),
+    *("schedule", "before_step", "loss", "penalty", "edit_gradients", "after_step"),
+)
+"""Hooks that the engine calls only in stages for which acts_in says yes."""
+
+
+def acts(subject: Subject, first: Journey, vanilla: Journey) -> str:
     """The method does something where it says so."""
     claimed = [stage for stage, says in enumerate(first.acts) if says]
     changed = [
@@ -81,7 +89,13 @@ def acts(first: Journey, vanilla: Journey) -> str:
             "return False for it.",
         )
     if not claimed and same:
-        return "trains as vanilla in every stage, and says so"
+        idle = [
+            hook
+            for hook in _NEEDS_ACTS_IN
+            if getattr(subject.kind, hook) is not getattr(Method, hook)
+        ]
+        never = f"; with these settings never called: {', '.join(idle)}" if idle else ""
+        return f"trains as vanilla in every stage, and says so{never}"
     if not claimed:
         raise FailedCheckError(
             "acts_in says no for every stage, but weights or outputs are not vanilla's.",

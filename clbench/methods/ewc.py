@@ -45,7 +45,7 @@ class EWC(Method):
     """
 
     name: ClassVar[str] = "ewc"
-    importance: Annotated[float, Field(gt=0.0)] = 1000.0
+    importance: Annotated[float, Field(gt=0.0, le=1e12)] = 1000.0
     half: bool = True
     mode: Literal["sampled", "empirical", "batched"] = "sampled"
     examples: Annotated[int, Field(ge=1)] | None = 2000

@@ -47,13 +47,13 @@ class EWCMLM(Method):
     text_length
         Tokens after which a text is cut.
     batch_size
-        Texts in a batch of mode ``batched``.
+        Texts in a batch of mode ``batched``; the other modes go text by text.
     head_steps
         Steps of fitting a missing head.
     """
 
     name: ClassVar[str] = "ewc-mlm"
-    importance: Annotated[float, Field(gt=0.0)] = 675.0
+    importance: Annotated[float, Field(gt=0.0, le=1e12)] = 675.0
     half: bool = False
     mode: Literal["sampled", "empirical", "batched"] = "sampled"
     masking: Literal["bert", "mask", "any-position"] = "bert"

@@ -44,7 +44,7 @@ class Layerwise(Method):
     Raises
     ------
     SettingsError
-        If neither or both of `rates` and `multiples` are given.
+        If neither or both of `rates` and `multiples` are given, or a rate comes to above 1.
     """
 
     name: ClassVar[str] = "layerwise"
@@ -68,6 +68,11 @@ class Layerwise(Method):
             rates = self.rates
         else:
             rates = [stage.protocol.lr * multiple for multiple in self.multiples or []]
+            if max(rates) > 1.0:
+                raise SettingsError(
+                    f"multiples: {max(self.multiples or []):g} times the flat rate of "
+                    f"{stage.protocol.lr:g} is a rate of {max(rates):g}, above 1. Lower it."
+                )
         trained = {id(parameter) for parameter in stage.trainable()}
         groups = lr_groups(stage.model, rates, division=self.division, depth=self.depth)
         for group in groups:

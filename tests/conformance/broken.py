@@ -99,7 +99,14 @@ class AlwaysZero(Method):
         return 0.0 * stage.squared_distance(self.start)
 
 
-class Modest(_Pull):
+class Idle(_Pull):
+    """Would act, but says that it does not, so nothing of it is called."""
+
+    def acts_in(self, index: int) -> bool:
+        return False
+
+
+class Modest(Method):
     """Acts, and says that it does not."""
 
     def acts_in(self, index: int) -> bool:

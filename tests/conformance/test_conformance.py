@@ -87,6 +87,12 @@ def test_a_method_that_is_right_passes() -> None:
     )
 
 
+def test_hooks_that_are_never_called_are_told() -> None:
+    rows = check(broken.Idle, model=checkpoint("bert"), architectures=())
+    told = next(row.reason for row in rows if row.check == "acts")
+    assert told.endswith("with these settings never called: before_stage, penalty")
+
+
 def test_a_claim_of_rows_is_shown() -> None:
     class Declared(broken.KeepsReference):
         """Says so."""

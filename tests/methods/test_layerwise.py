@@ -133,3 +133,8 @@ def test_bertcl_combined_on_three_layers(folder: Path) -> None:
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Layerwise(**settings)
+
+
+def test_multiples_that_come_to_more_than_one_are_refused(folder: Path) -> None:
+    with pytest.raises(SettingsError, match=r"5000 times the flat rate .* is a rate of 5, above 1\. Lower it"):
+        groups_of(Cell(folder, Layerwise(multiples=[1.0, 5000.0, 1.0])))
