@@ -11,15 +11,14 @@ from torch import Tensor
 
 from clbench.fisher.diagonal import diagonal_fisher
 from clbench.fisher.losses import take
-from clbench.methods.base import Method
-from clbench.methods.quadratic import QuadraticPull
+from clbench.methods.quadratic import PullingMethod, QuadraticPull
 
 if TYPE_CHECKING:
     from clbench.fisher.losses import AnyBatch
     from clbench.training.stage import Stage
 
 
-class EWC(Method):
+class EWC(PullingMethod):
     """Pull towards the weights after each earlier task, by their Fisher information (EWC).
 
     Adds ``f·importance·Σ_j Σ F_j (θ − θ_j*)²`` from the second stage on, with θ_j* the
@@ -49,35 +48,29 @@ class EWC(Method):
     half: bool = True
     mode: Literal["sampled", "empirical", "batched"] = "sampled"
     examples: Annotated[int, Field(ge=1)] | None = 2000
-    _pull: QuadraticPull | None = None
 
     def acts_in(self, index: int) -> bool:
         """There is nothing to hold in the first stage."""
         return index > 0
 
-    def before_stage(self, stage: Stage) -> None:
-        """Ready the pull on the weights that this stage shares with earlier ones."""
-        self._pull = None
+    def pull(self, stage: Stage) -> QuadraticPull | None:
+        """The pull on the weights that this stage shares with earlier ones."""
         anchor: dict[str, Tensor] = getattr(self, "anchor", {})
         shared = [name for name in stage.shared_names() if name in anchor]
-        if shared:
-            self._pull = QuadraticPull(
-                stage.model,
-                {name: anchor[name] for name in shared},
-                self.fisher,
-                strength=self.importance,
-                half=self.half,
-                name=self.name,
-            )
-
-    def edit_gradients(self, stage: Stage) -> None:
-        """Add the pull."""
-        if self._pull is not None:
-            self._pull.edit_gradients(stage)
+        if not shared:
+            return None
+        return QuadraticPull(
+            stage.model,
+            {name: anchor[name] for name in shared},
+            self.fisher,
+            strength=self.importance,
+            half=self.half,
+            name=self.name,
+        )
 
     def after_stage(self, stage: Stage) -> None:
         """Take in the task that was just learned, unless it was the last."""
-        self._pull = None
+        super().after_stage(stage)
         if stage.index == stage.stages - 1:
             return
         names = self._held(stage)

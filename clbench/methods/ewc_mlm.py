@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from clbench.methods.base import Method
-from clbench.methods.quadratic import QuadraticPull
+from clbench.methods.quadratic import PullingMethod, QuadraticPull
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from clbench.training.stage import Context, Stage
 
 
-class EWCMLM(Method):
+class EWCMLM(PullingMethod):
     """Hold the weights that the pretrained language model needs (EWC on masked-LM).
 
     Adds ``f·importance·Σ F (θ − θ*)²`` in every stage, with θ* the pretrained weights and F
@@ -86,9 +85,9 @@ class EWCMLM(Method):
         self._fisher = fisher_of_backbone(context.model, fisher)
         context.note(self._told(facts, context.protocol.corpus))
 
-    def before_stage(self, stage: Stage) -> None:
-        """Ready the pull."""
-        self._pull = QuadraticPull(
+    def pull(self, stage: Stage) -> QuadraticPull:
+        """The pull towards the pretrained weights."""
+        return QuadraticPull(
             stage.model,
             self._anchor,
             self._fisher,
@@ -96,10 +95,6 @@ class EWCMLM(Method):
             half=self.half,
             name=self.name,
         )
-
-    def edit_gradients(self, stage: Stage) -> None:
-        """Add the pull."""
-        self._pull.edit_gradients(stage)
 
     def _told(self, facts: Facts, corpus: str) -> str:
         loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"

@@ -8,8 +8,7 @@ import torch
 from pydantic import Field
 
 from clbench.errors import SettingsError
-from clbench.methods.base import Method
-from clbench.methods.quadratic import QuadraticPull
+from clbench.methods.quadratic import PullingMethod, QuadraticPull
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 Strength = Annotated[float, Field(ge=0.0, le=1e6)]
 
 
-class L2SP(Method):
+class L2SP(PullingMethod):
     """Pull the pretrained weights towards where they started and new heads towards zero.
 
     Adds ``α/2·‖θ − θ0‖² + β/2·‖θ_new‖²`` to the loss (Li, Grandvalet & Davoine 2018,
@@ -54,15 +53,14 @@ class L2SP(Method):
                 "method 'l2-sp': alpha and beta are both 0, so nothing is added to the loss. "
                 "Give one of them, or use vanilla."
             )
-        self._pull: QuadraticPull | None = None
 
     def setup(self, context: Context) -> None:
         """Keep the pretrained weights."""
         if self.anchor == "pretrained":
             self._pretrained = context.snapshot()
 
-    def before_stage(self, stage: Stage) -> None:
-        """Fix what the stage pulls towards."""
+    def pull(self, stage: Stage) -> QuadraticPull:
+        """The pull towards the starting points, and of a new head towards 0."""
         if self.anchor == "pretrained":
             start = dict(self._pretrained)
         else:
@@ -76,15 +74,6 @@ class L2SP(Method):
         importance: dict[str, Tensor] = {
             name: torch.tensor(value, device=stage.device) for name, value in strength.items()
         }
-        self._pull = QuadraticPull(
+        return QuadraticPull(
             stage.model, start, importance, strength=1.0, half=True, name=self.name
         )
-
-    def edit_gradients(self, stage: Stage) -> None:
-        """Add the penalty's gradient."""
-        if self._pull is not None:
-            self._pull.edit_gradients(stage)
-
-    def after_stage(self, stage: Stage) -> None:
-        """Let go of what belonged to the stage."""
-        self._pull = None

@@ -9,15 +9,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clbench.methods.base import Method
-from clbench.methods.quadratic import QuadraticPull
+from clbench.methods.quadratic import PullingMethod, QuadraticPull
 from clbench.methods.sensitivity import output_sensitivity
 
 if TYPE_CHECKING:
     from clbench.training.stage import Context, Stage
 
 
-class MAS(Method):
+class MAS(PullingMethod):
     """Hold on to weights by how strongly the outputs for earlier rows depend on them.
 
     After a stage, ``Ω += mean over rows of |∂‖f(x)‖² / ∂θ|`` with f(x) the outputs of the
@@ -44,29 +43,24 @@ class MAS(Method):
     def setup(self, context: Context) -> None:
         """Nothing is important yet."""
         self.importance: dict[str, Tensor] = {}
-        self._pull: QuadraticPull | None = None
 
-    def before_stage(self, stage: Stage) -> None:
-        """Take the weights as anchor."""
+    def pull(self, stage: Stage) -> QuadraticPull | None:
+        """The pull towards the weights with which the stage begins."""
         held = [name for name in stage.shared_names() if name in self.importance]
-        if held:
-            self._pull = QuadraticPull(
-                stage.model,
-                stage.snapshot(held),
-                self.importance,
-                strength=self.strength,
-                half=False,
-                name=self.name,
-            )
-
-    def edit_gradients(self, stage: Stage) -> None:
-        """Add the penalty's gradient."""
-        if self._pull is not None:
-            self._pull.edit_gradients(stage)
+        if not held:
+            return None
+        return QuadraticPull(
+            stage.model,
+            stage.snapshot(held),
+            self.importance,
+            strength=self.strength,
+            half=False,
+            name=self.name,
+        )
 
     def after_stage(self, stage: Stage) -> None:
         """Add what matters to the task just learned, unless none follows."""
-        self._pull = None
+        super().after_stage(stage)
         if stage.index == stage.stages - 1:
             return
         count = len(stage.data.rows)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clbench.errors import PluginError
+from clbench.methods.base import Method
 
 if TYPE_CHECKING:
     from clbench.training.stage import Stage
@@ -176,6 +177,29 @@ class QuadraticPull:
                 f"method {method!r}: the importance of every weight that is trained is 0, so its "
                 "penalty would be 0 whatever the weights do."
             )
+
+
+class PullingMethod(Method):
+    """A method whose penalty is a `QuadraticPull`, made anew for each stage."""
+
+    _pull: QuadraticPull | None = None
+
+    def pull(self, stage: Stage) -> QuadraticPull | None:
+        """What the stage pulls towards, or None if there is nothing yet."""
+        raise NotImplementedError
+
+    def before_stage(self, stage: Stage) -> None:
+        """Ready the pull."""
+        self._pull = self.pull(stage)
+
+    def edit_gradients(self, stage: Stage) -> None:
+        """Add the pull."""
+        if self._pull is not None:
+            self._pull.edit_gradients(stage)
+
+    def after_stage(self, stage: Stage) -> None:
+        """Let go of what belonged to the stage."""
+        self._pull = None
 
 
 def _check_names(

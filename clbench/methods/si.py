@@ -8,14 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.methods.base import Method
-from clbench.methods.quadratic import CHUNK, QuadraticPull
+from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull
 
 if TYPE_CHECKING:
     from clbench.training.stage import Context, Snapshot, Stage
 
 
-class SI(Method):
+class SI(PullingMethod):
     """Hold on to weights by how much their movement lowered the earlier tasks' losses.
 
     While a task is trained, every weight sums ``ω += −g·Δθ`` over the steps, with the
@@ -43,7 +42,6 @@ class SI(Method):
     def setup(self, context: Context) -> None:
         """Nothing is important yet."""
         self.importance: dict[str, Tensor] = {}
-        self._pull: QuadraticPull | None = None
 
     def before_stage(self, stage: Stage) -> None:
         """Take the weights as anchor and as the beginning of the way."""
@@ -53,19 +51,24 @@ class SI(Method):
         trained = [name for name in names if weights[name].requires_grad]
         self._start: Snapshot = stage.snapshot(trained)
         self._path = Path([weights[name] for name in trained])
-        held = [name for name in trained if name in self.importance and name in shared]
-        if held:
-            anchor = {name: self._start[name] for name in held}
-            self._pull = QuadraticPull(
-                stage.model, anchor, self.importance, strength=self.c, half=False, name=self.name
-            )
+        super().before_stage(stage)
+
+    def pull(self, stage: Stage) -> QuadraticPull | None:
+        """The pull towards the beginning of the way."""
+        shared = set(stage.shared_names())
+        held = [name for name in self._start if name in self.importance and name in shared]
+        if not held:
+            return None
+        anchor = {name: self._start[name] for name in held}
+        return QuadraticPull(
+            stage.model, anchor, self.importance, strength=self.c, half=False, name=self.name
+        )
 
     def edit_gradients(self, stage: Stage) -> None:
         """Note the gradients of the task's loss, then add the pull."""
         changed = self._pull is not None or stage.protocol.clip_norm is not None
         self._path.note_gradients(copy=changed)
-        if self._pull is not None:
-            self._pull.edit_gradients(stage)
+        super().edit_gradients(stage)
 
     def after_step(self, stage: Stage) -> None:
         """Go on along the way; at its end turn it into importance.
@@ -78,7 +81,7 @@ class SI(Method):
 
     def after_stage(self, stage: Stage) -> None:
         """Let go of what belonged to the stage."""
-        self._pull = None
+        super().after_stage(stage)
         self.__dict__.pop("_path", None)
         self.__dict__.pop("_start", None)
 

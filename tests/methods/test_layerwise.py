@@ -136,5 +136,6 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
 
 
 def test_multiples_that_come_to_more_than_one_are_refused(folder: Path) -> None:
-    with pytest.raises(SettingsError, match=r"5000 times the flat rate .* is a rate of 5, above 1\. Lower it"):
+    message = r"5000 times the flat rate .* is a rate of 5, above 1\. Lower it"
+    with pytest.raises(SettingsError, match=message):
         groups_of(Cell(folder, Layerwise(multiples=[1.0, 5000.0, 1.0])))
