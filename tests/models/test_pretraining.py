@@ -15,7 +15,6 @@ from tools.pretrain_tiny.__main__ import main
 from tools.pretrain_tiny.encode import Encoded, encode, train_tokenizer
 from tools.pretrain_tiny.loop import Recipe, Trainer
 from tools.pretrain_tiny.network import Shape, Student
-from tools.pretrain_tiny.readme import write_readme
 from tools.pretrain_tiny.teacher import Teacher, precompute
 from tools.pretrain_tiny.texts import read_corpus
 
@@ -49,7 +48,6 @@ def test_one_command_makes_a_model_and_another_goes_on_from_it(
         given = ["pretrain", *command, *folders, "--threads", "1", *SMALL, *more]
         monkeypatch.setattr(sys, "argv", given)
         main()
-        write_readme(tmp_path / out)
         facts: dict[str, object] = json.loads((tmp_path / out / "pretraining.json").read_text())
         return facts
 

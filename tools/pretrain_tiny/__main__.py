@@ -24,6 +24,7 @@ from tools.pretrain_tiny.network import (
     project_embeddings,
     start_from,
 )
+from tools.pretrain_tiny.readme import write_readme
 from tools.pretrain_tiny.teacher import Teacher, precompute
 from tools.pretrain_tiny.texts import read_corpus
 
@@ -142,6 +143,7 @@ def pretrain(args: argparse.Namespace) -> None:
         export(student, folder)
         save_tokenizer(tokenizer, folder, args.positions)
         write_facts(folder, args, corpus, encoded, held, fixed, trainer, parameters(student))
+        write_readme(folder)
 
     if trainer.run(fixed, lambda: write(args.work / "model")):
         write(args.out)
