@@ -172,7 +172,7 @@ class _Job:
             )
         sums = {**self._capture.totals, **self._sums}
         for name in self._wanted:
-            if not bool(torch.isfinite(sums[name]).all()):
+            if not bool(torch.isfinite(sums[name].sum())):  # squares: nothing cancels
                 raise PluginError(
                     f"the squared gradients of {name} are not finite numbers. Look for weights "
                     "or a loss that are not, or use precision='float32'."

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 CHUNK = 1 << 18
 """Numbers of a gradient formed at a time on processors: they stay in the cache."""
 CHUNK_ACCELERATOR = 1 << 25
+LONG = 48
+"""From so many tokens a product in bf16 is quicker on processors, though it is read back."""
 PAIRED = 4
 """Up to so many tokens the square is multiplied out, which needs no gradient at all."""
 
@@ -112,16 +114,25 @@ def _add_outer(total: Tensor, part: Outer) -> None:
 
 
 def _add_outer_cached(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """The same by blocks of rows that stay in the cache while all examples pass."""
-    left, right = left.float(), right.float()  # a product of bf16 would be rounded to bf16
+    """The same by blocks of rows that stay in the cache while all examples pass.
+
+    Long texts under autocast have their products in bf16, as autograd would form them there
+    (each number rounded by up to 1 in 256).
+    """
+    in_bf16 = left.dtype == right.dtype == torch.bfloat16 and left.shape[1] >= LONG
+    if not in_bf16:
+        left, right = left.float(), right.float()
     rows = max(1, CHUNK // total.shape[1])
     buffer = torch.empty((rows, total.shape[1]))
+    rounded = torch.empty_like(buffer, dtype=left.dtype) if in_bf16 else buffer
     for start in range(0, len(total), rows):
         block = total[start : start + rows]
         piece = left[:, :, start : start + rows].transpose(1, 2)
-        gradient = buffer[: len(block)]
+        gradient, product = buffer[: len(block)], rounded[: len(block)]
         for example in range(len(left)):
-            torch.mm(piece[example], right[example], out=gradient)
+            torch.mm(piece[example], right[example], out=product)
+            if in_bf16:
+                gradient.copy_(product)
             block.addcmul_(gradient, gradient)
 
 

@@ -14,7 +14,7 @@ from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.spec import OwnTaskSpec
 from clbench.training.protocol import Protocol
 
-RECIPE_VERSION = 4
+RECIPE_VERSION = 5
 """Raised whenever a change of clbench changes scores, so that old cells are not taken for new."""
 
 
