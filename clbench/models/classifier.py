@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clbench.errors import ModelError, did_you_mean
 from clbench.models.families import Family, family_of, reads_segments
-from clbench.models.first_token import only_first_token
+from clbench.models.first_token import is_stock, only_first_token
 from clbench.models.fresh import random_backbone
 from clbench.models.groups import LayerGroup, layer_groups_of
 from clbench.models.pooling import POOLS, Pooling
@@ -162,7 +162,7 @@ class Classifier(nn.Module):
 
     def _shortcut(self) -> AbstractContextManager[None]:
         """The last layer computes what the pooling reads, and no more."""
-        if self._last_layer is None:
+        if self._last_layer is None or not is_stock(self.backbone, self.family.layers):
             return nullcontext()
         layers: Any = self.backbone.get_submodule(self.family.layers)
         return only_first_token(layers[-1], self._last_layer)

@@ -4,6 +4,9 @@ With first-token pooling the other tokens' output of the last layer goes nowhere
 attention, output and feed-forward parts are needed for one token a row, only keys and values
 for all. The pooled vector is the same up to rounding; a sixth of the work of a model with six
 layers is saved, a twelfth with twelve.
+
+Whoever looks at the last layer or has changed it (a hook, a `forward` or a module of one's own)
+gets it whole: see `is_stock`.
 """
 
 from __future__ import annotations
@@ -14,9 +17,70 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+
+TOKENWISE = frozenset(
+    (
+        *(nn.Linear, nn.LayerNorm, nn.Dropout, nn.Identity, nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh),
+        *(nn.ModuleList, nn.ModuleDict, nn.ParameterDict),
+    )
+)
+"""Modules of torch that treat every token alike."""
+KNOWN = ("transformers.", "peft.tuners.lora.", "clbench.training.dropout")
+"""Whose modules do what this file takes them to do."""
 
 LastLayer = Callable[[Any, Tensor, Tensor | None], Tensor]
 """Layer, states of shape (b, t, h) and mask of shape (b, 1, t, t) to states (b, 1, h)."""
+
+
+def is_stock(backbone: nn.Module, layers: str) -> bool:
+    """Whether the last of `layers` does what its architecture does, and nobody looks on.
+
+    Parameters
+    ----------
+    backbone
+        A transformers model.
+    layers
+        Where its list of layers is, such as ``encoder.layer``.
+
+    Returns
+    -------
+    bool
+        False with a hook on the way to the layer or inside of it, a `forward` set on a
+        module or its class, a module of another make, or an attention function of one's own.
+    """
+    way: list[Any] = [backbone]
+    for name in layers.split("."):
+        way.append(way[-1].get_submodule(name))
+    inside = list(way[-1][-1].modules())
+    return (
+        not _has_any_global_hook()  # type: ignore[no-untyped-call]
+        and not any(_is_watched(module) for module in (*way, *inside))
+        and all(
+            type(module) in TOKENWISE or type(module).forward.__module__.startswith(KNOWN)
+            for module in inside
+        )
+        and _is_known_attention(getattr(backbone, "config", None))
+    )
+
+
+def _is_watched(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in vars(module)
+    )
+
+
+def _is_known_attention(config: Any) -> bool:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    name = getattr(config, "_attn_implementation", "eager")
+    if name not in ALL_ATTENTION_FUNCTIONS:  # written into the model's own file
+        return True
+    return str(ALL_ATTENTION_FUNCTIONS[name].__module__).startswith(KNOWN)
 
 
 @contextmanager

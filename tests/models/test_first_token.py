@@ -25,17 +25,21 @@ UNPADDED = {name: value[:1] for name, value in INPUTS.items()}
 def answers(
     model: Classifier, inputs: dict[str, Tensor], *, whole: bool
 ) -> tuple[Tensor, dict[str, Tensor], list[int]]:
-    """Outputs, gradients, and how many tokens the last normalisation saw."""
+    """Outputs, gradients, and how many tokens left the last layer when it was cut short."""
     seen: list[int] = []
-    norms = [m for m in model.backbone.modules() if isinstance(m, nn.LayerNorm)]
-    watch: Any = norms[-1].register_forward_hook(lambda _, given, __: seen.append(len(given[0][0])))
     keep = model._last_layer
-    model._last_layer = None if whole else keep
+
+    def watched(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
+        assert keep is not None
+        found = keep(layer, states, mask)
+        seen.append(found.shape[1])
+        return found
+
+    model._last_layer = None if whole or keep is None else watched
     model.zero_grad()
     outputs = model(inputs, "h")
     outputs.square().sum().backward()
     model._last_layer = keep
-    watch.remove()
     found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     return outputs.detach(), found, seen
 
@@ -52,7 +56,7 @@ def test_outputs_and_gradients_are_those_of_the_whole_layer(
         install(model, model.backbone, torch.device("cpu"))
     outputs, gradients, tokens = answers(model, inputs, whole=False)
     expected, full, all_tokens = answers(model, inputs, whole=True)
-    assert (tokens, all_tokens) == ([1], [inputs["input_ids"].shape[1]])
+    assert (tokens, all_tokens) == ([1], [])
     torch.testing.assert_close(outputs, expected, atol=1e-6, rtol=1e-5)
     assert gradients.keys() == full.keys()
     for name, value in full.items():
@@ -85,7 +89,7 @@ def test_other_poolings_see_every_token(pooling: str, tmp_path: Path) -> None:
         head_seed=lambda _: 0,
         pooling=pooling,  # type: ignore[arg-type]
     ).eval()
-    assert answers(model, INPUTS, whole=False)[2] == [6]
+    assert answers(model, INPUTS, whole=False)[2] == []
 
 
 def test_the_backbone_itself_stays_whole(tmp_path: Path) -> None:
@@ -117,3 +121,96 @@ def test_a_mask_that_is_not_written_out_runs_the_whole_layer(mask: object) -> No
         assert layer(states, mask, more=1).shape == (2, 6, 4)
         assert layer(states, None, more=1).shape == (2, 1, 4)
     assert layer(states, None).shape == (2, 6, 4)
+
+
+class Scaled(nn.Module):
+    """A module around another, as adapters are."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *given: Any, **options: Any) -> Any:
+        found = self.inner(*given, **options)
+        return (2.0 * found[0], *found[1:]) if isinstance(found, tuple) else 2.0 * found
+
+
+def _hook(module: Any, *_: Any) -> Any:
+    output = _[-1]
+    return (2.0 * output[0], *output[1:]) if isinstance(output, tuple) else 2.0 * output
+
+
+def _other_forward(module: Any) -> None:
+    before = module.forward
+    module.forward = lambda *given, **options: _hook(module, before(*given, **options))
+
+
+def _other_class(module: Any) -> None:
+    kind = type(module)
+
+    class Own(kind):  # type: ignore[misc, valid-type]
+        def forward(self, *given: Any, **options: Any) -> Any:
+            return _hook(self, super().forward(*given, **options))
+
+    module.__class__ = Own
+
+
+def _wrap_attention(layer: Any) -> None:
+    layer.attention.self = Scaled(layer.attention.self)
+
+
+def _hook_on(part: str) -> Any:
+    return lambda layer: layer.get_submodule(part).register_forward_hook(_hook)
+
+
+CHANGES = {
+    "hook on the layer": _hook_on(""),
+    "hook on attention": _hook_on("attention"),
+    "hook inside attention": _hook_on("attention.self"),
+    "hook on a dense layer": _hook_on("output.dense"),
+    "forward of the layer": _other_forward,
+    "forward of attention": lambda layer: _other_forward(layer.attention.self),
+    "class of attention": lambda layer: _other_class(layer.attention.self),
+    "wrapped attention": _wrap_attention,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_last_layer_is_run_whole(change: Any, tmp_path: Path) -> None:
+    folder = str(make_checkpoint("bert", tmp_path / "bert"))
+    model = build_classifier(folder, heads={"h": 2}, head_seed=lambda _: 0).eval()
+    with torch.no_grad():
+        before = model.features(INPUTS)
+        change(model.backbone.encoder.layer[-1])
+        found = model.features(INPUTS)
+        again = model.features(INPUTS)
+        expected = model.backbone(**INPUTS).last_hidden_state[:, 0]
+    assert not torch.allclose(found, before, atol=1e-3)
+    assert torch.equal(found, expected)
+    assert torch.equal(again, expected)
+
+
+def test_a_hook_on_the_backbone_sees_every_token(tmp_path: Path) -> None:
+    folder = str(make_checkpoint("bert", tmp_path / "bert"))
+    model = build_classifier(folder, heads={"h": 2}, head_seed=lambda _: 0).eval()
+    seen: list[tuple[int, ...]] = []
+    model.backbone.register_forward_hook(
+        lambda _, __, output: seen.append(tuple(output.last_hidden_state.shape))
+    )
+    model.features(INPUTS)
+    assert seen == [(2, 6, 32)]
+
+
+def test_an_attention_function_of_ones_own_is_run(tmp_path: Path) -> None:
+    from transformers import AttentionInterface
+
+    def uniform(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:
+        return value.mean(2, keepdim=True).expand_as(query).transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("uniform-for-this-test", uniform)
+    folder = str(make_checkpoint("bert", tmp_path / "bert"))
+    model = build_classifier(folder, heads={"h": 2}, head_seed=lambda _: 0).eval()
+    model.backbone.set_attn_implementation("uniform-for-this-test")
+    with torch.no_grad():
+        expected = model.backbone(**UNPADDED).last_hidden_state[:, 0]
+        assert torch.equal(model.features(UNPADDED), expected)
