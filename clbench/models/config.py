@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clbench.errors import ModelError
+from clbench.errors import ModelError, did_you_mean
 from clbench.models.locate import local_folder
 from clbench.models.safety import check_folder
 
@@ -50,7 +50,29 @@ def read_config(folder: Path, name: str, weights: bool) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             str(folder), trust_remote_code=False, local_files_only=True
         )
+    _check_values(config, name, folder)
+    # Neither changes a number: how outputs are packed, and how many tokens go at a time.
+    config.return_dict = True
+    if getattr(config, "chunk_size_feed_forward", 0):
+        config.chunk_size_feed_forward = 0
     return config
+
+
+def _check_values(config: PreTrainedConfig, name: str, folder: Path) -> None:
+    """Refuse what transformers would stumble over later, with other words."""
+    from transformers.activations import ACT2FN
+
+    where = f"model {name!r}: {folder / 'config.json'}"
+    layers = getattr(config, "num_hidden_layers", 1)
+    if not isinstance(layers, int) or layers < 1:
+        raise ModelError(f"{where}: num_hidden_layers is {layers!r}, and must be 1 or more.")
+    for key in ("hidden_act", "hidden_activation", "activation", "activation_function"):
+        act = getattr(config, key, None)
+        if isinstance(act, str) and act not in ACT2FN:
+            raise ModelError(
+                f"{where}: {key} is {act!r}, which transformers does not know."
+                f"{did_you_mean(act, ACT2FN)}"
+            )
 
 
 @contextmanager

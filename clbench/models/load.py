@@ -24,6 +24,9 @@ from clbench.models.trim import trim_embeddings
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+RECOMPUTED = (".position_ids", ".attn.bias", ".attn.masked_bias", ".inv_freq")
+"""Ends of the names of buffers that older checkpoints keep and models compute."""
+
 
 def load_backbone(
     name: str, revision: str | None = None, *, random_seed: int | None = None
@@ -69,6 +72,7 @@ def load_backbone(
             f"{kind.__name__}, such as {lost[0]!r}. The file belongs to another "
             "architecture or is cut short."
         )
+    _check_taken(report["unexpected_keys"], model, name)
     _check_finite(model, name, folder)
     _check_kind(model, name)
     backbone: PreTrainedModel = model.eval()
@@ -85,6 +89,29 @@ def _check_shapes(mismatched: Iterable[tuple[str, Any, Any]], name: str, folder:
             f"model {name!r}: the weights in {folder} have {key!r} in shape {found}, its "
             f"config.json asks for {wanted}{more}. They do not belong together: fetch or save "
             "the model again."
+        )
+
+
+def _check_taken(unexpected: Iterable[str], model: PreTrainedModel, name: str) -> None:
+    """Refuse weights of the backbone that its architecture has no place for.
+
+    Heads and poolers are left out on purpose, and buffers that are computed anew.
+    """
+    parts = {part for part, _ in model.named_children()}
+    prefix = f"{model.base_model_prefix}."
+    left = sorted(
+        key
+        for key in unexpected
+        if key.removeprefix(prefix).partition(".")[0] in parts
+        and "pooler" not in key.split(".")
+        and not key.endswith(RECOMPUTED)
+    )
+    if left:
+        raise ModelError(
+            f"model {name!r}: its weights hold {len(left)} tensors that {type(model).__name__} "
+            f"with this config.json has no place for, such as {left[0]!r}. Without them it would "
+            "be another model: fetch or save it again, or use a checkpoint that this version of "
+            "transformers supports whole."
         )
 
 

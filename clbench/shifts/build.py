@@ -10,7 +10,13 @@ import numpy as np
 from clbench.errors import PluginError, ShiftError
 from clbench.shifts.base import ScenarioTasks, ShiftContext
 from clbench.shifts.registry import SHIFTS
-from clbench.shifts.scenario import Scenario, ScenarioReport, describe_part, note_few_rows
+from clbench.shifts.scenario import (
+    Scenario,
+    ScenarioReport,
+    describe_part,
+    note_few_rows,
+    note_shared_texts,
+)
 from clbench.shifts.severity import severities
 from clbench.tasks.task import Task
 
@@ -68,7 +74,7 @@ def build_scenario(spec: ScenarioLike, context: ShiftContext, *, severity: bool 
         float(np.mean(known)) if known else None,
         each,
         dict(built.numbers),
-        note_few_rows(built.tasks),
+        (*note_few_rows(built.tasks), *note_shared_texts(built.tasks)),
     )
     return Scenario(spec.name, spec.shift, built.tasks, shift.settings(), built.split, report)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ __all__ = [
     "SplitPart",
     "describe_part",
     "note_few_rows",
+    "note_shared_texts",
 ]
 
+FEW_SHARED = 0.02
+"""Share of the validation texts that may be training texts too before it is noted."""
 FEW_ROWS = 100
 """Validation rows below which a part is noted: a score of 0.9 then varies by 0.03 or more."""
 
@@ -139,6 +143,24 @@ def note_few_rows(tasks: Iterable[Task]) -> tuple[str, ...]:
             f"{error:.3f}"
         )
     return tuple(notes)
+
+
+def note_shared_texts(tasks: Iterable[Task]) -> tuple[str, ...]:
+    """A sentence for each task of whose validation texts over `FEW_SHARED` are training texts."""
+    notes = []
+    for task in tasks:
+        known = set(_texts(task.train))
+        shared = sum(text in known for text in _texts(task.validation))
+        if shared > FEW_SHARED * len(task.validation):
+            notes.append(
+                f"{task.name}: {shared} of {len(task.validation)} validation texts are also "
+                "training texts"
+            )
+    return tuple(notes)
+
+
+def _texts(rows: Rows) -> Iterable[tuple[str, str | None]]:
+    return zip(rows.first, rows.second or repeat(None, len(rows)), strict=True)
 
 
 def _plain(value: Any) -> Any:

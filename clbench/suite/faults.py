@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 from clbench.errors import SuiteError, did_you_mean
 from clbench.wording import in_words, shown_value
@@ -120,7 +120,13 @@ def _real_path(
 def _text(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> str:
     kind = error["type"]
     if kind == "extra_forbidden":
-        return f"unknown key.{nearest(str(path[-1]), _keys(model, path[:-1]))}"
+        key, kinds = str(path[-1]), _keys(model, path[:-1])
+        tag = next((tag for tag in kinds if tag in error["loc"]), None)
+        other = next((known for known in kinds if known != tag and key in kinds[known]), None)
+        if tag is not None and other is not None:
+            return f"belongs to a {other}, and this is a {tag}."
+        known = kinds[tag] if tag is not None else [k for keys in kinds.values() for k in keys]
+        return f"unknown key.{nearest(key, known)}"
     if kind == "missing":
         return _missing(error["input"], str(path[-1]))
     if path == ("scenario",) and kind == "list_type" and isinstance(error["input"], dict):
@@ -160,19 +166,24 @@ def _near_literal(error: Any) -> str:
     return "" if "Available:" in near else near
 
 
-def _keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """Keys that may stand in the table at `path`, of any kind that it can be."""
+def _keys(model: type[BaseModel], path: Sequence[str | int]) -> dict[str, list[str]]:
+    """Keys that may stand in the table at `path`, for each kind of table that it can be.
+
+    The kinds go by pydantic's tags; a table of one kind only has an empty one.
+    """
     here: Any = model
     for part in path:
         here = here.model_fields[str(part)].annotation if _is_model(here) else get_args(here)[-1]
-    return list(dict.fromkeys(key for kind in _models(here) for key in kind.model_fields))
+    return {tag: list(kind.model_fields) for tag, kind in _models(here)}
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The models in a union, whatever it is annotated with."""
+def _models(annotation: Any) -> list[tuple[str, type[BaseModel]]]:
+    """The models in a union with their tags, whatever it is annotated with."""
     if _is_model(annotation):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
+        return [("", annotation)]
+    tag = next((part.tag for part in get_args(annotation) if isinstance(part, Tag)), "")
+    inner = [found for part in get_args(annotation) for found in _models(part)]
+    return [(own or tag, model) for own, model in inner]
 
 
 def _is_model(annotation: Any) -> bool:

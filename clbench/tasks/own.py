@@ -44,7 +44,13 @@ def load_own(name: str, spec: FileTaskSpec, base: Path) -> Task:
     train = _rows(table, spec, labels, where)
     if spec.validation is not None:
         where = f"task {name!r}, validation = {spec.validation!r}"
-        content = read_bytes(_path(base, spec.validation), where)
+        path = _path(base, spec.validation)
+        content = read_bytes(path, where)
+        if path.samefile(train_path):
+            raise DataError(
+                f"{where}: is the file of train = {spec.train!r}. Scores on rows that were trained "
+                "on mean nothing: give another file, or validation_fraction."
+            )
         digests["validation"] = _digest(content)
         validation = _rows(_table(content, spec, spec.validation, where), spec, labels, where)
     else:

@@ -11,6 +11,9 @@ from clbench.errors import did_you_mean
 from clbench.tasks.files import FileTaskSpec
 from clbench.tasks.synthetic import SPECS
 
+MOST = 200_000
+"""Rows of a synthetic split at most: about ten seconds of generating."""
+
 
 class SyntheticTaskSpec(BaseModel):
     """A ``[task.NAME]`` table that asks for a synthetic task in another size or with noise.
@@ -20,7 +23,7 @@ class SyntheticTaskSpec(BaseModel):
     synthetic
         A name of `clbench.tasks.synthetic.SPECS`, such as ``sentiment``.
     train, validation
-        Rows of each split.
+        Rows of each split, at most `MOST`.
     seed
         Of the texts, and of the noise.
     label_noise
@@ -31,9 +34,9 @@ class SyntheticTaskSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     synthetic: str
-    train: Annotated[int, Field(ge=2)] = 2000
-    validation: Annotated[int, Field(ge=1)] = 500
-    seed: Annotated[int, Field(ge=0)] = 0
+    train: Annotated[int, Field(ge=2, le=MOST)] = 2000
+    validation: Annotated[int, Field(ge=1, le=MOST)] = 500
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     label_noise: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
 
     @field_validator("synthetic")
@@ -52,7 +55,7 @@ def _kind(table: Any) -> str:
     is_synthetic = isinstance(table, SyntheticTaskSpec) or (
         isinstance(table, dict) and "synthetic" in table
     )
-    return "synthetic table" if is_synthetic else "table of files"
+    return "table with a key `synthetic`" if is_synthetic else "table of files"
 
 
 OwnTaskSpec = FileTaskSpec | SyntheticTaskSpec
@@ -60,7 +63,7 @@ OwnTaskSpec = FileTaskSpec | SyntheticTaskSpec
 
 OwnTaskTable = Annotated[
     Annotated[FileTaskSpec, Tag("table of files")]
-    | Annotated[SyntheticTaskSpec, Tag("synthetic table")],
+    | Annotated[SyntheticTaskSpec, Tag("table with a key `synthetic`")],
     Discriminator(_kind),
 ]
 """The same for pydantic: a key `synthetic` makes it a synthetic task's."""

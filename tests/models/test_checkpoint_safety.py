@@ -127,6 +127,48 @@ def test_one_lost_tensor_is_an_error(folder: Path) -> None:
     assert "lack 1 of the tensors" in refusal(load_backbone, folder)
 
 
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "gpt2", "deberta-v2"])
+def test_layers_that_the_configuration_does_not_count(kind: str, tmp_path: Path) -> None:
+    folder = make_checkpoint(kind, tmp_path / kind)
+    edit(folder, **{"n_layers" if kind == "distilbert" else "num_hidden_layers": 2})
+    if kind == "gpt2":
+        edit(folder, n_layer=2)
+    assert "this config.json has no place for, such as" in refusal(load_backbone, folder)
+
+
+def test_heads_poolers_and_old_buffers_are_left_out(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.position_ids"] = torch.arange(40)[None]
+    weights["pooler.dense.weight"] = torch.zeros(32, 32)
+    weights["cls.predictions.bias"] = torch.zeros(60)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    load_backbone(str(folder))
+    weights["encoder.layer.0.attention.self.distance_embedding.weight"] = torch.zeros(79, 16)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "'encoder.layer.0.attention.self.distance_embedding.weight'" in refusal(
+        load_backbone, folder
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0, and must be 1 or more"),
+        ({"hidden_act": "gelo"}, "hidden_act is 'gelo', which transformers does not know. Did"),
+    ],
+)
+def test_values_that_no_model_can_have(folder: Path, changes: dict[str, Any], message: str) -> None:
+    edit(folder, **changes)
+    assert message in refusal(load_backbone, folder)
+
+
+def test_settings_that_change_no_number_are_set_aside(folder: Path) -> None:
+    inputs = {"input_ids": torch.tensor([[2, 5, 6, 7, 3]])}
+    whole = load_backbone(str(folder))(**inputs).last_hidden_state
+    edit(folder, return_dict=False, chunk_size_feed_forward=3)
+    assert torch.equal(load_backbone(str(folder))(**inputs).last_hidden_state, whole)
+
+
 def test_weights_of_another_width(folder: Path) -> None:
     edit(folder, intermediate_size=64)
     assert refusal(load_backbone, folder) == (

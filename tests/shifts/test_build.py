@@ -17,7 +17,7 @@ from clbench.shifts.base import ScenarioTasks, Shift
 from clbench.shifts.build import build_scenario
 from clbench.shifts.dataset import DatasetShift
 from clbench.shifts.registry import SHIFTS, shift
-from clbench.shifts.scenario import note_few_rows
+from clbench.shifts.scenario import note_few_rows, note_shared_texts
 from clbench.shifts.sentence_length import SentenceLength
 from clbench.tasks.task import Rows, Task
 
@@ -97,9 +97,17 @@ def test_few_validation_rows_are_noted() -> None:
     context = FakeContext({task.name: task for task in tasks.values()})
     spec = Spec("dataset", {"tasks": ["t36", "t100"]})
     # sqrt(0.9 * 0.1 / 36) = 0.3 / 6
-    assert build_scenario(spec, context, severity=False).report.notes == (
+    notes = build_scenario(spec, context, severity=False).report.notes
+    assert [note for note in notes if "standard error" in note] == [
         "t36: 36 validation rows, so the standard error of an accuracy of 0.9 is 0.050",
-    )
+    ]
+
+
+def test_training_texts_among_the_validation_texts_are_noted() -> None:
+    texts = [f"text number {i}" for i in range(100)]
+    for shared, notes in ((2, ()), (3, ("t: 3 of 100 validation texts are also training texts",))):
+        task = make_task(["other", *texts[:shared]], texts, name="t")
+        assert note_shared_texts([task]) == notes
 
 
 def test_few_rows_of_a_correlation_are_noted_as_such() -> None:

@@ -188,6 +188,13 @@ def test_tables_that_ask_for_a_synthetic_task(fault: Fault, read: Read) -> None:
     assert "[task.n] train: must be a whole number, got 'a.csv'." in message
     assert "[task.n] label_noise: must be at most 1.0, got 2." in message
     assert "[task.n] noise: unknown key. Did you mean 'label_noise'" in message
+    mixed = fault(GOOD + '[task.n]\nsynthetic = "qa"\nmetrics = ["f1"]\n')
+    own = "a table with a key `synthetic`"
+    assert f"[task.n] metrics: belongs to a table of files, and this is {own}." in mixed
+    other = GOOD + '[task.n]\ntrain = "a.csv"\nvalidation = "b.csv"\ntext = "t"\nlabel = "l"\n'
+    assert f"[task.n] seed: belongs to {own}, and this is a table of files." in fault(
+        other + "seed = 1\n"
+    )
 
 
 def test_all_faults_of_a_file_come_at_once(fault: Fault) -> None:

@@ -119,6 +119,13 @@ def test_regression(load: Callable[..., Task]) -> None:
     assert task.train.labels.dtype == np.float32
 
 
+def test_one_file_under_two_names(load: Callable[..., Task], tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to("t.csv")
+    for name in ("./t.csv", "link.csv"):
+        with pytest.raises(DataError, match=r"is the file of train = 't\.csv'"):
+            load("text,label\na,x\nb,y\n", validation=name)
+
+
 def test_validation_rows_held_out_of_one_file(load: Callable[..., Task]) -> None:
     frame = pd.DataFrame({"text": [f"t{i}" for i in range(20)], "label": ["a", "b"] * 10})
     task = load(frame, validation_fraction=0.2)
