@@ -47,7 +47,8 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
             f"{len(failed)} of {plural(len(cells), 'cell')} failed; the same command tries "
             f"{'it' if len(failed) == 1 else 'them'} again."
         )
-    console.print(f"Scores: {path / 'scores.csv'}", soft_wrap=True)
+    if (path / "scores.csv").exists():  # not in a folder that can only be read
+        console.print(f"Scores: {path / 'scores.csv'}", soft_wrap=True)
     return 1 if failed else 0
 
 

@@ -184,7 +184,7 @@ def test_tables_that_ask_for_a_synthetic_task(fault: Fault, read: Read) -> None:
     assert suite.scenario_names == ["sst2-mrpc"]
     wrong = '[task.n]\nsynthetic = "sentimant"\ntrain = "a.csv"\nlabel_noise = 2\nnoise = 1\n'
     message = fault(GOOD + wrong)
-    assert "[task.n] synthetic: no synthetic task is called 'sentimant'. Did you" in message
+    assert "got 'sentimant'. Did you mean 'sentiment' or" in message
     assert "[task.n] train: must be a whole number, got 'a.csv'." in message
     assert "[task.n] label_noise: must be at most 1.0, got 2." in message
     assert "[task.n] noise: unknown key. Did you mean 'label_noise'" in message

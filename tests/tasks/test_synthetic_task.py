@@ -3,7 +3,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from clbench.errors import DataError
 from clbench.tasks.load import load_task, task_identity
 from clbench.tasks.registry import TASKS
-from clbench.tasks.spec import SyntheticTaskSpec
+from clbench.tasks.spec import SyntheticName, SyntheticTaskSpec
 from clbench.tasks.synthetic import SPECS, generate
 from clbench.tasks.task import Task
 
@@ -43,6 +43,10 @@ def test_identity_is_that_of_the_rows() -> None:
     assert json.loads(json.dumps(found)) == found
     other = task_identity("synthetic/sentiment", data=None, base=Path(), own={})
     assert other["rows"] != found["rows"]
+
+
+def test_tables_name_every_synthetic_task() -> None:
+    assert get_args(SyntheticName) == tuple(SPECS)
 
 
 def test_a_table_asks_for_other_rows_and_noise() -> None:
