@@ -62,7 +62,9 @@ def test_one_command_makes_a_model_and_another_goes_on_from_it(
     assert second["earlier"] == [{k: first[k] for k in ("steps", "tokens_seen")}]
     assert second["segments"] == first["segments"]
     card = (tmp_path / "second" / "README.md").read_text()
-    assert f"{first['steps']} steps on the same data" in card
+    assert f"{first['steps']} steps:" in card
+    with pytest.raises(SystemExit, match="holds another run: seed differs"):
+        run("second", "--start", str(tmp_path / "first"), "--seed", "2")
 
 
 @pytest.mark.parametrize(

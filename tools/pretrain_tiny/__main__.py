@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import logging
+import math
 import sys
 import time
 from pathlib import Path
@@ -26,7 +29,7 @@ from tools.pretrain_tiny.network import (
 )
 from tools.pretrain_tiny.readme import write_readme
 from tools.pretrain_tiny.teacher import Teacher, precompute
-from tools.pretrain_tiny.texts import read_corpus
+from tools.pretrain_tiny.texts import Corpus, read_corpus
 
 log = logging.getLogger("pretrain")
 WORD_WIDTH = 128
@@ -60,7 +63,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=shape.heads)
     parser.add_argument("--positions", type=int, default=shape.positions)
     parser.add_argument("--vocab", type=int, default=shape.vocab)
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in ("minutes", "threads", "tokens", "layers", "hidden", "heads", "peak"):
+        if not 0 < getattr(args, name) < math.inf:
+            parser.error(f"--{name} must be above 0, not {getattr(args, name)}")
+    if args.hidden % args.heads:
+        parser.error(f"--hidden {args.hidden} cannot be divided among {args.heads} --heads")
+    if args.positions < 16 or args.vocab < 200 or args.seed < 0:
+        parser.error("--positions must be 16 or more, --vocab 200 or more, --seed 0 or more")
+    return args
 
 
 def main() -> None:
@@ -70,6 +81,25 @@ def main() -> None:
         pretrain(args)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
+
+
+def _same_run(args: argparse.Namespace, corpus: Corpus) -> None:
+    """Refuse to go on with a run of other text, shape or settings; only its length may change."""
+    digest = hashlib.sha256("\n".join(corpus.segments).encode()).hexdigest()[:16]
+    names = ("vocab", "layers", "hidden", "heads", "positions", "tokens", "peak", "seed")
+    now = {"text": digest, **{name: getattr(args, name) for name in names}}
+    now |= {"teacher": args.teacher, "start": str(args.start) if args.start else None}
+    path = args.work / "run.json"
+    if path.exists():
+        before = json.loads(path.read_text())
+        differing = [key for key, value in now.items() if before.get(key) != value]
+        if differing:
+            raise ValueError(
+                f"{args.work} holds another run: {', '.join(differing)} differs. Give another "
+                "--work, or the settings of that run."
+            )
+    args.work.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(now, indent=1) + "\n")
 
 
 def pretrain(args: argparse.Namespace) -> None:
@@ -93,6 +123,7 @@ def pretrain(args: argparse.Namespace) -> None:
         if not texts:
             only = ": every line of it is in --text" if held_out.segments and unseen else ""
             raise ValueError(f"no usable text in {option}{only}")
+    _same_run(args, corpus)
     extra = unlabelled(5000)
     for name in SPECS:
         extra += [t for row in generate(name, validation=0)["train"] for t in row[:2] if t]

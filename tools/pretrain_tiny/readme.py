@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -77,9 +78,9 @@ _DISTILLED = """\
   The heads that imitate the teacher are thrown away."""
 
 _EARLIER = """
-- Started (`--start`) from an earlier model, itself the end of {runs} on the same data: {tokens:,}
-  tokens before these. Embedding rows are carried over, a new token's as the mean of its pieces;
-  optimizer, schedule and the heads that imitate the teacher begin anew."""
+- Started (`--start`) from an earlier model, itself the end of {runs}:
+  {tokens:,} tokens before these. Embedding rows are carried over, a new token's as the mean of
+  its pieces; optimizer, schedule and the heads that imitate the teacher begin anew."""
 
 _TUNED = """\
 ## Fine-tuned, against the same network from random weights
@@ -110,10 +111,11 @@ def _evaluation(folder: Path) -> str:
     if not path.exists():
         return ""
     content = json.loads(path.read_text())
+    own = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
     scores: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
     for key, value in content["cells"].items():
         name, weights, rate, seed = key.split("/")
-        if weights in (content["weights"], "random"):
+        if weights in (own, "random"):
             arm = "random" if weights == "random" else "pretrained"
             scores[name, arm][rate, seed] = value
     rows, rates, seeds = [], set(), 0
@@ -129,6 +131,8 @@ def _evaluation(folder: Path) -> str:
             f"| {name} | {len(both)} | {_spread([own[c] for c in both])} "
             f"| {_spread([twin[c] for c in both])} | {_spread(gaps)} | {_LARGEST[name]} |"
         )
+    if not rows:
+        return ""  # what lies there was measured on other weights
     return _TUNED.format(
         seeds=seeds, epochs=3, batch=16, rate=", ".join(sorted(rates)), rows="\n".join(rows)
     )

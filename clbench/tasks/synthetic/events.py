@@ -33,6 +33,8 @@ def plural(noun: str) -> str:
     """The regular plural of a noun."""
     if noun in ("loaf",):
         return "loaves"
+    if noun.endswith("man"):
+        return noun[:-2] + "en"
     if noun.endswith(("s", "sh", "ch", "x")) or noun in ("potato",):
         return noun + "es"
     if noun.endswith("y") and noun[-2] not in "aeiou":
@@ -129,8 +131,19 @@ def alter(event: Event, rng: Random, slots: tuple[str, ...]) -> Event:
     for slot in slots:
         old = getattr(event, slot)
         if old:
-            changed[slot] = rng.choice([new for new in _choices(words, slot) if new != old])
+            choices = [new for new in _choices(words, slot) if not _same(new, old)]
+            changed[slot] = rng.choice(choices)
     return replace(event, **changed)  # type: ignore[arg-type]
+
+
+def _same(first: object, second: object) -> bool:
+    """Whether two words are one, or one says the same as the other."""
+    if isinstance(first, Verb) and isinstance(second, Verb):
+        known = {base: verb.base for base, verb in SAME_VERBS.items()}
+        first, second = first.base, second.base
+    else:
+        known = SAME
+    return first == second or known.get(str(first)) == second or known.get(str(second)) == first
 
 
 def forget(event: Event, slot: str) -> Event:

@@ -76,21 +76,29 @@ def answer(rng: Random, label: int) -> Row:
     if it can be left out; the others tell another event.
     """
     event = draw_event(rng, detail=0.8)
-    slot = rng.choice([s for s in (*_CORE[::2], *_EXTRA, "reason") if getattr(event, s)])
+    asked = [s for s in (*_CORE[::2], *_EXTRA, "reason") if getattr(event, s)]
+    if not event.reason.startswith(("because", "since")):  # "although" answers no "why"
+        asked = [s for s in asked if s != "reason"]
+    slot = rng.choice(asked)
     question = _question(event, slot)
     form = rng.choice(FORMS)
     if label:
         told_event = event
-    elif slot in ("place", "time", "reason", "number") and rng.random() < 0.35:
+    elif slot in ("place", "time", "reason") and rng.random() < 0.35:
         told_event = forget(event, slot)
+        if slot == "time" and event.reason.startswith("while"):
+            told_event = forget(told_event, "reason")
     else:
         rest = tuple(s for s in _CORE if s != slot)
         told_event = _other(rng, event, (rng.choice(rest),), far=0.6)
     return question, wrap(rng, told_event.topic, say(told_event, form), most=4)
 
 
-def _entailed(rng: Random, event: Event) -> str:
-    """A hypothesis that follows: fewer details, another form, or a wider word."""
+def _entailed(rng: Random, event: Event, keep: tuple[str, ...] = ()) -> str:
+    """A hypothesis that follows: fewer details, another form, or a wider word.
+
+    What `keep` names is told in any case.
+    """
     less = replace(
         event,
         agent_trait="" if rng.random() < 0.6 else event.agent_trait,
@@ -100,9 +108,9 @@ def _entailed(rng: Random, event: Event) -> str:
         reason="",
     )
     kind = rng.random()
-    if kind < 0.2:
+    if kind < 0.2 and "agent" not in keep:
         return capital(f"somebody {less.verb.past} {thing_phrase(less)}.")
-    if kind < 0.35:
+    if 0.2 <= kind < 0.35 and "thing" not in keep:
         return capital(f"{agent_phrase(less)} {less.verb.past} something.")
     return say(reword(less, rng, 0.3), rng.choice(FORMS))
 
@@ -132,7 +140,10 @@ def _undecided(rng: Random, event: Event) -> str:
     thing = rng.choice([t for t in words.things if t != event.thing])
     kind = rng.random()
     if kind < 0.35:
-        new = alter(event, rng, tuple(rng.sample(_CORE, rng.choice((1, 2)))))
+        slots = tuple(rng.sample(_CORE, rng.choice((1, 2))))
+        if slots == ("agent",):  # "it was A who did it" would deny that B did
+            slots = ("agent", "thing")
+        new = alter(event, rng, slots)
         return say(replace(new, reason=""), rng.choice(FORMS))
     if kind < 0.7:
         return _contradicted(rng, alter(event, rng, tuple(rng.sample(_CORE, 2))))
@@ -172,7 +183,7 @@ def entailment(rng: Random, label: int) -> Row:
     if kind < 0.75:
         return premise, _undecided(rng, event)
     slots = tuple(rng.sample(_CORE, rng.choice((1, 2))))
-    return premise, _entailed(rng, alter(event, rng, slots))
+    return premise, _entailed(rng, alter(event, rng, slots), keep=slots)
 
 
 PAIR: dict[str, Callable[[Random, int], Row]] = {

@@ -18,6 +18,8 @@ from clbench.tasks.synthetic.events import (
 from clbench.tasks.synthetic.lexicon import BAD, DISLIKE, GOOD, LIKE, TOPICS, Topic
 
 Row = tuple[str, str | None]
+MASS = frozenset({"food", "bread", "meat", "wine", "coffee", "service"})
+"""Aspects that take no article "a"."""
 
 
 def sentiment(rng: Random, label: int) -> Row:
@@ -58,16 +60,19 @@ def _words(rng: Random, positive: bool, count: int) -> list[str]:
 def _plain(rng: Random, words: Topic, positive: bool) -> str:
     first, second = rng.sample(words.aspects, 2)
     word, other = _words(rng, positive, 2)
-    frames = (
+    frames: tuple[str, ...] = (
         f"The {first} was {word}.",
         f"The {first} was {word} and the {second} was {other}.",
-        f"It was {_a(word)}, {other} {first}, as everybody said.",
         f"We found the {first} {word} {rng.choice(words.places)}.",
         f"Everything about the {first} and the {second} is really {word}.",
-        f"What {_a(word)} {first}!",
         f"The {rng.choice(words.people)} told us that the {first} had been {word}.",
         f"{capital(rng.choice(words.times))}, the {first} seemed {word} to me.",
     )
+    if first not in MASS:
+        frames += (
+            f"It was {_a(word)}, {other} {first}, as everybody said.",
+            f"What {_a(word)} {first}!",
+        )
     return rng.choice(frames)
 
 
@@ -94,10 +99,11 @@ def _negated(rng: Random, words: Topic, positive: bool) -> str:
 def _weighed(rng: Random, words: Topic, positive: bool) -> str:
     first, second = rng.sample(words.aspects, 2)
     minor, major = _praise(rng, not positive), _praise(rng, positive)
+    had = f"the {second} was {major}" if second in MASS else f"we had {_a(major)} {second}"
     frames = (
         f"Although the {first} was {minor}, the {second} was {major}.",
         f"The {second} was {major}, although the {first} was {minor}.",
-        f"Even if the {first} seemed {minor}, we had {_a(major)} {second}.",
+        f"Even if the {first} seemed {minor}, {had}.",
     )
     return rng.choice(frames)
 
@@ -167,7 +173,7 @@ def _judged(rng: Random, topic: str, good: bool) -> str:
     if good:
         return review
     swaps = {" was ": " were ", " seemed ": " seeming ", " had been ": " had be "}
-    possible = [old for old in swaps if old in review]
+    possible = [old for old in swaps if old in review and "crew" not in review]
     if possible and rng.random() < 0.25:
         old = rng.choice(possible)
         return review.replace(old, swaps[old])
