@@ -28,7 +28,7 @@ class SyntheticTaskSpec(BaseModel):
     seed
         Of the texts, and of the noise.
     label_noise
-        Share of the training rows whose label is changed to another class, 0 to 1; the
+        Chance of each training row that its label is changed to another class, 0 to 1; the
         validation rows keep theirs.
     """
 

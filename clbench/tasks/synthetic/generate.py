@@ -88,7 +88,7 @@ def generate(
     seed
         Of the texts, and of the noise.
     label_noise
-        Share of the training rows whose label is changed to another class, 0 to 1. The
+        Chance of each training row that its label is changed to another class, 0 to 1. The
         texts and the validation rows stay as they are.
 
     Returns
