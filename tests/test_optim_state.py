@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoints import make_checkpoint
 from recadam_steps import anchors, make, parameters, set_gradients, train
 from torch import Tensor, nn
 
@@ -148,19 +149,11 @@ def test_sparse_gradients_are_refused() -> None:
 
 
 def test_it_works_in_a_trainer(tmp_path: Path) -> None:
-    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+    from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
     torch.manual_seed(0)
-    model = BertForSequenceClassification(
-        BertConfig(
-            vocab_size=20,
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=8,
-            max_position_embeddings=8,
-        )
-    )
+    folder = make_checkpoint("bert", tmp_path / "model")
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
     start = [p.detach().clone() for p in model.bert.parameters()]
     rows = [{"input_ids": [2, i % 20, 3], "labels": i % 2} for i in range(16)]
     optimizer = RecAdam(

@@ -66,10 +66,12 @@ def resumes(world: World, subject: Subject, whole: Journey) -> str:
     return f"stopped after each of {len(whole.saved)} stages and continued: the same in every bit"
 
 
-_NEEDS_ACTS_IN = (
-    *("before_stage", "training_data", "phases", "before_phase", "parameter_groups", "optimizer"),
-    *("schedule", "before_step", "loss", "penalty", "edit_gradients", "after_step"),
-)
+_ALWAYS_CALLED = {"acts_in", "setup", "after_stage", "scoring", "state", "load_state"}
+_NEEDS_ACTS_IN = [
+    name
+    for name, member in vars(Method).items()
+    if callable(member) and not name.startswith("_") and name not in _ALWAYS_CALLED
+]
 """Hooks that the engine calls only in stages for which acts_in says yes."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError, UnknownNameError, did_you_mean
+from clbench.tasks.files import FileTaskSpec
 from clbench.tasks.identity import code_identity
 from clbench.tasks.registry import TASKS, TaskSource
 from clbench.tasks.spec import OwnTaskSpec, SyntheticTaskSpec
@@ -38,13 +39,11 @@ def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, Own
     from clbench.tasks.check import check_task
 
     spec = _own(name, own)
-    if isinstance(spec, SyntheticTaskSpec):
-        return check_task(name, SyntheticTask.own(name, spec)(TaskSource(data, base)))
-    if spec is not None:
+    if isinstance(spec, FileTaskSpec):
         from clbench.tasks.own import load_own
 
         return check_task(name, load_own(name, spec, base))
-    return check_task(name, TASKS.get(name)(TaskSource(data, base)))
+    return check_task(name, _loader(name, spec)(TaskSource(data, base)))
 
 
 def task_identity(
@@ -62,16 +61,18 @@ def task_identity(
         Plain JSON values, with ``name`` among them and no paths.
     """
     spec = _own(name, own)
-    if isinstance(spec, SyntheticTaskSpec):
-        return {"name": name, **SyntheticTask.own(name, spec).identity(TaskSource(data, base))}
-    if spec is not None:
+    if isinstance(spec, FileTaskSpec):
         from clbench.tasks.own import own_identity
 
         return {"name": name, **own_identity(name, spec, base)}
-    loader = TASKS.get(name)
+    loader = _loader(name, spec)
     identity = getattr(loader, "identity", None)
     found = identity(TaskSource(data, base)) if identity else code_identity(loader)
     return {"name": name, **found}
+
+
+def _loader(name: str, spec: SyntheticTaskSpec | None) -> Any:
+    return TASKS.get(name) if spec is None else SyntheticTask.own(name, spec)
 
 
 def _own(name: str, own: Mapping[str, OwnTaskSpec]) -> OwnTaskSpec | None:

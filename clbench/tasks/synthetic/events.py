@@ -139,11 +139,10 @@ def alter(event: Event, rng: Random, slots: tuple[str, ...]) -> Event:
 def _same(first: object, second: object) -> bool:
     """Whether two words are one, or one says the same as the other."""
     if isinstance(first, Verb) and isinstance(second, Verb):
-        known = {base: verb.base for base, verb in SAME_VERBS.items()}
-        first, second = first.base, second.base
+        others: tuple[object, object] = SAME_VERBS.get(first.base), SAME_VERBS.get(second.base)
     else:
-        known = SAME
-    return first == second or known.get(str(first)) == second or known.get(str(second)) == first
+        others = SAME.get(str(first)), SAME.get(str(second))
+    return first == second or others[0] == second or others[1] == first
 
 
 def forget(event: Event, slot: str) -> Event:
