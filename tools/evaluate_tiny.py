@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import logging
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,17 +106,46 @@ def tune(folder: Path, name: str, data: Any, rate: float, seed: int, pretrained:
 
 
 def main() -> None:
-    """Run the cells that are missing, then write the card."""
+    """Run the cells that are missing, then write the card; what cannot be used: one line."""
+    try:
+        evaluate(arguments())
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+def arguments() -> argparse.Namespace:
+    """Parse the command line, and see that what it names is there."""
     parser = argparse.ArgumentParser(prog="python -m tools.evaluate_tiny", description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--glue", type=Path, help="folder in the layout of the hub's glue")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rate", type=float, default=3e-4)
-    parser.add_argument("--arms", nargs="+", default=["pretrained", "random"])
+    arms = ["pretrained", "random"]
+    parser.add_argument("--arms", nargs="+", default=arms, choices=arms)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--card-only", action="store_true")
     args = parser.parse_args()
+    for file in ("config.json", "model.safetensors", "tokenizer.json", "pretraining.json"):
+        if not (args.model / file).is_file():
+            parser.error(f"--model {args.model}: no {file} in it")
+    if args.glue is None and not args.card_only:
+        parser.error("give --glue FOLDER, or --card-only")
+    for name in [] if args.card_only else args.tasks:
+        if not has_task(args.glue, name):
+            parser.error(f"--glue {args.glue}: no {name}/ with the Parquet files of its splits")
+    if not 0 < args.rate < 1 or args.seeds < 1 or args.threads < 1:
+        parser.error("--rate must be between 0 and 1, --seeds and --threads 1 or more")
+    return args
+
+
+def has_task(glue: Path, name: str) -> bool:
+    """Whether the mirror holds the task's training and validation rows."""
+    return all(any((glue / name).glob(f"{split}-*.parquet")) for split in ("train", "validation"))
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Run the cells that are missing, then write the card."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     torch.set_num_threads(args.threads)

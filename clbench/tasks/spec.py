@@ -13,7 +13,7 @@ SyntheticName = Literal[
 ]
 """The keys of `clbench.tasks.synthetic.SPECS`."""
 MOST = 200_000
-"""Rows of a synthetic split at most: about ten seconds of generating."""
+"""Rows of a synthetic split at most: about a minute of generating for a task of pairs."""
 
 
 class SyntheticTaskSpec(BaseModel):

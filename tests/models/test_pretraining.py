@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,13 +11,16 @@ import pytest
 import torch
 from checkpoints import make_checkpoint
 
+from clbench.models.registry import tiny_folder
 from clbench.tasks.synthetic import unlabelled
 from tools.pretrain_tiny.__main__ import main
+from tools.pretrain_tiny.data import held_out_batches
 from tools.pretrain_tiny.encode import Encoded, encode, train_tokenizer
-from tools.pretrain_tiny.loop import Recipe, Trainer
+from tools.pretrain_tiny.loop import Recipe, Trainer, masked_accuracy
 from tools.pretrain_tiny.network import Shape, Student
+from tools.pretrain_tiny.readme import write_readme
 from tools.pretrain_tiny.teacher import Teacher, precompute
-from tools.pretrain_tiny.texts import read_corpus
+from tools.pretrain_tiny.texts import read_corpus, without_shared
 
 SMALL = ["--layers", "2", "--hidden", "16", "--heads", "2", "--positions", "64", "--vocab", "600"]
 
@@ -63,6 +67,13 @@ def test_one_command_makes_a_model_and_another_goes_on_from_it(
     assert second["segments"] == first["segments"]
     card = (tmp_path / "second" / "README.md").read_text()
     assert f"{first['steps']} steps:" in card
+    assert "# second" in card
+    assert "license: unknown" in card
+    for foreign in ("Wikipedia", "GLUE", "MiniLM", "Apache"):
+        assert foreign not in card, "the card of other text tells of ours"
+    again = run("second", "--start", str(tmp_path / "first"), "--seed", "1")
+    assert (again["steps"], again["curve"]) == (second["steps"], second["curve"])
+    assert again["epochs"] == second["epochs"]
     with pytest.raises(SystemExit, match="holds another run: seed differs"):
         run("second", "--start", str(tmp_path / "first"), "--seed", "2")
 
@@ -72,12 +83,19 @@ def test_one_command_makes_a_model_and_another_goes_on_from_it(
     [
         ("text.txt", "no usable text in --held-out: every line of it is in --text"),
         ("nowhere.txt", "No such file"),
+        ("binary.txt", r"binary\.txt: no UTF-8 text \(byte 0\)"),
+        ("broken.parquet", r"broken\.parquet: no Parquet table that can be read"),
+        ("short.txt", "no usable text in --held-out: no segment of 8 tokens"),
     ],
 )
 def test_text_that_cannot_be_used_ends_in_one_line(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, held_out: str, message: str
 ) -> None:
-    given = ["pretrain", "--text", str(text), "--held-out", str(tmp_path / held_out)]
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 no more of it")
+    (tmp_path / "short.txt").write_text("a b c d e\n")
+    given = ["pretrain", *SMALL, "--text", str(text), "--held-out", str(tmp_path / held_out)]
+    given += ["--minutes", "0.01"]
     folders = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     monkeypatch.setattr(sys, "argv", [*given, *folders])
     with pytest.raises(SystemExit, match=message):
@@ -85,9 +103,73 @@ def test_text_that_cannot_be_used_ends_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def trainer(corpus: Encoded, folder: Path) -> Trainer:
+def test_held_out_text_that_is_cut_otherwise_is_still_found_in_the_training_text() -> None:
+    shared = "The old captain sold the wooden ship in the harbor."
+    held_out = [f"{shared} Nobody had asked for it, and nobody paid.", "Not in it, not a word."]
+    assert without_shared(held_out, [f"It was late. {shared}", "Something else."]) == held_out[1:]
+
+
+def test_a_start_of_another_depth_is_refused(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_checkpoint("bert", tmp_path / "start")
+    held_out = str(text.with_name("held-out.txt"))
+    given = ["pretrain", "--text", str(text), "--held-out", held_out, *SMALL, "--layers", "4"]
+    folders = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    monkeypatch.setattr(sys, "argv", [*given, *folders, "--start", str(tmp_path / "start")])
+    with pytest.raises(SystemExit, match=r"num_hidden_layers is \d, here 4"):
+        main()
+
+
+def test_one_segment_is_too_little_to_train_on(tmp_path: Path) -> None:
+    segments = ["The old captain sold the wooden ship."]
+    tiny = trainer(encode(train_tokenizer(segments, 600, []), segments), tmp_path)
+    with pytest.raises(ValueError, match="too short to train on"):
+        tiny.run([], lambda: None)
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path, corpus: Encoded) -> None:
+    trainer(corpus, tmp_path).save()
+    with pytest.raises(ValueError, match="holds another network"):
+        trainer(corpus, tmp_path, hidden=32).load()
+
+
+def test_masked_accuracy_counts_as_bert_does_and_masks_alone(
+    tmp_path: Path, corpus: Encoded
+) -> None:
+    student = trainer(corpus, tmp_path).student
+    with torch.no_grad():  # a model that answers what it is shown
+        student.net.bert.encoder.layer[0].attention.output.LayerNorm.weight.zero_()
+        student.net.bert.encoder.layer[0].output.LayerNorm.weight.zero_()
+        student.net.bert.encoder.layer[0].output.LayerNorm.bias.zero_()
+        student.net.cls.predictions.bias[4] = 100.0  # [MASK], which is never right
+    batches = held_out_batches(corpus, vocab=600, limit=64, seed=0)
+    score = masked_accuracy(student, batches)
+    assert score.accuracy == score.blind == 0.0
+    common = int(torch.tensor(corpus.ids).bincount().argmax())
+    with torch.no_grad():
+        student.net.cls.predictions.bias[common] = 200.0
+    score = masked_accuracy(student, batches)
+    labels = torch.cat([b.labels[b.labels >= 0] for b in batches])
+    shown = torch.cat([b.ids[b.labels >= 0] for b in batches])
+    assert score.accuracy == pytest.approx(float((labels == common).double().mean()))
+    at_masks = labels[shown == 4]
+    assert score.blind == pytest.approx(float((at_masks == common).double().mean()))
+    assert score.blind != score.accuracy
+
+
+def test_the_card_in_the_package_is_what_its_facts_give(tmp_path: Path) -> None:
+    shutil.copytree(tiny_folder(), tmp_path / "tiny")
+    (tmp_path / "tiny" / "README.md").unlink()
+    write_readme(tmp_path / "tiny")
+    assert (tmp_path / "tiny" / "README.md").read_text() == (
+        tiny_folder() / "README.md"
+    ).read_text()
+
+
+def trainer(corpus: Encoded, folder: Path, hidden: int = 16) -> Trainer:
     torch.manual_seed(0)
-    student = Student(Shape(layers=1, hidden=16, heads=2, positions=64, vocab=600))
+    student = Student(Shape(layers=1, hidden=hidden, heads=2, positions=64, vocab=600))
     pairs = torch.empty((0, 2), dtype=torch.int32).numpy()
     return Trainer(student, corpus, pairs, None, Recipe(minutes=1, threads=1, limit=64), folder)
 

@@ -29,7 +29,7 @@ from tools.pretrain_tiny.network import (
 )
 from tools.pretrain_tiny.readme import write_readme
 from tools.pretrain_tiny.teacher import Teacher, precompute
-from tools.pretrain_tiny.texts import Corpus, read_corpus
+from tools.pretrain_tiny.texts import Corpus, read_corpus, without_shared
 
 log = logging.getLogger("pretrain")
 WORD_WIDTH = 128
@@ -49,6 +49,12 @@ def arguments() -> argparse.Namespace:
         help="files whose words become tokens; the synthetic tasks' words always do",
     )
     parser.add_argument("--teacher", help="encoder to learn from: a folder or a hub name")
+    parser.add_argument("--teacher-name", help="what the card calls the teacher")
+    parser.add_argument(
+        "--about", nargs="*", default=[], help="sentences for the card: what text, whose, terms"
+    )
+    parser.add_argument("--title", help="of the card; else the folder's name")
+    parser.add_argument("--licence", help="licence of the weights, for the card")
     parser.add_argument("--start", type=Path, help="an earlier model to go on from")
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished model")
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints, caches")
@@ -67,6 +73,9 @@ def arguments() -> argparse.Namespace:
     for name in ("minutes", "threads", "tokens", "layers", "hidden", "heads", "peak"):
         if not 0 < getattr(args, name) < math.inf:
             parser.error(f"--{name} must be above 0, not {getattr(args, name)}")
+    for name in ("start", "out", "work"):
+        if getattr(args, name) is not None and getattr(args, name).is_file():
+            parser.error(f"--{name} {getattr(args, name)} is a file, not a folder")
     if args.hidden % args.heads:
         parser.error(f"--hidden {args.hidden} cannot be divided among {args.heads} --heads")
     if args.positions < 16 or args.vocab < 200 or args.seed < 0:
@@ -117,17 +126,19 @@ def pretrain(args: argparse.Namespace) -> None:
     began = time.time()
     corpus = read_corpus(args.text)
     held_out = read_corpus(args.held_out)
-    unseen = set(corpus.segments)
-    held_texts = [text for text in held_out.segments if text not in unseen]
+    held_texts = without_shared(held_out.segments, corpus.segments)
     for option, texts in (("--text", corpus.segments), ("--held-out", held_texts)):
         if not texts:
-            only = ": every line of it is in --text" if held_out.segments and unseen else ""
+            shared = held_out.segments and corpus.segments
+            only = ": every line of it is in --text" if shared else ""
             raise ValueError(f"no usable text in {option}{only}")
     _same_run(args, corpus)
     extra = unlabelled(5000)
     for name in SPECS:
         extra += [t for row in generate(name, validation=0)["train"] for t in row[:2] if t]
-    extra += [line for f in args.vocabulary for line in Path(f).read_text().splitlines()]
+    extra += [
+        line for f in args.vocabulary for line in Path(f).read_text(encoding="utf-8").splitlines()
+    ]
     stored = args.work / "tokenizer.json"
     if stored.exists():
         tokenizer = Tokenizer.from_file(str(stored))
@@ -140,7 +151,7 @@ def pretrain(args: argparse.Namespace) -> None:
     log.info("%d segments, %d tokens, %d words", len(encoded), len(encoded.ids), encoded.word.max())
 
     shape = Shape(args.layers, args.hidden, args.heads, args.positions, tokenizer.get_vocab_size())
-    targets = None
+    targets = teacher_shape = None
     teacher = Teacher(args.teacher, args.threads) if args.teacher else None
     if teacher is not None:
         targets = precompute(teacher, encoded, corpus.segments, args.work / "teacher", WORD_WIDTH)
@@ -150,6 +161,8 @@ def pretrain(args: argparse.Namespace) -> None:
         targets.sentences.shape[1] if targets is not None else 0,
     )
     if teacher is not None:
+        config = teacher.model.config
+        teacher_shape = {"layers": teacher.layers, "hidden": int(config.hidden_size)}
         project_embeddings(student, tokenizer, teacher)
     if args.start is not None:
         start_from(student, tokenizer, args.start)
@@ -173,7 +186,8 @@ def pretrain(args: argparse.Namespace) -> None:
     def write(folder: Path) -> None:
         export(student, folder)
         save_tokenizer(tokenizer, folder, args.positions)
-        write_facts(folder, args, corpus, encoded, held, fixed, trainer, parameters(student))
+        size = parameters(student)
+        write_facts(folder, args, corpus, encoded, held, fixed, trainer, size, teacher_shape)
         write_readme(folder)
 
     if trainer.run(fixed, lambda: write(args.work / "model")):
@@ -181,6 +195,7 @@ def pretrain(args: argparse.Namespace) -> None:
         log.info("finished: %s", args.out)
     else:
         log.info("stopped; the same command goes on from here")
+        sys.exit(128 + trainer.stopped_by)
 
 
 if __name__ == "__main__":

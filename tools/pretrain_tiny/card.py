@@ -30,6 +30,7 @@ def write_facts(
     held_out: list[Batch],
     trainer: Trainer,
     parameters: int,
+    teacher_shape: dict[str, int] | None,
 ) -> None:
     """Write ``pretraining.json``: data, settings, steps, curve, held-out accuracy."""
     state = trainer.state
@@ -43,7 +44,11 @@ def write_facts(
         "words_in_corpus": int(encoded.word_start[-1]),
         "held_out": [Path(name).name for name in args.held_out],
         "held_out_tokens": len(held.ids),
-        "teacher": Path(args.teacher).name if args.teacher else None,
+        "title": args.title,
+        "about": args.about,
+        "licence": args.licence,
+        "teacher": args.teacher_name or (Path(args.teacher).name if args.teacher else None),
+        "teacher_shape": teacher_shape,
         "loss_weights": WEIGHTS if args.teacher else {"mlm": 1.0},
         "seed": args.seed,
         "peak_learning_rate": args.peak,
@@ -53,7 +58,7 @@ def write_facts(
             *before.get("earlier", []),
             *([{k: before[k] for k in ("steps", "tokens_seen")}] if before else []),
         ],
-        "epochs": round(state.epoch + state.cursor / max(1, trainer.batches), 2),
+        "epochs": round(state.epoch + state.cursor / max(1, state.batches), 2),
         "tokens_seen": state.tokens,
         "processor_minutes": round(state.spent / 60 * args.threads, 1),
         "unigram_rate": unigram_rate(encoded, held_out),

@@ -37,6 +37,11 @@ def plan_epoch(
     """Draw a share of the segments as singles, every pair, and some pairs of strangers.
 
     Batches hold examples of similar length, ``budget`` tokens with their padding.
+
+    Raises
+    ------
+    ValueError
+        There is nothing to draw from.
     """
     rng = np.random.default_rng([seed, epoch])
     usable = np.flatnonzero(encoded.lengths >= 3)
@@ -60,6 +65,8 @@ def plan_epoch(
                 stop += 1
             batches.append(block[start:stop])
             start = stop
+    if not batches:
+        raise ValueError("the text is too short to train on: no two segments of 3 tokens or more")
     order = rng.permutation(len(batches))
     return Plan(examples, [batches[i] for i in order])
 
@@ -132,9 +139,17 @@ def make_batch(
 
 
 def held_out_batches(encoded: Encoded, *, vocab: int, limit: int, seed: int) -> list[Batch]:
-    """Every held-out segment once, with masks that never change."""
+    """Every held-out segment once, with masks that never change.
+
+    Raises
+    ------
+    ValueError
+        No segment is long enough.
+    """
     rng = np.random.default_rng(seed)
     usable = np.flatnonzero(encoded.lengths >= 8)
+    if not len(usable):
+        raise ValueError("no usable text in --held-out: no segment of 8 tokens or more")
     usable = usable[np.argsort(encoded.lengths[usable], kind="stable")]
     parts = np.array_split(usable, max(1, len(usable) // 64))
     return [

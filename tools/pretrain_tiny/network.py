@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,22 +78,24 @@ class Student(nn.Module):
             self.to_mean = nn.Linear(shape.hidden, sentence_width)
             self.to_cosine = nn.Linear(shape.hidden, 1)
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Masked-LM cross-entropy and the distances to the teacher, each a scalar."""
+    def fill(self, batch: Batch, hidden: bool = False) -> tuple[Any, Tensor, Tensor]:
+        """The encoder's output; logits (chosen tokens, vocabulary) and their true tokens."""
         out = self.net.bert(
             input_ids=batch.ids,
             token_type_ids=batch.types,
             attention_mask=batch.mask,
-            output_hidden_states=self.distils,
+            output_hidden_states=hidden,
         )
-        last = out.last_hidden_state
         chosen = batch.labels >= 0
-        logits = self.net.cls.predictions(last[chosen]).float()
-        target = batch.labels[chosen]
-        losses = {
-            "mlm": functional.cross_entropy(logits, target),
-            "accuracy": (logits.detach().argmax(-1) == target).float().mean(),
-        }
+        logits = self.net.cls.predictions(out.last_hidden_state[chosen]).float()
+        return out, logits, batch.labels[chosen]
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Masked-LM cross-entropy and the distances to the teacher, each a scalar."""
+        out, logits, target = self.fill(batch, self.distils)
+        last = out.last_hidden_state
+        right = (logits.detach().argmax(-1) == target).float()
+        losses = {"mlm": functional.cross_entropy(logits, target), "accuracy": right.mean()}
         if not self.distils:
             return losses
         assert batch.word_at is not None
@@ -152,6 +155,16 @@ def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
     ValueError
         The earlier model is of another shape.
     """
+    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not (folder / file).is_file():
+            raise ValueError(f"--start {folder}: no {file} in it")
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
+        if config.get(key) != getattr(student.net.config, key):
+            raise ValueError(
+                f"--start {folder}: {key} is {config.get(key)}, "
+                f"here {getattr(student.net.config, key)}"
+            )
     earlier = Tokenizer.from_file(str(folder / "tokenizer.json"))
     weights = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
     rows = []
@@ -167,8 +180,8 @@ def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
         weights[name] = torch.stack([weights[name][row].mean(0) for row in rows])
     own = student.net.state_dict()
     for name, value in weights.items():
-        if own[name].shape != value.shape:
-            raise ValueError(f"{folder} has another shape: {name} is {tuple(value.shape)}")
+        if name not in own or own[name].shape != value.shape:
+            raise ValueError(f"--start {folder} has another shape: {name} is {tuple(value.shape)}")
         own[name].copy_(value)
 
 
@@ -205,6 +218,7 @@ def export(student: Student, folder: Path) -> None:
     }
     part = folder / "model.safetensors.part"
     save_file(weights, part, metadata={"format": "pt"})
+    part.chmod(0o644)  # written for its owner alone otherwise
     part.replace(folder / "model.safetensors")
 
 

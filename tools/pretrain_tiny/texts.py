@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(]?[A-Z0-9])")
+_MIN_SHARED = 6  # words of a sentence: a shorter one may stand in any two texts
 _MIN_DISTINCT = 100  # a string column with fewer values holds codes (a genre), not texts
 
 
@@ -89,22 +90,46 @@ def add_paragraphs(
 
 def add_table(corpus: Corpus, path: Path, max_words: int) -> None:
     """Add the text columns of a parquet table; two text columns become pairs."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
     import pyarrow.types as pt
 
-    table = pq.read_table(path)
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path}: no Parquet table that can be read: {error}") from None
     columns = [
         table.column(f.name).to_pylist()
         for f in table.schema
         if pt.is_string(f.type) or pt.is_large_string(f.type)
     ]
     columns = [column for column in columns if len(set(column)) >= _MIN_DISTINCT]
+    if not columns:
+        raise ValueError(
+            f"{path}: no column of text ({_MIN_DISTINCT} or more different strings in it)"
+        )
     before = len(corpus.segments)
     for row in zip(*columns, strict=True):
         texts = [" ".join(clean(cell or "").split()[:max_words]) for cell in row]
         ids = [corpus.add(text) for text in texts if len(text.split()) >= 2]
         corpus.pairs += list(pairwise(ids))
     corpus.sources["/".join(path.parts[-2:])] = len(corpus.segments) - before
+
+
+def without_shared(held_out: Sequence[str], trained_on: Sequence[str]) -> list[str]:
+    """The held-out segments none of whose longer sentences is in the training text.
+
+    Text cut at other places still counts as shared: sentences of `_MIN_SHARED` words or more
+    are compared, not segments.
+    """
+
+    def sentences(segment: str) -> set[str]:
+        parts = [segment, *_SENTENCE_END.split(segment)]
+        return {part for part in parts if len(part.split()) >= _MIN_SHARED}
+
+    seen = {part for segment in trained_on for part in sentences(segment)}
+    seen |= set(trained_on)
+    return [text for text in held_out if text not in seen and not sentences(text) & seen]
 
 
 def hub_lines(spec: str) -> Iterator[str]:
@@ -123,8 +148,10 @@ def read_corpus(inputs: Iterable[str], *, max_words: int = 90) -> Corpus:
 
     Raises
     ------
-    FileNotFoundError
-        An input is neither a file nor a hub corpus.
+    OSError
+        An input is neither a file that can be read nor a hub corpus that can be reached.
+    ValueError
+        A file is no UTF-8 text, or a table has no column of texts.
     """
     corpus = Corpus()
     for number, source in enumerate(inputs):
@@ -135,6 +162,9 @@ def read_corpus(inputs: Iterable[str], *, max_words: int = 90) -> Corpus:
         elif path.suffix == ".parquet":
             add_table(corpus, path, max_words)
         else:
-            with path.open(encoding="utf-8") as lines:
-                add_paragraphs(corpus, path.name, lines, rng, max_words)
+            try:
+                lines = path.read_text(encoding="utf-8").split("\n")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}: no UTF-8 text (byte {error.start})") from None
+            add_paragraphs(corpus, path.name, lines, rng, max_words)
     return corpus

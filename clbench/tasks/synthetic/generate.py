@@ -75,8 +75,8 @@ def generate(
 
     The rows depend on the name, the split and the seed alone: a shorter split is the
     beginning of a longer one, and the one split does not depend on the other's size. Which
-    split a text may enter is decided by a digest of the text itself, so the first texts of
-    two splits never coincide, for any two seeds. Every run of as many rows as there are
+    split a text may enter is decided by a digest of the text itself, so no text, first or
+    second, is in both splits, for any two seeds. Every run of as many rows as there are
     classes, counted from the start, holds each class once.
 
     Parameters
@@ -159,7 +159,9 @@ def _split(spec: SyntheticSpec, split: str, size: int, seed: int) -> list[Exampl
     for label in _labels(Random(f"{spec.name}/{split}/{seed}/labels"), len(spec.labels), size):
         for _ in range(_PATIENCE):
             texts = draw(rng, label)
-            if texts not in seen and _held_out(texts[0]) == (split == "validation"):
+            if texts not in seen and all(
+                _held_out(text) is (split == "validation") for text in texts if text
+            ):
                 break
         else:
             raise ValueError(

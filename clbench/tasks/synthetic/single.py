@@ -20,6 +20,8 @@ from clbench.tasks.synthetic.lexicon import BAD, DISLIKE, GOOD, LIKE, TOPICS, To
 Row = tuple[str, str | None]
 MASS = frozenset({"food", "bread", "meat", "wine", "coffee", "service"})
 """Aspects that take no article "a"."""
+_OF_ONE = ("every", "each", "this", "one")
+_OF_MANY = ("those", "these", "many", "several")
 
 
 def sentiment(rng: Random, label: int) -> Row:
@@ -129,9 +131,9 @@ def acceptability(rng: Random, label: int) -> Row:
     name = rng.choice(sorted(TOPICS))
     build = rng.choices(
         (_judged, _agreement, _tense, _order, _determiner, _present),
-        (90, 4, 10, 40, 60, 2),
+        (90, 3, 6, 45, 62, 2),
     )[0]
-    return wrap(rng, name, build(rng, name, bool(label)), most=2), None
+    return wrap(rng, name, build(rng, name, bool(label)), most=1), None
 
 
 def _agreement(rng: Random, topic: str, good: bool) -> str:
@@ -174,30 +176,33 @@ def _judged(rng: Random, topic: str, good: bool) -> str:
         return review
     swaps = {" was ": " were ", " seemed ": " seeming ", " had been ": " had be "}
     possible = [old for old in swaps if old in review and "crew" not in review]
-    if possible and rng.random() < 0.25:
+    if possible and rng.random() < 0.15:
         old = rng.choice(possible)
         return review.replace(old, swaps[old])
     return _scrambled(rng, review)
 
 
 def _scrambled(rng: Random, sentence: str) -> str:
-    """The sentence with some words in another order."""
-    tokens = sentence.rstrip(".!").replace(",", "").split()
-    tokens[0] = tokens[0].lower()
+    """The sentence with some words in another order; commas stay with their words."""
+    tokens, end = sentence[:-1].split(), sentence[-1]
+    if tokens[0] != "I":
+        tokens[0] = tokens[0].lower()
     place = rng.randrange(max(1, len(tokens) - 7))
     window = tokens[place : place + 8]
     while window == tokens[place : place + 8]:
         rng.shuffle(window)
     tokens[place : place + 8] = window
-    return capital(" ".join(tokens)) + "."
+    return capital(" ".join(tokens)).rstrip(",") + end
 
 
 def _determiner(rng: Random, topic: str, good: bool) -> str:
     event = draw_event(rng, topic)
-    if good:
-        return say(event, rng.choice(FORMS))
-    wrong = rng.choice(("every the", "a the", "much", "some a", "those"))
-    agent = " ".join(filter(None, [wrong, event.agent_trait, event.agent]))
+    kinds = [_OF_ONE, _OF_MANY]
+    many = rng.random() < 0.5
+    doubled = not good and rng.random() < 0.9
+    word = rng.choice(kinds[many if good or doubled else not many]) + " the" * doubled
+    noun = plural(event.agent) if many else event.agent
+    agent = " ".join(filter(None, [word, event.agent_trait, noun]))
     parts = [agent, event.verb.past, thing_phrase(event), event.place, event.time, event.reason]
     return capital(" ".join(filter(None, parts))) + "."
 
