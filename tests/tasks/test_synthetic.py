@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -153,6 +154,34 @@ def test_unlabelled_texts_are_distinct_deterministic_and_in_no_validation_split(
 def test_impossible_wishes_are_refused(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         generate("sentiment", **arguments)  # type: ignore[arg-type]
+
+
+def test_an_unknown_task_is_named_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"unknown synthetic task 'sentimant'.*'sentiment'"):
+        generate("sentimant")
+
+
+def test_no_text_first_or_second_is_in_both_splits() -> None:
+    for name in NAMES:
+        data = generate(name, train=3000, validation=500)
+        other = generate(name, train=3000, validation=0, seed=5)
+        held = {text for row in data["validation"] for text in row[:2] if text}
+        trained = {text for d in (data, other) for row in d["train"] for text in row[:2] if text}
+        assert not held & trained
+        assert not held & set(unlabelled(3000))
+
+
+@pytest.mark.parametrize("name", ["acceptability", "entailment", "entailment3"])
+def test_no_single_word_gives_the_label_away(name: str) -> None:
+    rows = generate(name, train=6000, validation=0)["train"]
+    labels: dict[str, Counter[int]] = {}
+    for first, second, label in rows:
+        for word in set(re.findall(r"\w+|[^\w\s]", (second or first).lower())):
+            labels.setdefault(word, Counter())[label] += 1
+    common = {word: count for word, count in labels.items() if count.total() >= 150}
+    assert len(common) > 30
+    share = {word: max(count.values()) / count.total() for word, count in common.items()}
+    assert max(share.values()) < 0.92, max(share, key=lambda word: share[word])
 
 
 def test_an_exhausted_grammar_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from clbench.errors import did_you_mean
 from clbench.tasks.synthetic.events import FORMS, draw_event, say, wrap
 from clbench.tasks.synthetic.pairs import PAIR
 from clbench.tasks.synthetic.single import SINGLE
@@ -98,11 +99,12 @@ def generate(
 
     Raises
     ------
-    KeyError
-        If there is no such task.
     ValueError
-        If a size is negative, the noise is no share, or the grammar has not that many texts.
+        If there is no such task, a size is negative, the noise is no share, or the grammar has
+        not that many texts.
     """
+    if name not in SPECS:
+        raise ValueError(f"unknown synthetic task {name!r}.{did_you_mean(name, SPECS)}")
     spec = SPECS[name]
     if train < 0 or validation < 0:
         raise ValueError(f"synthetic task {name!r}: a split cannot have a negative size.")
