@@ -8,7 +8,6 @@ for the same weights are not run again.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import logging
 import sys
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tools.pretrain_tiny.readme import write_readme
+from tools.pretrain_tiny.readme import twin_digest, weights_digest, write_readme
 
 log = logging.getLogger("evaluate")
 
@@ -70,10 +69,12 @@ def tune(folder: Path, name: str, data: Any, rate: float, seed: int, pretrained:
     )
     (train_texts, train_labels), (val_texts, val_labels) = data
 
+    longest = min(task.longest, config.max_position_embeddings)
+
     def encode(columns: list[list[str]], rows: list[int]) -> Any:
         texts = [[column[i] for i in rows] for column in columns]
         return tokenizer(
-            *texts, padding=True, truncation=True, max_length=task.longest, return_tensors="pt"
+            *texts, padding=True, truncation=True, max_length=longest, return_tensors="pt"
         )
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, fused=True)
@@ -150,13 +151,13 @@ def evaluate(args: argparse.Namespace) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     torch.set_num_threads(args.threads)
     path = args.model / "evaluation.json"
-    digest = hashlib.sha256((args.model / "model.safetensors").read_bytes()).hexdigest()[:16]
+    digest, twin = weights_digest(args.model), twin_digest(args.model)
     cells: dict[str, float] = json.loads(path.read_text())["cells"] if path.exists() else {}
     for name in [] if args.card_only else args.tasks:
         for seed in range(args.seeds):
             data = None
             for arm in args.arms:
-                weights = digest if arm == "pretrained" else "random"
+                weights = digest if arm == "pretrained" else twin
                 key = f"{name}/{weights}/{args.rate:g}/{seed}"
                 if key in cells:
                     continue

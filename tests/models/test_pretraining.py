@@ -63,7 +63,9 @@ def test_one_command_makes_a_model_and_another_goes_on_from_it(
     tokens = AutoTokenizer.from_pretrained(tmp_path / "first")("the soup", return_tensors="pt")
     assert model(**tokens).logits.shape[-1] == model.config.vocab_size
     second = run("second", "--start", str(tmp_path / "first"), "--seed", "1")
-    assert second["earlier"] == [{k: first[k] for k in ("steps", "tokens_seen")}]
+    assert second["earlier"] == [
+        {k: first[k] for k in ("steps", "tokens_seen", "segments", "held_out")}
+    ]
     assert second["segments"] == first["segments"]
     card = (tmp_path / "second" / "README.md").read_text()
     assert f"{first['steps']} steps:" in card
@@ -74,7 +76,11 @@ def test_one_command_makes_a_model_and_another_goes_on_from_it(
     again = run("second", "--start", str(tmp_path / "first"), "--seed", "1")
     assert (again["steps"], again["curve"]) == (second["steps"], second["curve"])
     assert again["epochs"] == second["epochs"]
-    with pytest.raises(SystemExit, match="holds another run: seed differs"):
+    with text.with_name("held-out.txt").open("a") as file:
+        file.write("\nSomething quite different stands here now, held out as well.\n")
+    with pytest.raises(SystemExit, match="holds another run: held-out text differs"):
+        run("second", "--start", str(tmp_path / "first"), "--seed", "1")
+    with pytest.raises(SystemExit, match="holds another run: .*seed differs"):
         run("second", "--start", str(tmp_path / "first"), "--seed", "2")
 
 
@@ -165,6 +171,27 @@ def test_the_card_in_the_package_is_what_its_facts_give(tmp_path: Path) -> None:
     assert (tmp_path / "tiny" / "README.md").read_text() == (
         tiny_folder() / "README.md"
     ).read_text()
+
+
+def test_the_card_compares_with_the_random_twin_of_this_shape_only(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    shutil.copytree(tiny_folder(), folder)
+    cells = json.loads((folder / "evaluation.json").read_text())["cells"]
+    (folder / "evaluation.json").write_text(
+        json.dumps(
+            {"cells": {k.replace("/random-", "/random-other-"): v for k, v in cells.items()}}
+        )
+    )
+    write_readme(folder)
+    assert "Fine-tuned, against" not in (folder / "README.md").read_text()
+
+
+def test_tokens_seen_are_those_that_fit_the_positions(tmp_path: Path, corpus: Encoded) -> None:
+    small = trainer(corpus, tmp_path)
+    examples = torch.tensor([[0, -1], [1, 2]]).numpy()
+    small.step(examples)
+    n = corpus.lengths
+    assert small.state.tokens == min(n[0], 62) + min(n[1] + n[2], 61)
 
 
 def trainer(corpus: Encoded, folder: Path, hidden: int = 16) -> Trainer:

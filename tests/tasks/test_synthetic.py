@@ -147,7 +147,9 @@ def test_unlabelled_texts_are_distinct_deterministic_and_in_no_validation_split(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"train": -1}, "negative size"),
+        ({"train": -1}, "train must be a whole number of 0 or more, not -1"),
+        ({"train": "5"}, "train must be a whole number of 0 or more, not '5'"),
+        ({"seed": None}, "seed must be a whole number"),
         ({"label_noise": 1.5}, "label_noise 1.5"),
     ],
 )

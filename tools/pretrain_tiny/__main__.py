@@ -88,15 +88,21 @@ def main() -> None:
     args = arguments()
     try:
         pretrain(args)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 
 
-def _same_run(args: argparse.Namespace, corpus: Corpus) -> None:
+def _same_run(args: argparse.Namespace, corpus: Corpus, held_out: list[str]) -> None:
     """Refuse to go on with a run of other text, shape or settings; only its length may change."""
-    digest = hashlib.sha256("\n".join(corpus.segments).encode()).hexdigest()[:16]
+
+    def digest(texts: list[str]) -> str:
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
     names = ("vocab", "layers", "hidden", "heads", "positions", "tokens", "peak", "seed")
-    now = {"text": digest, **{name: getattr(args, name) for name in names}}
+    now = {"text": digest(corpus.segments), "held-out text": digest(held_out)}
+    now |= {name: getattr(args, name) for name in names}
     now |= {"teacher": args.teacher, "start": str(args.start) if args.start else None}
     path = args.work / "run.json"
     if path.exists():
@@ -109,6 +115,16 @@ def _same_run(args: argparse.Namespace, corpus: Corpus) -> None:
             )
     args.work.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(now, indent=1) + "\n")
+
+
+def _teacher(args: argparse.Namespace) -> Teacher | None:
+    if not args.teacher:
+        return None
+    try:
+        return Teacher(args.teacher, args.threads)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--teacher {args.teacher} cannot be loaded: {reason}") from None
 
 
 def pretrain(args: argparse.Namespace) -> None:
@@ -124,6 +140,7 @@ def pretrain(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)  # threads take a part of the batch each
     torch.manual_seed(args.seed)
     began = time.time()
+    teacher = _teacher(args)
     corpus = read_corpus(args.text)
     held_out = read_corpus(args.held_out)
     held_texts = without_shared(held_out.segments, corpus.segments)
@@ -132,7 +149,7 @@ def pretrain(args: argparse.Namespace) -> None:
             shared = held_out.segments and corpus.segments
             only = ": every line of it is in --text" if shared else ""
             raise ValueError(f"no usable text in {option}{only}")
-    _same_run(args, corpus)
+    _same_run(args, corpus, held_texts)
     extra = unlabelled(5000)
     for name in SPECS:
         extra += [t for row in generate(name, validation=0)["train"] for t in row[:2] if t]
@@ -152,7 +169,6 @@ def pretrain(args: argparse.Namespace) -> None:
 
     shape = Shape(args.layers, args.hidden, args.heads, args.positions, tokenizer.get_vocab_size())
     targets = teacher_shape = None
-    teacher = Teacher(args.teacher, args.threads) if args.teacher else None
     if teacher is not None:
         targets = precompute(teacher, encoded, corpus.segments, args.work / "teacher", WORD_WIDTH)
     student = Student(

@@ -56,7 +56,11 @@ def write_facts(
         "steps": state.step,
         "earlier": [
             *before.get("earlier", []),
-            *([{k: before[k] for k in ("steps", "tokens_seen")}] if before else []),
+            *(
+                [{k: before[k] for k in ("steps", "tokens_seen", "segments", "held_out")}]
+                if before
+                else []
+            ),
         ],
         "epochs": round(state.epoch + state.cursor / max(1, state.batches), 2),
         "tokens_seen": state.tokens,

@@ -171,8 +171,9 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.values, 1.0)
         self.optimizer.step()
         state.step += 1
-        state.tokens += int(self.encoded.lengths[examples[:, 0]].sum())
-        state.tokens += int(self.encoded.lengths[examples[examples[:, 1] >= 0, 1]].sum())
+        n, pair = self.encoded.lengths, examples[:, 1] >= 0
+        whole = n[examples[:, 0]] + np.where(pair, n[examples[:, 1]], 0)
+        state.tokens += int(np.minimum(whole, recipe.limit - 2 - pair).sum())
         return {name: sum(losses[name] for losses in shown) for name in shown[0]}
 
     def part(self, number: int, examples: npt.NDArray[np.int64], share: float) -> dict[str, float]:
@@ -227,11 +228,10 @@ class Trainer:
                 if state.step % 50 == 0:
                     shown = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
                     log.info(
-                        "%5.1f%% step %d epoch %d.%02d  %.0f tokens/s  %s",
+                        "%5.1f%% step %d epoch %.2f  %.0f tokens/s  %s",
                         100 * self.progress(),
                         state.step,
-                        state.epoch,
-                        100 * state.cursor // len(plan.batches),
+                        state.epoch + state.cursor / state.batches,
                         state.tokens / max(state.spent, 1e-9),
                         shown,
                     )

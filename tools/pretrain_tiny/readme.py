@@ -39,7 +39,7 @@ tokenizer = AutoTokenizer.from_pretrained(folder)
 {about}Of tables (`.parquet`) the columns of text are read, nothing else. Two columns of one row,
 and neighbouring segments of one paragraph, also serve as pairs ({pairs:,}; a fifth of the second
 halves is replaced by a stranger's). The WordPiece vocabulary is counted on the same text; the
-few hundred words of clbench's synthetic tasks are in it too. Held out and never trained on:
+few hundred words of clbench's synthetic tasks are put in first. Held out of this text:
 {held_out} ({held_out_tokens:,} tokens).
 
 ## Training
@@ -76,11 +76,11 @@ _DISTILLED = """\
   Weights of the losses: {weights}.
   The heads that imitate the teacher are thrown away."""
 
-_ALONE = "- Masked-language modelling alone, from random weights."
+_ALONE = "- Masked-language modelling alone{start}."
 _EARLIER = """
 - Started (`--start`) from an earlier model, itself the end of {runs}:
   {tokens:,} tokens before these. Embedding rows are carried over, a new token's as the mean of
-  its pieces; optimizer, schedule and the heads that imitate the teacher begin anew."""
+  its pieces; optimizer, schedule and the heads that imitate the teacher begin anew.{text}"""
 
 _TUNED = """\
 ## Fine-tuned, against the same network from random weights
@@ -106,30 +106,44 @@ def _spread(values: list[float]) -> str:
     )
 
 
+def weights_digest(folder: Path) -> str:
+    """Which weights were fine-tuned."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
+
+
+def twin_digest(folder: Path) -> str:
+    """Which random network they are compared with: its shape and its tokenizer."""
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("transformers_version", None)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    digest.update((folder / "tokenizer.json").read_bytes())
+    return f"random-{digest.hexdigest()[:16]}"
+
+
 def _evaluation(folder: Path) -> str:
     path = folder / "evaluation.json"
     if not path.exists():
         return ""
     content = json.loads(path.read_text())
-    own = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
+    own, twin = weights_digest(folder), twin_digest(folder)
     scores: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
     for key, value in content["cells"].items():
         name, weights, rate, seed = key.split("/")
-        if weights in (own, "random"):
-            arm = "random" if weights == "random" else "pretrained"
+        if weights in (own, twin):
+            arm = "random" if weights == twin else "pretrained"
             scores[name, arm][rate, seed] = value
     rows, rates, seeds = [], set(), 0
     for name in dict.fromkeys(name for name, _ in scores):
-        own, twin = scores[name, "pretrained"], scores[name, "random"]
-        both = sorted(own.keys() & twin.keys())
+        ours, theirs = scores[name, "pretrained"], scores[name, "random"]
+        both = sorted(ours.keys() & theirs.keys())
         if not both:
             continue
-        gaps = [own[cell] - twin[cell] for cell in both]
+        gaps = [ours[cell] - theirs[cell] for cell in both]
         rates |= {cell[0] for cell in both}
         seeds = max(seeds, len(both))
         rows.append(
-            f"| {name} | {len(both)} | {_spread([own[c] for c in both])} "
-            f"| {_spread([twin[c] for c in both])} | {_spread(gaps)} | {_LARGEST[name]} |"
+            f"| {name} | {len(both)} | {_spread([ours[c] for c in both])} "
+            f"| {_spread([theirs[c] for c in both])} | {_spread(gaps)} | {_LARGEST[name]} |"
         )
     if not rows:
         return ""  # what lies there was measured on other weights
@@ -147,14 +161,19 @@ def _distilled(facts: dict[str, Any]) -> str:
     )
 
 
-def _earlier(runs: list[dict[str, int]]) -> str:
+def _earlier(runs: list[dict[str, Any]]) -> str:
     if not runs:
         return ""
     steps = [f"{run['steps']:,}" for run in runs]
     text = (
         f"{' + '.join(steps)} steps in {len(runs)} runs" if len(runs) > 1 else f"{steps[0]} steps"
     )
-    return _EARLIER.format(runs=text, tokens=sum(run["tokens_seen"] for run in runs))
+    other = dict.fromkeys(name for run in runs for name in run.get("segments", ()))
+    return _EARLIER.format(
+        runs=text,
+        tokens=sum(run["tokens_seen"] for run in runs),
+        text=f"\n  Their text: {', '.join(other)}." if other else "",
+    )
 
 
 def write_readme(folder: Path) -> None:
@@ -188,7 +207,9 @@ def write_readme(folder: Path) -> None:
         "licence": f"The weights: {licence}." if licence else "None was stated (`--licence`).",
         "blind": f"; **{100 * blind:.1f} %** of those shown as [MASK]" if blind else "",
         "epochs": f"{facts['epochs']:.1f} epochs",
-        "distillation": _distilled(facts) if facts["teacher"] else _ALONE,
+        "distillation": _distilled(facts)
+        if facts["teacher"]
+        else _ALONE.format(start="" if facts["earlier"] else ", from random weights"),
         "earlier": _earlier(facts["earlier"]),
         "notes": "".join(f"\n- {note}" for note in facts.get("notes", [])),
         "curve": "\n".join(points),

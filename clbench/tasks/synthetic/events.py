@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from clbench.tasks.synthetic.lexicon import SAME, SAME_VERBS, TOPICS, Topic, Verb
+from clbench.tasks.synthetic.lexicon import NEAR_VERBS, SAME, SAME_VERBS, TOPICS, Topic, Verb
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "nine", "ten", "twelve")
 
@@ -133,12 +133,18 @@ def alter(event: Event, rng: Random, slots: tuple[str, ...]) -> Event:
         if old:
             choices = [new for new in _choices(words, slot) if not _same(new, old)]
             changed[slot] = rng.choice(choices)
+            if isinstance(old, Verb) and old.base == "refuse" and "thing" not in slots:
+                # who refused a thing did nothing else with it: that would be denied, not open
+                things = [new for new in words.things if not _same(new, event.thing)]
+                changed["thing"] = rng.choice(things)
     return replace(event, **changed)  # type: ignore[arg-type]
 
 
 def _same(first: object, second: object) -> bool:
-    """Whether two words are one, or one says the same as the other."""
+    """Whether two words are one, or the first says what the other does, or denies it."""
     if isinstance(first, Verb) and isinstance(second, Verb):
+        if first.base == "refuse" or {first.base, second.base} in NEAR_VERBS:
+            return True
         others: tuple[object, object] = SAME_VERBS.get(first.base), SAME_VERBS.get(second.base)
     else:
         others = SAME.get(str(first)), SAME.get(str(second))

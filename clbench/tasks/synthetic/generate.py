@@ -103,13 +103,14 @@ def generate(
         If there is no such task, a size is negative, the noise is no share, or the grammar has
         not that many texts.
     """
+    name = str(name).removeprefix("synthetic/")
     if name not in SPECS:
         raise ValueError(f"unknown synthetic task {name!r}.{did_you_mean(name, SPECS)}")
     spec = SPECS[name]
-    if train < 0 or validation < 0:
-        raise ValueError(f"synthetic task {name!r}: a split cannot have a negative size.")
-    if not 0.0 <= label_noise <= 1.0:
-        raise ValueError(f"synthetic task {name!r}: label_noise {label_noise} is not in 0 to 1.")
+    for key, value in (("train", train), ("validation", validation), ("seed", seed)):
+        _check_whole(value, f"synthetic task {name!r}: {key}")
+    if not isinstance(label_noise, (int, float)) or not 0.0 <= label_noise <= 1.0:
+        raise ValueError(f"synthetic task {name!r}: label_noise {label_noise!r} is not in 0 to 1.")
     rows = {
         split: _split(spec, split, size, seed)
         for split, size in (("train", train), ("validation", validation))
@@ -118,14 +119,21 @@ def generate(
     return rows
 
 
+def _check_whole(value: int, what: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{what} must be a whole number of 0 or more, not {value!r}.")
+
+
 def unlabelled(n: int, seed: int = 0) -> list[str]:
     """`n` distinct texts of the same grammar, none of which can be in a validation split.
 
     Raises
     ------
     ValueError
-        If the grammar has not that many texts.
+        If a number is negative or not whole, or the grammar has not that many texts.
     """
+    _check_whole(n, "unlabelled: n")
+    _check_whole(seed, "unlabelled: seed")
     rng = Random(f"unlabelled/{seed}")
     texts: dict[str, None] = {}
     misses = 0

@@ -255,3 +255,14 @@ SAME_VERBS: dict[str, Verb] = {
     "clean": Verb("wash", "washed", "washed"),
 }
 """A verb's base form and another verb that says the same."""
+
+NEAR_VERBS = (
+    {"chop", "slice"},
+    {"eat", "taste"},
+    {"burn", "spoil"},
+    *({"cook", other} for other in ("bake", "boil", "fry", "heat", "prepare")),
+    *({"prepare", other} for other in ("bake", "boil", "fry", "mix", "season", "heat")),
+    {"order", "buy"},
+    {"damage", "sink"},
+)
+"""Base forms of which the one may be part of the other: no two different deeds."""
