@@ -80,7 +80,7 @@ def test_one_command_makes_a_model_and_another_goes_on_from_it(
         file.write("\nSomething quite different stands here now, held out as well.\n")
     with pytest.raises(SystemExit, match="holds another run: held-out text differs"):
         run("second", "--start", str(tmp_path / "first"), "--seed", "1")
-    with pytest.raises(SystemExit, match="holds another run: .*seed differs"):
+    with pytest.raises(SystemExit, match=r"holds another run: .*seed differs"):
         run("second", "--start", str(tmp_path / "first"), "--seed", "2")
 
 
