@@ -171,9 +171,10 @@ class Stage(Context):
         drops what the first one dropped.
         """
         seed = stream_seed(*self.stream("dropout"), self.done_before + self.step)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every backend: 1 ms
-        if self.device.type != "cpu":
-            torch.get_device_module(self.device).manual_seed(seed)
+        if self.device.type == "cpu":
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every back end: 1 ms
+        else:
+            torch.manual_seed(seed)
         if self.masks is not None:
             self.masks.seed(seed)
 

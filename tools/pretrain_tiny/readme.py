@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,11 @@ def _evaluation(folder: Path) -> str:
     )
 
 
+def _wrapped(text: str, indent: str = "") -> str:
+    lines = textwrap.wrap(text, 98, subsequent_indent=indent)
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _distilled(facts: dict[str, Any]) -> str:
     shape = facts.get("teacher_shape")
     return _DISTILLED.format(
@@ -202,7 +208,7 @@ def write_readme(folder: Path) -> None:
         "sources": "\n".join(f"| {k} | {v:,} |" for k, v in facts["segments"].items()),
         "held_out": ", ".join(facts["held_out"]),
         "title": facts.get("title") or folder.resolve().name,
-        "about": "".join(f"{sentence}\n" for sentence in facts.get("about", [])),
+        "about": _wrapped(" ".join(facts.get("about", []))),
         "licence_tag": licence.lower() if licence else "unknown",
         "licence": f"The weights: {licence}." if licence else "None was stated (`--licence`).",
         "blind": f"; **{100 * blind:.1f} %** of those shown as [MASK]" if blind else "",
@@ -211,7 +217,7 @@ def write_readme(folder: Path) -> None:
         if facts["teacher"]
         else _ALONE.format(start="" if facts["earlier"] else ", from random weights"),
         "earlier": _earlier(facts["earlier"]),
-        "notes": "".join(f"\n- {note}" for note in facts.get("notes", [])),
+        "notes": "".join(f"\n- {_wrapped(note, '  ').rstrip()}" for note in facts.get("notes", [])),
         "curve": "\n".join(points),
         "accuracy": 100 * last["held_out_accuracy"],
         "unigram": 100 * facts["unigram_rate"],

@@ -126,10 +126,8 @@ def _entailed(rng: Random, event: Event, keep: tuple[str, ...] = ()) -> str:
     if 0.2 <= kind < 0.35 and "thing" not in keep:
         return capital(f"{agent_phrase(less)} {less.verb.past} something.")
     if kind < 0.45 and "agent" not in keep:
-        return (
-            capital(f"{thing_phrase(less)} had been {less.verb.participle} {less.time}".strip())
-            + "."
-        )
+        time = f" {less.time}" if less.time else ""
+        return capital(f"{thing_phrase(less)} had been {less.verb.participle}{time}.")
     return say(reword(less, rng, 0.3), rng.choice(FORMS))
 
 
