@@ -141,8 +141,10 @@ def optimizer_steps(args: argparse.Namespace) -> dict[str, list[float]]:
     print(f"{count / 1e6:.1f} M weights, {device}, {torch.get_num_threads()} threads", flush=True)
     steps = {name: make() for name, make in contenders(parameters, anchors).items()}
     measured: dict[str, list[float]] = {name: [] for name in steps}
+    order = list(steps.items())
     for turn in range(-args.warmup, args.turns):
-        for name, step in steps.items():
+        order.append(order.pop(0))  # nobody always follows the same neighbour
+        for name, step in order:
             wait(device)
             started = time.perf_counter()
             for _ in range(args.repeat):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clbench.parallel.place import Place
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.results.table import scores_frame, to_csv
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from clbench.evaluation.listener import Listener
+    from clbench.evaluation.runner import Executor
     from clbench.suite.baselines import Baseline
     from clbench.suite.plan import Cell, Plan
 
@@ -88,6 +90,10 @@ def run(
     plugins: Sequence[str | Path] = (),
     references: bool = False,
     replace: bool = False,
+    workers: int | None = None,
+    address: str | None = None,
+    threads: int | None = None,
+    gpus: float | None = None,
     listener: Listener | None = None,
 ) -> Run:
     """Run a suite, or go on with it; cells that are finished are not run again.
@@ -117,6 +123,11 @@ def run(
     replace
         Run cells again that were finished with other settings; their files are kept under
         ``cells/replaced/``.
+    workers, address, threads, gpus
+        Cells at a time, the Ray cluster that runs them, and the processor threads and GPUs of
+        each; see `clbench.parallel.place.Place`. By default one cell after another is run
+        in this process. On processors the last digits of scores depend on the threads of a
+        cell, and on nothing else of these.
     listener
         Is told how the run goes on; nothing is printed by default.
 
@@ -131,6 +142,7 @@ def run(
         Whatever the user can mend: unknown names, wrong settings, missing data, a folder
         with cells of other settings or in use.
     """
+    place = Place(workers, address, threads, gpus)
     plan = make(
         suite,
         out=out,
@@ -147,7 +159,7 @@ def run(
         plugins=plugins,
         references=references,
     )
-    return execute(plan, replace=replace, listener=listener)
+    return execute(plan, replace=replace, place=place, listener=listener)
 
 
 def make(suite: str | Path, **options: Any) -> Plan:
@@ -163,7 +175,13 @@ def make(suite: str | Path, **options: Any) -> Plan:
     return make_plan(read_suite(suite), **options)
 
 
-def execute(plan: Plan, *, replace: bool = False, listener: Listener | None = None) -> Run:
+def execute(
+    plan: Plan,
+    *,
+    replace: bool = False,
+    place: Place = Place(),  # noqa: B008 - it cannot be changed
+    listener: Listener | None = None,
+) -> Run:
     """Run what of a plan is not finished, and write ``scores.csv``."""
     told: Listener = listener or _Silent()
     store = Store(plan.out)
@@ -178,7 +196,7 @@ def execute(plan: Plan, *, replace: bool = False, listener: Listener | None = No
         from clbench.evaluation.runner import run_plan
 
         try:
-            run_plan(plan, told)
+            run_plan(plan, told, _executor(place))
         finally:
             # Also when it was stopped: the table is to hold every cell that is on disk.
             _write_scores(store)
@@ -187,6 +205,16 @@ def execute(plan: Plan, *, replace: bool = False, listener: Listener | None = No
         _write_scores(store)
     cells = store.read().cells
     return Run(plan.out, chosen(cells, (cell.key for cell in plan.cells)))
+
+
+def _executor(place: Place) -> Executor:
+    if place.alone:
+        from clbench.evaluation.runner import Here
+
+        return Here(place.threads)
+    from clbench.parallel.on_ray import Workers
+
+    return Workers(place)
 
 
 def _write_scores(store: Store) -> None:

@@ -19,7 +19,7 @@ class FakeEngine:
         self.raises: BaseException | None = None
         self.between: Callable[[], object] = lambda: None
 
-    def run_plan(self, plan, listener) -> None:  # type: ignore[no-untyped-def]
+    def run_plan(self, plan, listener, executor) -> None:  # type: ignore[no-untyped-def]
         store = Store(plan.out)
         done = store.finished(plan.cells)
         pending = [cell for cell in plan.cells if cell.key not in done]

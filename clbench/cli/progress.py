@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from clbench.results.table import alone_score
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
     from clbench.evaluation.listener import Listener
     from clbench.suite.plan import Cell
@@ -41,6 +42,14 @@ def listener(suite: str, out: Path) -> Iterator[Listener]:
         yield Bars(suite, out, console, progress)
 
 
+@dataclass
+class Running:
+    """A running cell: when it began, and which share of it is done."""
+
+    began: float
+    part: float = 0.0
+
+
 class Lines:
     """One line a cell, and one a minute while a cell is running.
 
@@ -63,8 +72,8 @@ class Lines:
         self.clock = clock
         self.pending = 0
         self.done = 0
-        self.part = 0.0
-        self.began = self.cell_began = self.spoke = clock()
+        self.running: dict[str, Running] = {}
+        self.began = self.spoke = clock()
 
     def started(self, total_cells: int, pending: int) -> None:
         """Say how many cells there are and how many are left."""
@@ -83,12 +92,13 @@ class Lines:
 
     def cell_started(self, cell: Cell) -> None:
         """Remember when."""
-        self.part = 0.0
-        self.cell_began = self.spoke = self.clock()
+        now = self.clock()
+        self.running[cell.key] = Running(now)
+        self.spoke = now
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
         """Take note of how far the cell is; speak once a minute."""
-        self.part = fraction(stage, stages, step, steps)
+        self._note_part(cell, fraction(stage, stages, step, steps))
         if self.clock() - self.spoke >= HEARTBEAT:
             self.spoke = self.clock()
             self.say(f"{self.count()} {cell.key}: {position(stage, stages, step, steps)}")
@@ -96,8 +106,8 @@ class Lines:
     def cell_finished(self, result: CellResult) -> None:
         """Say the cell's scores, or why it failed."""
         self.done += 1
-        self.part = 0.0
-        took = duration(self.clock() - self.cell_began)
+        now = self.clock()
+        took = duration(now - self.running.pop(result.key, Running(now)).began)
         left = self.time_left()
         end = f"; about {duration(left)} left" if left and self.done < self.pending else ""
         self.say(f"[{self.done}/{self.pending}] {outcome(result)} ({took}{end})")
@@ -112,7 +122,16 @@ class Lines:
 
     def count(self) -> str:
         """Which of how many cells is running."""
-        return f"[{self.done + 1}/{self.pending}]"
+        first, last = self.done + 1, self.done + max(len(self.running), 1)
+        return f"[{first if first == last else f'{first}-{last}'}/{self.pending}]"
+
+    @property
+    def part(self) -> float:
+        """Cells' worth of what is running and not finished."""
+        return sum(running.part for running in self.running.values())
+
+    def _note_part(self, cell: Cell, part: float) -> None:
+        self.running.setdefault(cell.key, Running(self.clock())).part = part
 
     def time_left(self) -> float | None:
         """Seconds, taking the cells to come for as long as those done; None at the start."""
@@ -123,7 +142,7 @@ class Lines:
 
 
 class Bars(Lines):
-    """Two bars: all cells with the time left, and the cell that is running."""
+    """A bar for all cells with the time left, and one for each cell that is running."""
 
     def __init__(
         self,
@@ -136,25 +155,28 @@ class Bars(Lines):
         super().__init__(suite, out, console, clock)
         self.bars = progress
         self.all = progress.add_task(suite, total=1.0, note="")
-        self.one = progress.add_task("", total=1.0, note="", visible=False)
+        self.rows: dict[str, TaskID] = {}
 
     def cell_started(self, cell: Cell) -> None:
         """Show the cell's bar, empty."""
         super().cell_started(cell)
-        self.bars.update(
-            self.one, description=cell.key, completed=0.0, note="preparing", visible=True
-        )
+        self.rows[cell.key] = self.bars.add_task(cell.key, total=1.0, note="preparing")
         self._overall()
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
-        """Move both bars."""
-        self.part = fraction(stage, stages, step, steps)
-        self.bars.update(self.one, completed=self.part, note=position(stage, stages, step, steps))
+        """Move the cell's bar and that of all."""
+        part = fraction(stage, stages, step, steps)
+        self._note_part(cell, part)
+        if cell.key in self.rows:
+            note = position(stage, stages, step, steps)
+            self.bars.update(self.rows[cell.key], completed=part, note=note)
         self._overall()
 
     def cell_finished(self, result: CellResult) -> None:
         """Print the cell's line above the bars."""
         super().cell_finished(result)
+        if result.key in self.rows:
+            self.bars.remove_task(self.rows.pop(result.key))
         self._overall()
 
     def _overall(self) -> None:

@@ -77,6 +77,21 @@ def run(
         bool,
         typer.Option("--replace", help="Run again what was run with other settings; keep the old."),
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Cells at a time, in processes of their own."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Ray cluster: auto, host:port, ray://host:port."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processor threads of a cell.  [default: cores / workers]"),
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(metavar="X", help="GPUs of a cell, such as 0.5 or 1.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cells and an estimate; write nothing.")
     ] = False,
@@ -87,7 +102,9 @@ def run(
     input is wrong.
     """
     from clbench import api
+    from clbench.parallel.place import Place
 
+    place = Place(workers, address, threads, gpus)
     plan = api.make(
         suite,
         out=out,
@@ -113,5 +130,5 @@ def run(
     from clbench.cli.table import show_results
 
     with listener(plan.suite.name, plan.out) as told:
-        done = api.execute(plan, replace=replace, listener=told)
+        done = api.execute(plan, replace=replace, place=place, listener=told)
     return show_results(done.path, done.cells)

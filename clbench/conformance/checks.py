@@ -15,7 +15,7 @@ from clbench.conformance.row import FailedCheckError, Row
 from clbench.conformance.subject import Subject, subject_of
 from clbench.conformance.world import make_world, own_cache
 from clbench.errors import ClbenchError, SettingsError
-from clbench.evaluation.runner import explain
+from clbench.evaluation.cells import explain
 from clbench.methods.base import Method
 from clbench.suite.baselines import Baseline
 from clbench.suite.plugins import load_plugins

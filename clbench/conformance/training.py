@@ -9,7 +9,7 @@ from clbench.conformance.poison import Poison, overwrite
 from clbench.conformance.row import FailedCheckError
 from clbench.conformance.subject import Subject
 from clbench.conformance.world import World
-from clbench.evaluation.runner import explain
+from clbench.evaluation.cells import explain
 from clbench.methods.base import Method
 
 

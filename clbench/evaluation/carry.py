@@ -12,7 +12,7 @@ import torch
 import clbench
 from clbench.errors import PluginError
 from clbench.evaluation.scenes import Scene
-from clbench.evaluation.stage_cache import Entry, StageCache, recipe_digest
+from clbench.evaluation.stage_cache import Entry, Stages, recipe_digest
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
 from clbench.models.load import build_classifier
@@ -94,7 +94,7 @@ class Carrier:
         scene: Scene,
         method: Method,
         numerics: Numerics,
-        cache: StageCache,
+        cache: Stages,
         progress: StageProgress | None = None,
     ) -> None:
         self._cell = cell

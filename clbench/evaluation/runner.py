@@ -1,29 +1,26 @@
-"""Runs the cells of a plan one after another, and writes each result when it is there."""
+"""Runs the cells of a plan, and writes each result when it is there."""
 
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import Protocol
+
+import torch
 
 from clbench.errors import ClbenchError
-from clbench.evaluation.carry import Carrier, Numerics, Outcome
-from clbench.evaluation.host import host, numerics, versions
+from clbench.evaluation.carry import Numerics
+from clbench.evaluation.cells import explain, run_cell
+from clbench.evaluation.host import numerics
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.scenes import Scene, SceneBuilder
-from clbench.evaluation.scores import scores_of
+from clbench.evaluation.scenes import SceneBuilder
 from clbench.evaluation.stage_cache import StageCache
-from clbench.methods.base import Method
-from clbench.methods.registry import METHODS
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.results.table import scores_frame, to_csv
 from clbench.suite.plan import Cell, Plan, validate
 from clbench.training.device import (
-    PeakMemory,
     keep_freed_memory,
     make_repeatable,
     resolve_device,
@@ -34,40 +31,118 @@ SCORES_EVERY = 5.0
 """Seconds between rewrites of ``scores.csv`` while cells finish."""
 
 
-def run_plan(plan: Plan, listener: Listener) -> None:
+class Executor(Protocol):
+    """Where cells are run."""
+
+    def device(self, plan: Plan) -> torch.device:
+        """The device of this process, on which rows are embedded."""
+
+    def ready(self, plan: Plan) -> AbstractContextManager[object]:
+        """Entered before anything is built; raises what makes running there impossible."""
+
+    def results(
+        self, plan: Plan, pending: Sequence[Cell], builder: SceneBuilder, listener: Listener
+    ) -> Generator[CellResult, None, None]:
+        """The results of the pending cells, each as soon as it is there.
+
+        Closing the iterator ends what still runs.
+        """
+
+
+class Here:
+    """Runs one cell after another in this process.
+
+    Parameters
+    ----------
+    threads
+        Processor threads of torch; None leaves them as they are.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads
+
+    def device(self, plan: Plan) -> torch.device:
+        """The plan's."""
+        return resolve_device(plan.device)
+
+    def ready(self, plan: Plan) -> AbstractContextManager[object]:
+        """Nothing to be done."""
+        return nullcontext()
+
+    def results(
+        self, plan: Plan, pending: Sequence[Cell], builder: SceneBuilder, listener: Listener
+    ) -> Generator[CellResult, None, None]:
+        """The results in the order of the cells."""
+        cache = StageCache(plan.out / "stages")
+        with thread_count(self.threads):
+            setting = numbers(plan)
+            for cell in pending:
+                listener.cell_started(cell)
+                yield run_cell(cell, builder, setting, cache, listener)
+
+
+def run_plan(plan: Plan, listener: Listener, executor: Executor | None = None) -> None:
     """Run every cell of `plan` that is not finished.
 
     Everything that can be wrong with the suite, the data or the model is found before the
     first cell trains. What fails in a cell afterwards fails that cell only.
+
+    Parameters
+    ----------
+    plan
+        What to run.
+    listener
+        Is told how it goes on.
+    executor
+        Where; by default in this process.
 
     Raises
     ------
     ClbenchError
         If a setting, a task, a shift or the model is wrong, or the folder is in use.
     """
-    device = resolve_device(plan.device)
+    executor = executor or Here()
     store = Store(plan.out)
     builder = SceneBuilder(
         plan.protocol,
         data=plan.data,
         base=plan.base,
         own=plan.suite.file.task,
-        device=device,
+        device=executor.device(plan),
         saved=plan.out / "scenarios",
     )
     present = store.read()
     done = store.finished(plan.cells, present=present.cells)
     pending = [cell for cell in plan.cells if cell.key not in done]
     validate(plan, pending)
-    with store.lock():
-        cache = StageCache(plan.out / "stages")
-        cache.check()
+    with store.lock(), executor.ready(plan):
+        StageCache(plan.out / "stages").check()
         _build_all(builder, pending, listener)
         store.write_suite(plan.resolved())
-        make_repeatable(device)
-        keep_freed_memory()
         listener.started(len(plan.cells), len(pending))
-        _run_cells(plan, pending, builder, cache, store, listener, present.cells)
+        with closing(executor.results(plan, pending, builder, listener)) as results:
+            _write(results, store, listener, present.cells)
+
+
+def numbers(plan: Plan) -> Numerics:
+    """Device, precision and threads of this process, made ready for training."""
+    device = resolve_device(plan.device)
+    make_repeatable(device)
+    keep_freed_memory()
+    precision = resolve_precision(plan.protocol.precision, device)
+    return Numerics(device, precision, numerics(device, precision.name))
+
+
+@contextmanager
+def thread_count(threads: int | None) -> Iterator[None]:
+    """Let torch use so many threads meanwhile; None leaves them as they are."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _build_all(builder: SceneBuilder, pending: Sequence[Cell], listener: Listener) -> None:
@@ -92,147 +167,16 @@ def _build_all(builder: SceneBuilder, pending: Sequence[Cell], listener: Listene
         listener.note(f"{scenario.name}: {sizes}{told} [{seconds:.1f} s]")
 
 
-def _run_cells(
-    plan: Plan,
-    pending: Sequence[Cell],
-    builder: SceneBuilder,
-    cache: StageCache,
-    store: Store,
-    listener: Listener,
-    present: Sequence[CellResult],
+def _write(
+    results: Iterable[CellResult], store: Store, listener: Listener, present: Sequence[CellResult]
 ) -> None:
-    device = resolve_device(plan.device)
-    precision = resolve_precision(plan.protocol.precision, device)
-    setting = Numerics(device, precision, numerics(device, precision.name))
-    results = {result.key: result for result in present}
+    """Write each result as it comes, and now and then the table of all."""
+    every = {result.key: result for result in present}
     written = 0.0
-    for cell in pending:
-        listener.cell_started(cell)
-        result = run_cell(cell, builder, setting, cache, listener)
+    for result in results:
         store.write_cell(result)
-        results[result.key] = result
+        every[result.key] = result
         if time.monotonic() - written > SCORES_EVERY:
-            store.write_scores(to_csv(scores_frame(list(results.values()))))
+            store.write_scores(to_csv(scores_frame(list(every.values()))))
             written = time.monotonic()
         listener.cell_finished(result)
-
-
-def run_cell(
-    cell: Cell, builder: SceneBuilder, setting: Numerics, cache: StageCache, listener: Listener
-) -> CellResult:
-    """Run one cell; what it raises becomes a failed result with its reason."""
-    started = datetime.now(UTC)
-    memory = PeakMemory(setting.device)
-    method: Method | None = None
-    common: dict[str, Any] = {
-        "key": cell.key,
-        "fingerprint": cell.fingerprint,
-        "recipe": dict(cell.recipe),
-        "scenario": cell.scenario.name,
-        "shift": cell.scenario.shift,
-        "baseline": cell.baseline.name,
-        "method": cell.baseline.method,
-        "model": cell.protocol.model,
-        "seed": cell.seed,
-        "reference_of": cell.reference_of,
-        "versions": versions(),
-        "host": host(setting.device),
-        "started": started.isoformat(timespec="seconds"),
-    }
-    try:
-        scene = builder.scene(cell.scenario)
-        common["tasks"] = [task.name for task in scene.scenario.tasks]
-        common["scenario_report"] = scene.scenario.report.to_json()
-        method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
-        common["keeps_rows"] = method.keeps_rows
-        stages = 1 if cell.reference_of is not None else len(scene.train)
-
-        def progress(stage: int, step: int, steps: int) -> None:
-            listener.progress(cell, stage + 1, stages, step, steps)
-
-        carrier = Carrier(cell, scene, method, setting, cache, progress)
-        outcome = carrier.run()
-        common |= _outcome(cell, scene, outcome)
-        status, reason = "ok", None
-    except (Exception, SystemExit) as fault:
-        status, reason = "failed", explain(fault)
-    common["settings"] = _settings(cell, method, setting)
-    return CellResult(
-        **common,
-        status=status,
-        reason=reason,
-        peak_memory_mb=memory.megabytes(),
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-
-
-def explain(fault: BaseException) -> str:
-    """One line: the message, and for faults that are not ours the place in the code."""
-    text = " ".join(str(fault).split())
-    if isinstance(fault, ClbenchError):
-        return text
-    frame = traceback.extract_tb(fault.__traceback__)[-1]
-    inside = [
-        entry
-        for entry in traceback.extract_tb(fault.__traceback__)
-        if "site-packages" not in Path(entry.filename).parts
-    ]
-    frame = inside[-1] if inside else frame
-    place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-    return (
-        f"{type(fault).__name__}: {text} ({place})" if text else f"{type(fault).__name__} ({place})"
-    )
-
-
-def _settings(cell: Cell, method: Method | None, setting: Numerics) -> dict[str, Any]:
-    return {
-        "protocol": cell.protocol.model_dump(mode="json"),
-        "precision": setting.precision.name,
-        "method": dict(cell.baseline.settings) if method is None else method.settings(),
-        "sources": dict(cell.baseline.sources),
-        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
-    }
-
-
-def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
-    tasks = scene.scenario.tasks
-    matrix = [
-        [
-            None if values is None else values[task.metrics[0]]
-            for task, values in zip(tasks, row, strict=True)
-        ]
-        for row in outcome.rows
-    ]
-    stages = [
-        {
-            "task": tasks[index].name,
-            "rows": trace.rows,
-            "steps": trace.steps,
-            "epochs": round(trace.steps / trace.epoch_steps, 4),
-            "examples": trace.examples,
-            "tokens": trace.tokens,
-            "train_seconds": trace.train_seconds,
-            "eval_seconds": trace.probe_seconds + seconds,
-            "cached": cached,
-            "curves": trace.curves,
-        }
-        for index, trace, seconds, cached in zip(
-            range(len(tasks)) if cell.reference_of is None else [cell.reference_of],
-            outcome.traces,
-            outcome.eval_seconds,
-            outcome.cached,
-            strict=True,
-        )
-    ]
-    if cell.reference_of is None:
-        scores = scores_of(matrix)
-    else:
-        scores = {"reference": matrix[0][cell.reference_of]}
-    return {
-        "metrics": outcome.rows,
-        "R": matrix,
-        "scores": scores,
-        "stages": stages,
-        "train_seconds": sum(trace.train_seconds for trace in outcome.traces),
-        "notes": [*scene.scenario.report.notes, *outcome.notes],
-    }

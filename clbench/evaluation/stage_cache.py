@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -52,6 +52,19 @@ class Entry:
     state: dict[str, Any]
     trace: Trace
     history: list[Any]
+
+
+class Stages(Protocol):
+    """Trained stages by the digests of their recipes."""
+
+    def load(self, digest: str, device: torch.device) -> Entry | None:
+        """The entry of that recipe, or None."""
+
+    def save(self, digest: str, entry: Entry) -> str | None:
+        """Keep an entry; returns why that is impossible, or None."""
+
+    def drop(self, digest: str) -> None:
+        """Forget an entry that no other cell can use."""
 
 
 class StageCache:

@@ -49,6 +49,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
     module = ModuleType("clbench.evaluation.runner")
     module.run_plan = fake.run_plan  # type: ignore[attr-defined]
+    module.Here = lambda threads: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "clbench.evaluation.runner", module)
     return fake
 

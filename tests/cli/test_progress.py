@@ -57,7 +57,7 @@ def test_a_log_has_a_line_a_cell_and_one_a_minute_with_the_time_left() -> None:
     lines.progress(Asked(), 1, 2, 21, 40)
     clock.now += 58
     lines.cell_finished(pair())
-    lines.cell_started(Asked())
+    lines.cell_started(Asked("sst2-mrpc--vanilla--seed1"))
     clock.now += 30
     lines.cell_finished(failed("vanilla", 1, "loss is nan at step 3 of task glue/mrpc"))
     # 120 s for the first, 150 s for two: 75 s a cell, two to come

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from checkpoints import make_checkpoint
 
 import clbench
@@ -136,6 +138,29 @@ def make_world(tmp_path: Path) -> World:
     made = World(tmp_path)
     made.suite.write_text(SUITE.format(epochs=4), encoding="utf-8")
     made.plugin.write_text(OPPOSITE, encoding="utf-8")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def forget_plugins() -> Iterator[None]:
+    """What a test's plug-ins register goes with the test."""
+    from clbench.suite.plugins import registries
+
+    before = [(registry, dict(registry._entries)) for registry in registries()]
+    modules = set(sys.modules)
+    yield
+    for registry, entries in before:
+        registry._entries.clear()
+        registry._entries.update(entries)
+    for name in set(sys.modules) - modules:
+        if name.startswith("clbench_plugin_"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = make_world(tmp_path)
+    monkeypatch.chdir(tmp_path)
     return made
 
 

@@ -1,0 +1,168 @@
+"""Runs one cell, wherever that is; what goes wrong in it becomes its result."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from clbench.errors import ClbenchError
+from clbench.evaluation.carry import Carrier, Numerics, Outcome
+from clbench.evaluation.host import host, versions
+from clbench.evaluation.scenes import Scene
+from clbench.evaluation.scores import scores_of
+from clbench.evaluation.stage_cache import Stages
+from clbench.methods.base import Method
+from clbench.methods.registry import METHODS
+from clbench.results.cell import CellResult
+from clbench.suite.plan import Cell
+from clbench.suite.schema import ScenarioSpec
+from clbench.training.device import PeakMemory
+
+
+class Scenes(Protocol):
+    """Where a cell's rows come from."""
+
+    def scene(self, spec: ScenarioSpec) -> Scene:
+        """The scene of `spec`; raises what makes it impossible."""
+
+
+class Reporter(Protocol):
+    """Who is told how a cell goes on; a listener, or what stands for it in a worker."""
+
+    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        """Called after a training step; stages and steps counted from 1 when done."""
+
+
+def run_cell(
+    cell: Cell, scenes: Scenes, setting: Numerics, cache: Stages, reporter: Reporter
+) -> CellResult:
+    """Run one cell; what it raises becomes a failed result with its reason."""
+    started = datetime.now(UTC)
+    memory = PeakMemory(setting.device)
+    method: Method | None = None
+    common: dict[str, Any] = {
+        **_identity(cell),
+        "versions": versions(),
+        "host": host(setting.device),
+        "started": started.isoformat(timespec="seconds"),
+    }
+    try:
+        scene = scenes.scene(cell.scenario)
+        common["tasks"] = [task.name for task in scene.scenario.tasks]
+        common["scenario_report"] = scene.scenario.report.to_json()
+        method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
+        common["keeps_rows"] = method.keeps_rows
+        stages = 1 if cell.reference_of is not None else len(scene.train)
+
+        def progress(stage: int, step: int, steps: int) -> None:
+            reporter.progress(cell, stage + 1, stages, step, steps)
+
+        carrier = Carrier(cell, scene, method, setting, cache, progress)
+        outcome = carrier.run()
+        common |= _outcome(cell, scene, outcome)
+        status, reason = "ok", None
+    except (Exception, SystemExit) as fault:
+        status, reason = "failed", explain(fault)
+    common["settings"] = _settings(cell, method, setting)
+    return CellResult(
+        **common,
+        status=status,
+        reason=reason,
+        peak_memory_mb=memory.megabytes(),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def failed(cell: Cell, reason: str) -> CellResult:
+    """The result of a cell that could not be run to its end."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return CellResult(**_identity(cell), status="failed", reason=reason, started=now, finished=now)
+
+
+def _identity(cell: Cell) -> dict[str, Any]:
+    return {
+        "key": cell.key,
+        "fingerprint": cell.fingerprint,
+        "recipe": dict(cell.recipe),
+        "scenario": cell.scenario.name,
+        "shift": cell.scenario.shift,
+        "baseline": cell.baseline.name,
+        "method": cell.baseline.method,
+        "model": cell.protocol.model,
+        "seed": cell.seed,
+        "reference_of": cell.reference_of,
+    }
+
+
+def explain(fault: BaseException) -> str:
+    """One line: the message, and for faults that are not ours the place in the code."""
+    text = " ".join(str(fault).split())
+    if isinstance(fault, ClbenchError):
+        return text
+    frame = traceback.extract_tb(fault.__traceback__)[-1]
+    inside = [
+        entry
+        for entry in traceback.extract_tb(fault.__traceback__)
+        if "site-packages" not in Path(entry.filename).parts
+    ]
+    frame = inside[-1] if inside else frame
+    place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+    return (
+        f"{type(fault).__name__}: {text} ({place})" if text else f"{type(fault).__name__} ({place})"
+    )
+
+
+def _settings(cell: Cell, method: Method | None, setting: Numerics) -> dict[str, Any]:
+    return {
+        "protocol": cell.protocol.model_dump(mode="json"),
+        "precision": setting.precision.name,
+        "method": dict(cell.baseline.settings) if method is None else method.settings(),
+        "sources": dict(cell.baseline.sources),
+        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
+    }
+
+
+def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
+    tasks = scene.scenario.tasks
+    matrix = [
+        [
+            None if values is None else values[task.metrics[0]]
+            for task, values in zip(tasks, row, strict=True)
+        ]
+        for row in outcome.rows
+    ]
+    stages = [
+        {
+            "task": tasks[index].name,
+            "rows": trace.rows,
+            "steps": trace.steps,
+            "epochs": round(trace.steps / trace.epoch_steps, 4),
+            "examples": trace.examples,
+            "tokens": trace.tokens,
+            "train_seconds": trace.train_seconds,
+            "eval_seconds": trace.probe_seconds + seconds,
+            "cached": cached,
+            "curves": trace.curves,
+        }
+        for index, trace, seconds, cached in zip(
+            range(len(tasks)) if cell.reference_of is None else [cell.reference_of],
+            outcome.traces,
+            outcome.eval_seconds,
+            outcome.cached,
+            strict=True,
+        )
+    ]
+    if cell.reference_of is None:
+        scores = scores_of(matrix)
+    else:
+        scores = {"reference": matrix[0][cell.reference_of]}
+    return {
+        "metrics": outcome.rows,
+        "R": matrix,
+        "scores": scores,
+        "stages": stages,
+        "train_seconds": sum(trace.train_seconds for trace in outcome.traces),
+        "notes": [*scene.scenario.report.notes, *outcome.notes],
+    }

@@ -1,0 +1,233 @@
+"""Cells on Ray: on this machine, and on a cluster of two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import Steps, World, measured
+
+from clbench.errors import ClbenchError
+from clbench.parallel import on_ray
+
+METHODS = ["vanilla", "ewc", "recadam"]
+
+
+class Cluster:
+    """Two nodes with a core each, in processes of this machine."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as Nodes
+
+        small = {"num_cpus": 1, "object_store_memory": 100_000_000}
+        self.nodes = Nodes(initialize_head=True, head_node_args={**small, "num_cpus": 0})
+        self.small = small
+        self.added = [self.nodes.add_node(**small) for _ in range(2)]
+        self.nodes.wait_for_nodes()
+
+    @property
+    def address(self) -> str:
+        return str(self.nodes.address)
+
+    def lose_one(self) -> None:
+        self.nodes.remove_node(self.added.pop(), allow_graceful=False)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    made = Cluster()
+    yield made
+    made.nodes.shutdown()
+
+
+class Watch(Steps):
+    """Remembers which cells ran side by side, and calls something on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: set[str] = set()
+        self.most = 0
+        self.at_first_result: Any = None
+        self.seen: set[str] = set()
+        self.at_second_cell: Any = None
+
+    def cell_started(self, cell: Any) -> None:
+        self.running.add(cell.key)
+        self.most = max(self.most, len(self.running))
+
+    def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
+        self.seen.add(cell.key)
+        if self.at_second_cell is not None and len(self.seen) == 2:
+            act, self.at_second_cell = self.at_second_cell, None
+            act()
+
+    def cell_finished(self, result: Any) -> None:
+        super().cell_finished(result)
+        self.running.discard(result.key)
+        if self.at_first_result is not None and len(self.finished) == 1:
+            self.at_first_result()
+
+
+SLOW = """
+import os
+import time
+from pathlib import Path
+
+import clbench
+
+
+@clbench.method("slow")
+class Slow(clbench.Method):
+    \"\"\"As vanilla, in no hurry.\"\"\"
+
+    def acts_in(self, index):
+        return True
+
+    def after_step(self, stage):
+        time.sleep(0.05)
+
+
+@clbench.method("deadly")
+class Deadly(clbench.Method):
+    \"\"\"Ends its process, so often as the file says.\"\"\"
+
+    lives: str
+
+    def acts_in(self, index):
+        return True
+
+    def after_step(self, stage):
+        left = int(Path(self.lives).read_text())
+        if left:
+            Path(self.lives).write_text(str(left - 1))
+            os._exit(9)
+"""
+
+
+def test_scores_are_equal_in_one_process_on_workers_and_on_two_nodes(
+    world: World, cluster: Cluster
+) -> None:
+    given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1}
+    alone = measured(world.run("alone", **given))
+    watch = Watch()
+    nodes = world.run("nodes", **given, address=cluster.address, listener=watch)
+    assert measured(nodes) == alone
+    assert watch.most == 2
+    first = [(c.seed, c.baseline) for c in nodes.cells if not c.stages[0].cached]
+    # Vanilla or EWC trained the stage that they share, once a seed; RecAdam its own.
+    assert len(first) == 4
+    assert {"recadam"} < {baseline for _, baseline in first}
+
+
+def test_a_node_that_leaves_costs_only_its_running_cells(world: World, cluster: Cluster) -> None:
+    plugin = world.write("slow.py", SLOW)
+    given: dict[str, Any] = {
+        "methods": ["slow"],
+        "seeds": [0, 1, 2],
+        "plugins": [world.plugin, plugin],
+        "threads": 1,
+    }
+    watch = Watch()
+    watch.at_second_cell = cluster.lose_one  # when both nodes are training
+    run = world.run("lossy", **given, address=cluster.address, listener=watch)
+    assert [cell.reason for cell in run.cells] == [None, None, None]
+    assert len([note for note in watch.notes if "may be tried" in note]) == 1, watch.notes
+    plain = world.run("alone", **{**given, "methods": ["vanilla"]})
+    assert [cell.R for cell in run.cells] == [cell.R for cell in plain.cells]
+
+
+def test_a_worker_that_dies_is_tried_again_twice(world: World) -> None:
+    plugin = world.write("slow.py", SLOW)
+    for name, lives in (("once", 1), ("always", 99)):
+        world.write(f"{name}.txt", str(lives))
+        world.write(
+            f"{name}.toml",
+            f'method = "deadly"\ndescription = "Dies."\n[settings]\nlives = "{name}.txt"\n'
+            '[sources]\nlives = "this test"\n',
+        )
+    watch = Watch()
+    run = world.run(
+        methods=["once.toml", "always.toml", "vanilla"],
+        plugins=[world.plugin, plugin],
+        workers=2,
+        listener=watch,
+    )
+    found = {cell.baseline: cell for cell in run.cells}
+    assert found["once"].status == found["vanilla"].status == "ok"
+    assert found["always"].status == "failed"
+    assert found["always"].reason == ("its worker died, 3 times. Perhaps it needs more memory.")
+    assert Path("always.txt").read_text() == "96"
+    again = [note for note in watch.notes if "may be tried" in note]
+    assert sorted(note.partition(":")[0] for note in again) == [
+        "mood-thing--always--seed0",
+        "mood-thing--always--seed0",
+        "mood-thing--once--seed0",
+    ]
+
+
+def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: World) -> None:
+    watch = Watch()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    watch.at_first_result = interrupt
+    given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1}
+    with pytest.raises(KeyboardInterrupt):
+        world.run(**given, workers=2, listener=watch)
+    kept = list((world.folder / "out" / "cells").glob("*.json"))
+    assert len(kept) >= 1
+    steps = Steps()
+    run = world.run(**given, listener=steps)
+    assert steps.pending == 6 - len(kept)
+    assert measured(run) == measured(world.run("alone", **given))
+
+
+def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = on_ray._parcel
+    monkeypatch.setattr(on_ray, "_parcel", lambda *given: replace(packed(*given), lock="other"))
+    given: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1}
+    run = world.run(**given, workers=2)
+    assert [cell.stages[0].cached for cell in run.cells] == [False, True]
+    assert not (run.path / "stages").exists()
+    assert measured(run) == measured(world.run("alone", **given))
+
+
+def test_what_is_wrong_with_workers_is_one_line(world: World) -> None:
+    for given, text in (
+        ({"address": "127.0.0.1:1"}, "--address 127.0.0.1:1: Ray cannot be reached"),
+        ({"workers": 2, "device": "cuda:0"}, "cuda"),
+        ({"workers": 2, "gpus": 0.5}, "--gpus: there is no GPU"),
+    ):
+        with pytest.raises(ClbenchError) as caught:
+            world.run("never", **given)
+        assert text in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert not (world.folder / "never").exists()
+
+
+def test_a_script_s_own_method_reaches_the_workers(world: World) -> None:
+    import subprocess
+    import sys
+
+    script = world.write(
+        "script.py",
+        "import clbench\n\n\n"
+        "@clbench.method('mine')\n"
+        "class Mine(clbench.Method):\n"
+        "    def after_step(self, stage):\n"
+        "        stage.record('mine', 1.0)\n\n\n"
+        "if __name__ == '__main__':\n"
+        f"    run = clbench.run({str(world.suite)!r}, out='scripted', workers=2, threads=1,\n"
+        f"                      methods=['mine'], scenarios=['mood-thing'],\n"
+        f"                      plugins=[{str(world.plugin)!r}])\n"
+        "    print([(c.status, c.reason, len(c.stages[0].curves['mine'])) for c in run.cells])\n",
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[('ok', None, "), done.stdout
