@@ -16,7 +16,7 @@ help:  ## list the verbs
 install: $(VENV)/.installed  ## install clbench into .venv
 
 demo: $(VENV)/.installed  ## run the quick suite on the built-in model and tasks
-	$(BIN)/clbench run quick --out results/quick
+	$(BIN)/clbench run quick --workers 2 --out results/quick
 
 test: $(VENV)/.installed-dev  ## run the tests, offline
 	HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
