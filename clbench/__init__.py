@@ -13,8 +13,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from clbench import conformance as conformance
+    from clbench import figures as figures
     from clbench import fisher as fisher
     from clbench import optim as optim
+    from clbench import search as search
     from clbench.api import Run as Run
     from clbench.api import run as run
     from clbench.errors import ClbenchError as ClbenchError
@@ -41,7 +43,7 @@ _EXPORTS = {
     "task": "clbench.tasks.registry",
 }
 
-_MODULES = ("conformance", "fisher", "optim")
+_MODULES = ("conformance", "figures", "fisher", "optim", "search")
 
 __all__ = ["__version__", *_EXPORTS]
 

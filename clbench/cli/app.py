@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from clbench.cli.check import check
+from clbench.cli.combine import combine
 from clbench.cli.list import listing
 from clbench.cli.report import report
 from clbench.cli.run import run
@@ -36,3 +37,4 @@ app.command("run")(run)
 app.command("list")(listing)
 app.command("report")(report)
 app.command("check")(check)
+app.command("combine")(combine)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from clbench.methods.registry import METHODS
+from clbench.suite.baselines import read_baseline
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+def log(path: Path, *trials: tuple[float, float]) -> Path:
+    """A log whose trials have a score and one rate for all groups."""
+    path.write_text(
+        ",".join(f"0.9,{p / 2},{p / 2}," + ",".join([repr(rate)] * 10) for p, rate in trials)
+    )
+    return path
+
+
+def test_the_file_is_a_baseline_that_run_takes(
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log(Path("a.txt"), (1.5, 8e-5), (1.6, 1e-5))
+    log(Path("b.txt"), (1.1, 8e-5))
+    code, out, _ = clbench("combine", "a.txt", "b.txt", "--out", "mine.toml", "--b", "2")
+    assert code == 0
+    assert "layers 0, 1" in out
+    assert "4e-05" in out
+    baseline = read_baseline("mine.toml")
+    method = METHODS.get(baseline.method)(**baseline.settings)
+    assert method.settings()["multiples"] == pytest.approx([2.0] * 10)  # 4e-5 over 2e-5
+    assert method.settings()["depth"] == 12
+    assert set(baseline.sources) == set(baseline.settings)
+    assert "a (2 trials), b (1 trial)" in baseline.sources["multiples"]
+    picture = imread("mine.png")
+    assert picture.shape[0] > 300
+    assert picture[..., :3].std() > 0.01
+    code, out, _ = clbench("run", "quick", "--methods", "mine.toml", "--dry-run")
+    assert code == 0
+    assert "sentiment-acceptability--mine--seed0" in out
+
+
+def test_what_is_there_is_kept_unless_one_says_so(
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log(Path("a.txt"), (1.5, 8e-5))
+    Path("mine.toml").write_text("precious")
+    code, _, err = clbench("combine", "a.txt", "--out", "mine.toml")
+    assert code == 2
+    assert err == "error: mine.toml is there already. Take another --out, or --replace.\n"
+    assert Path("mine.toml").read_text() == "precious"
+    assert clbench("combine", "a.txt", "--out", "mine.toml", "--replace")[0] == 0
+    assert Path("mine.toml").read_text() != "precious"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["a.txt", "a.txt", "--out", "m.toml"], "one file is named twice"),
+        (["none.txt", "--out", "m.toml"], "none.txt"),
+        (["a.txt", "--out", "m.json"], "must end in .toml"),
+        (["a.txt", "--out", "m.toml", "--b", "0.5"], "b is 0.5: must be 1 or more."),
+        (["a.txt", "--out", "m.toml", "--flat", "0"], "--flat 0: must be above 0."),
+        (["a.txt", "--out", "m.toml", "--division", "odd"], "--division 'odd' is unknown"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch, given: list[str], text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log(Path("a.txt"), (1.5, 8e-5))
+    code, _, err = clbench("combine", *given)
+    assert code == 2
+    assert text in err
+    assert err.count("\n") == 1
+    assert not Path("m.toml").exists()
