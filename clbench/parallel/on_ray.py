@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -19,14 +20,13 @@ import torch
 
 import clbench
 from clbench.errors import ClbenchError, PluginError, SettingsError
-from clbench.evaluation.cells import explain, failed, run_cell
+from clbench.evaluation.cells import explain, failed
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.runner import numbers
 from clbench.evaluation.scenes import SceneBuilder
 from clbench.methods.registry import METHODS
 from clbench.parallel.place import Place
 from clbench.parallel.turns import TRIES, Turns
-from clbench.parallel.worker import PASSED_ON, Board, MemoryStages, Parcel, warm_up, work
+from clbench.parallel.worker import PASSED_ON, Board, Parcel, warm_up, work
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.plugins import registries
@@ -137,11 +137,19 @@ class Workers:
             raise SettingsError(
                 f"--device {plan.device}: Ray chooses the GPU of a worker. Give --device cuda."
             )
-        gpus = (self.place.gpus or 1.0) if kind == "cuda" else 0.0
+        gpus = (self.place.gpus or self._share()) if kind == "cuda" else 0.0
         if self.place.gpus and not gpus:
             raise SettingsError("--gpus: there is no GPU that the workers could share.")
         threads = self.place.threads_here if self.place.address is None else self.place.threads
         return Needs(threads or 1, gpus)
+
+    def _share(self) -> float:
+        """GPUs of a cell unless the user says: one, or less where workers outnumber them."""
+        there = float(self._ray.cluster_resources().get("GPU", 0))
+        workers = self.place.workers
+        if self.place.address is not None or not workers or not 0 < there < workers:
+            return 1.0
+        return math.floor(1e4 * there / workers) / 1e4
 
 
 class _Flow:
@@ -211,14 +219,10 @@ class _Flow:
             self._listener.cell_started(cell)
             try:
                 scene = self._scene(cell)
-            except Exception:
-                # The same in this process, where it becomes a failed result with its reason.
-                result = run_cell(
-                    cell, self._builder, numbers(self._plan), MemoryStages(), self._listener
-                )
+            except Exception as fault:  # as in a run without workers, it is this cell's failure
                 self._turns.finished(cell, well=False)
                 self._forget(cell)
-                yield result
+                yield failed(cell, explain(fault))
                 continue
             self._submit(cell, scene)
 

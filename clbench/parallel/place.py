@@ -23,7 +23,7 @@ class Place:
         cluster it is 1.
     gpus
         GPUs of a cell: a fraction below 1, or a whole number. None is 1 where cells train on
-        GPUs.
+        GPUs, or a fraction where this machine has fewer of them than workers.
 
     Raises
     ------

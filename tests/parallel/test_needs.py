@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clbench.errors import SettingsError
+from clbench.parallel.on_ray import Needs, Workers, _check_listening, _check_room
+from clbench.parallel.place import Place
+
+
+def node(cpus: float, gpus: float = 0) -> dict[str, Any]:
+    return {"Alive": True, "Resources": {"CPU": cpus, **({"GPU": gpus} if gpus else {})}}
+
+
+@pytest.mark.parametrize(
+    ("needs", "nodes", "cells"),
+    [
+        (Needs(1, 0), [node(2), node(3)], 5),
+        (Needs(2, 0), [node(3), node(3)], 2),  # a cell does not lie across nodes
+        (Needs(4, 0), [node(3), node(3)], 0),
+        (Needs(1, 1.0), [node(8, 2), node(8)], 2),
+        (Needs(1, 0.5), [node(8, 1)], 2),
+        (Needs(1, 0.5), [node(1, 1)], 1),
+        (Needs(1, 2.0), [node(8, 3)], 1),
+        (Needs(1, 0), [{"Alive": True}], 0),
+    ],
+)
+def test_cells_that_fit(needs: Needs, nodes: list[dict[str, Any]], cells: int) -> None:
+    assert needs.fitting(nodes) == cells
+
+
+class FakeRay:
+    def __init__(self, *nodes: dict[str, Any]) -> None:
+        self._nodes = nodes
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return list(self._nodes)
+
+
+def test_a_cluster_that_can_never_run_a_cell_is_refused_with_the_numbers() -> None:
+    _check_room(FakeRay(node(2), node(4, 1)), Needs(4, 1.0))
+    gone = {**node(64), "Alive": False}
+    with pytest.raises(SettingsError) as caught:
+        _check_room(FakeRay(node(2), node(4), gone), Needs(8, 1.0))
+    assert str(caught.value) == (
+        "A cell takes 8 cores and 1 GPU, but the largest of 2 nodes has 4 cores and 0 GPUs. "
+        "Lower --threads or --gpus."
+    )
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "anyscale://x", "nonsense"])
+def test_only_addresses_with_a_port_are_asked(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    _check_listening(address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "auto"])
+def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ConnectionError, match="ray status"):
+        _check_listening(address)
+
+
+@pytest.mark.parametrize(
+    ("there", "place", "share"),
+    [
+        (1, Place(workers=2), 0.5),
+        (1, Place(workers=3), 0.3333),
+        (8, Place(workers=8), 1.0),
+        (8, Place(workers=2), 1.0),
+        (2, Place(address="auto"), 1.0),
+        (2, Place(workers=4, address="auto"), 1.0),
+    ],
+)
+def test_workers_of_this_machine_share_its_gpus(there: int, place: Place, share: float) -> None:
+    workers = Workers(place)
+    workers._ray = FakeRay()
+    workers._ray.cluster_resources = lambda: {"GPU": there}
+    assert workers._share() == share
