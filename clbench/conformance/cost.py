@@ -9,6 +9,8 @@ from clbench.conformance.row import FailedCheckError
 
 MOST = 4.0
 """Copies of the model that a method may add to its attributes in a stage."""
+GROWTH = 0.05
+"""Copies of the model by which its attributes may grow in the second half of a stage."""
 LEFT = 0.5
 """Copies of the model that may be alive when a cell is over."""
 
@@ -38,7 +40,14 @@ def frees(first: Journey, counted: Journey, vanilla: Journey) -> str:
                 "Sum up what is taken at every step, and delete what is not needed any more.",
             )
         before = copies
-    return "nothing outlives the cell"
+    for stage, grown in enumerate(counted.grown):
+        if grown / model > GROWTH:
+            raise FailedCheckError(
+                f"in the second half of stage {stage} alone its attributes grew by "
+                f"{grown / model:.2f} times the model's weights.",
+                "Sum up what is taken at every step, detached, instead of keeping each of it.",
+            )
+    return "nothing outlives the cell, and nothing grows with the steps"
 
 
 def memory(counted: Journey, plain: Journey) -> dict[str, float]:

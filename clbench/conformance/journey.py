@@ -50,6 +50,10 @@ class Journey:
         Time in `setup` and `after_stage`.
     held
         Bytes of tensors and arrays in the method's attributes after each stage.
+    grown
+        Bytes by which those grew from the middle of each stage to its last step.
+    held_midway, held_late
+        What they were there in the latest stage.
     model_bytes
         Bytes of the model's weights.
     peak, left
@@ -77,6 +81,9 @@ class Journey:
     stays: list[str] = field(default_factory=list)
     saved: list[str] = field(default_factory=list)
     taken: int = 0
+    grown: list[int] = field(default_factory=list)
+    held_midway: int = 0
+    held_late: int = 0
     refused: list[str] = field(default_factory=list)
 
 
@@ -192,6 +199,14 @@ def _watched(
             super().setup(context)
             seen.other_seconds += time.perf_counter() - began
 
+        def after_step(self, stage: Stage) -> None:
+            super().after_step(stage)
+            done = stage.done_before + stage.step + 1
+            if done == stage.total_steps // 2:
+                seen.held_midway = bytes_held(self)
+            elif done == stage.total_steps:
+                seen.held_late = bytes_held(self)
+
         def after_stage(self, stage: Stage) -> None:
             references.append(("a stage", weakref.ref(stage)))
             seen.weights[stage.index] = digests(stage.model)
@@ -199,6 +214,7 @@ def _watched(
             super().after_stage(stage)
             seen.other_seconds += time.perf_counter() - began
             seen.held.append(bytes_held(self))
+            seen.grown.append(seen.held_late - seen.held_midway)
             if between is not None:
                 between(self, stage)
 

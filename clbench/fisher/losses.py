@@ -149,6 +149,11 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
     logits = model(**_without_labels(batch)).logits.float()
     if labels.is_floating_point():
         return Outputs(logits.squeeze(-1), labels)
+    if logits.dim() != 2 or labels.shape != logits.shape[:1]:
+        raise DataError(
+            f"loss 'task': labels have the shape {tuple(labels.shape)}, outputs "
+            f"{tuple(logits.shape)}. For a language model take loss='mlm' or 'clm'."
+        )
     return Outputs(logits, labels)
 
 

@@ -127,11 +127,15 @@ def lr_groups(
     Raises
     ------
     ValueError
-        If there are fewer than three rates, if one is negative or not finite, or if rates
-        that are not above 0 are to be carried to another depth.
+        If rates are no list of numbers or fewer than three, if one is negative or not
+        finite, or if rates that are not above 0 are to be carried to another depth.
     ModelError
         If the model cannot be divided into layers.
     """
+    try:
+        rates = [float(rate) for rate in rates]
+    except (TypeError, ValueError):
+        raise ValueError(f"rates must be a list of numbers, not {rates!r}") from None
     if len(rates) < 3:
         raise ValueError(f"{len(rates)} rates: give at least three (embeddings, layers, head)")
     wrong = [rate for rate in rates if not 0.0 <= rate < math.inf]

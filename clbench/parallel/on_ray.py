@@ -24,7 +24,7 @@ from clbench.evaluation.cells import explain, failed
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.scenes import SceneBuilder
 from clbench.methods.registry import METHODS
-from clbench.parallel.place import Place
+from clbench.parallel.place import Place, cores
 from clbench.parallel.turns import TRIES, Turns
 from clbench.parallel.worker import PASSED_ON, Board, Parcel, warm_up, work
 from clbench.results.cell import CellResult
@@ -86,7 +86,10 @@ class Workers:
 
     def device(self, plan: Plan) -> torch.device:
         """The plan's on this machine; the best there is if a cluster trains."""
-        return resolve_device(plan.device if self.place.address is None else "auto")
+        here = resolve_device(plan.device if self.place.address is None else "auto")
+        if self.place.address is None and self.place.gpus and here.type == "cpu":
+            raise SettingsError("--gpus: there is no GPU that the workers could share.")
+        return here
 
     @contextmanager
     def ready(self, plan: Plan) -> Iterator[None]:
@@ -119,6 +122,12 @@ class Workers:
             If a node has another version of clbench.
         """
         workers = self.place.workers
+        wanted = (workers or 1) * self._needs.threads
+        if self.place.address is None and wanted > cores():
+            listener.note(
+                f"{workers} workers of {self._needs.threads} threads share {cores()} cores, which "
+                "slows all of them."
+            )
         flow = _Flow(self._ray, plan, pending, builder, listener, self._needs, workers)
         try:
             yield from flow.run()
@@ -251,7 +260,11 @@ class _Flow:
                 again = f"{left} more time" + ("s" if left > 1 else "")
                 self._listener.note(f"{cell.key}: {why}; it may be tried {again}.")
                 return
-            result = failed(cell, f"{why}, {TRIES} times. Perhaps it needs more memory.")
+            result = failed(
+                cell,
+                f"{why}, {TRIES} times. A process that ends so was killed, perhaps for its "
+                "memory, or ended itself; without --workers it may tell more.",
+            )
         well = result.status == "ok"
         if well and self._turns.leads(cell):
             self._firsts[self._turns.group(cell)] = running.entries
@@ -373,6 +386,7 @@ def _connected(place: Place) -> Iterator[Any]:
     # Set before the import: nothing is reported to anyone, and no notice printed about GPUs.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # each is handled here
     import ray
 
     if ray.is_initialized():
@@ -399,9 +413,28 @@ def _connected(place: Place) -> Iterator[Any]:
                 f"{where}: Ray cannot be reached or started: {lines[0] if lines else fault}"
             ) from fault
     try:
-        yield ray
+        with _no_echo(ray):
+            yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _no_echo(ray: Any) -> Iterator[None]:
+    """Keep Ray from printing of each death what a note of this run says already.
+
+    It goes to stdout, among results, and Ray has no setting for it.
+    """
+    module, switch = ray._private.worker, "_worker_logs_enabled"
+    if not hasattr(module, switch):
+        yield
+        return
+    before = getattr(module, switch)
+    setattr(module, switch, False)
+    try:
+        yield
+    finally:
+        setattr(module, switch, before)
 
 
 def _check_listening(address: str) -> None:
@@ -440,11 +473,14 @@ def _check_room(ray: Any, needs: Needs) -> None:
     nodes = _alive(ray)
     if needs.fitting(nodes):
         return
+    if needs.gpus and not any(node.get("Resources", {}).get("GPU") for node in nodes):
+        raise SettingsError("No node has a GPU that Ray knows of. Leave out --device cuda.")
     largest = max((node.get("Resources", {}).get("CPU", 0) for node in nodes), default=0)
     gpus = max((node.get("Resources", {}).get("GPU", 0) for node in nodes), default=0)
     raise SettingsError(
-        f"A cell takes {needs}, but the largest of {len(nodes)} nodes has {largest:g} cores and "
-        f"{gpus:g} GPUs. Lower --threads or --gpus."
+        f"A cell takes {needs}, but no node has that: the largest has {largest:g} cores"
+        f"{f' and {gpus:g} GPUs' if needs.gpus else ''}. "
+        f"Lower {'--threads or --gpus' if needs.gpus else '--threads'}."
     )
 
 

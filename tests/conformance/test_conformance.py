@@ -62,6 +62,7 @@ BROKEN = {
     broken.KeepsModel: "frees",
     broken.KeepsTensors: "frees",
     broken.Grows: "frees",
+    broken.GrowsSlowly: "frees",
     broken.BertOnly: "architectures",
 }
 

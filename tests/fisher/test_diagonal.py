@@ -259,6 +259,9 @@ def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> No
     for batches, message in wrong:
         with pytest.raises(DataError, match=message):
             diagonal_fisher(model, batches, "mlm")
+    language, texts, _ = language_model("bert", tmp_path / "language")
+    with pytest.raises(DataError, match=r"shape \(\d, 9\), outputs \(\d, 9, .* take loss='mlm'"):
+        diagonal_fisher(language, [texts], "task")
     with pytest.raises(SettingsError, match="precision 'fp16'"):
         diagonal_fisher(model, [batch], "task", precision="fp16")  # type: ignore[arg-type]
     with pytest.raises(PluginError, match="returned a float"):

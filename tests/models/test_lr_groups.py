@@ -132,6 +132,12 @@ def test_too_few_rates() -> None:
         lr_groups(BertModel(bert(2)), [1.0, 2.0])
 
 
+@pytest.mark.parametrize("rates", [1e-3, ["a", "b", "c"], None, [[1.0], [2.0], [3.0]]])
+def test_what_is_no_list_of_numbers(rates: object) -> None:
+    with pytest.raises(ValueError, match="must be a list of numbers"):
+        lr_groups(BertModel(bert(2)), rates)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
 def test_rates_that_no_optimizer_can_take(rate: float) -> None:
     with pytest.raises(ValueError, match="finite and 0 or more"):

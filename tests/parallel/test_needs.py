@@ -43,10 +43,14 @@ def test_a_cluster_that_can_never_run_a_cell_is_refused_with_the_numbers() -> No
     gone = {**node(64), "Alive": False}
     with pytest.raises(SettingsError) as caught:
         _check_room(FakeRay(node(2), node(4), gone), Needs(8, 1.0))
+    assert str(caught.value) == ("No node has a GPU that Ray knows of. Leave out --device cuda.")
+    with pytest.raises(SettingsError) as caught:
+        _check_room(FakeRay(node(2), node(4), gone), Needs(8, 0))
     assert str(caught.value) == (
-        "A cell takes 8 cores and 1 GPU, but the largest of 2 nodes has 4 cores and 0 GPUs. "
-        "Lower --threads or --gpus."
+        "A cell takes 8 cores, but no node has that: the largest has 4 cores. Lower --threads."
     )
+    with pytest.raises(SettingsError, match=r"has 4 cores and 1 GPUs\. Lower --threads or --gpus"):
+        _check_room(FakeRay(node(4, 1)), Needs(2, 2.0))
 
 
 @pytest.mark.parametrize("address", ["auto", "local", "anyscale://x", "nonsense"])

@@ -159,7 +159,10 @@ def test_a_worker_that_dies_is_tried_again_twice(world: World) -> None:
     found = {cell.baseline: cell for cell in run.cells}
     assert found["once"].status == found["vanilla"].status == "ok"
     assert found["always"].status == "failed"
-    assert found["always"].reason == ("its worker died, 3 times. Perhaps it needs more memory.")
+    assert found["always"].reason == (
+        "its worker died, 3 times. A process that ends so was killed, perhaps for its memory, or "
+        "ended itself; without --workers it may tell more."
+    )
     assert Path("always.txt").read_text() == "96"
     again = [note for note in watch.notes if "may be tried" in note]
     assert sorted(note.partition(":")[0] for note in again) == [
