@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import clbench
 
@@ -43,10 +44,10 @@ tasks = ["synthetic/sentiment", "synthetic/acceptability"]
 """
 
 
-def timed(suite: Path, folder: Path, **where: int) -> tuple[float, dict[str, dict[str, float]]]:
+def timed(suite: Path, folder: Path, **where: Any) -> tuple[float, dict[str, dict[str, float]]]:
     """Seconds of a run, and its scores by cell."""
     started = time.perf_counter()
-    run = clbench.run(suite, out=folder, **where)  # type: ignore[arg-type]
+    run = clbench.run(suite, out=folder, **where)
     seconds = time.perf_counter() - started
     assert not run.failed, run.failed[0].reason
     return seconds, {cell.key: dict(cell.scores) for cell in run.cells}  # type: ignore[arg-type]
@@ -63,14 +64,20 @@ def main() -> None:
         folder = Path(name)
         suite = folder / "parallel.toml"
         suite.write_text(SUITE.format(seeds=list(range(args.seeds)), limit=args.limit))
-        timed(suite, folder / "warm")  # rows are tokenised and kept
+        timed(suite, folder / "warm", seeds=[0])  # rows are tokenised and kept
         rates: dict[str, list[float]] = {"one process": [], f"{args.workers} workers": []}
         for turn in range(args.turns):
-            places = [("one process", {}), (f"{args.workers} workers", {"workers": args.workers})]
+            places: list[tuple[str, dict[str, Any]]] = [
+                ("one process", {}),
+                (f"{args.workers} workers", {"workers": args.workers}),
+            ]
             for place, where in places if turn % 2 else places[::-1]:
                 seconds, scores = timed(suite, folder / f"{place} {turn}", **where)
                 rates[place].append(60 * len(scores) / seconds)
-                print(f"turn {turn + 1}: {place:12} {rates[place][-1]:6.2f} cells a minute")
+                print(
+                    f"turn {turn + 1}: {place:12} {rates[place][-1]:6.2f} cells a minute",
+                    flush=True,
+                )
         alone, side_by_side = rates.values()
         for place, values in rates.items():
             print(f"{place:12} median {statistics.median(values):6.2f} cells a minute")
@@ -79,8 +86,9 @@ def main() -> None:
             f"{args.workers} workers are {statistics.median(ratios):.2f} x one process "
             f"(turns {', '.join(f'{ratio:.2f}' for ratio in ratios)})"
         )
-        _, here = timed(suite, folder / "equal", threads=1)
-        _, there = timed(suite, folder / "equal on workers", threads=1, workers=args.workers)
+        same = {"seeds": [0], "threads": 1}
+        _, here = timed(suite, folder / "equal", **same)
+        _, there = timed(suite, folder / "equal on workers", **same, workers=args.workers)
         print("scores at one thread a cell are " + ("equal" if here == there else "NOT equal"))
 
 
