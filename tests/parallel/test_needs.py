@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from clbench.errors import SettingsError
-from clbench.parallel.on_ray import Needs, Workers, _check_listening, _check_room
+from clbench.parallel.connection import check_listening
+from clbench.parallel.needs import Needs, check_room
+from clbench.parallel.on_ray import Workers
 from clbench.parallel.place import Place
 
 
@@ -39,18 +41,18 @@ class FakeRay:
 
 
 def test_a_cluster_that_can_never_run_a_cell_is_refused_with_the_numbers() -> None:
-    _check_room(FakeRay(node(2), node(4, 1)), Needs(4, 1.0))
+    check_room(FakeRay(node(2), node(4, 1)), Needs(4, 1.0))
     gone = {**node(64), "Alive": False}
     with pytest.raises(SettingsError) as caught:
-        _check_room(FakeRay(node(2), node(4), gone), Needs(8, 1.0))
+        check_room(FakeRay(node(2), node(4), gone), Needs(8, 1.0))
     assert str(caught.value) == ("No node has a GPU that Ray knows of. Leave out --device cuda.")
     with pytest.raises(SettingsError) as caught:
-        _check_room(FakeRay(node(2), node(4), gone), Needs(8, 0))
+        check_room(FakeRay(node(2), node(4), gone), Needs(8, 0))
     assert str(caught.value) == (
         "A cell takes 8 cores, but no node has that: the largest has 4 cores. Lower --threads."
     )
     with pytest.raises(SettingsError, match=r"has 4 cores and 1 GPUs\. Lower --threads or --gpus"):
-        _check_room(FakeRay(node(4, 1)), Needs(2, 2.0))
+        check_room(FakeRay(node(4, 1)), Needs(2, 2.0))
 
 
 @pytest.mark.parametrize("address", ["auto", "local", "anyscale://x", "nonsense"])
@@ -58,14 +60,14 @@ def test_only_addresses_with_a_port_are_asked(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    _check_listening(address)
+    check_listening(address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "auto"])
 def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ConnectionError, match="ray status"):
-        _check_listening(address)
+        check_listening(address)
 
 
 @pytest.mark.parametrize(

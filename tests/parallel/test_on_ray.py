@@ -11,7 +11,7 @@ import pytest
 from small_world import Steps, World, measured
 
 from clbench.errors import ClbenchError
-from clbench.parallel import on_ray
+from clbench.parallel import packing
 
 METHODS = ["vanilla", "ewc", "recadam"]
 
@@ -193,8 +193,8 @@ def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Worl
 def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = on_ray._parcel
-    monkeypatch.setattr(on_ray, "_parcel", lambda *given: replace(packed(*given), lock="other"))
+    packed = packing.pack
+    monkeypatch.setattr(packing, "pack", lambda *given: replace(packed(*given), lock="other"))
     given: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1}
     run = world.run(**given, workers=2)
     assert [cell.stages[0].cached for cell in run.cells] == [False, True]
