@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from clbench.evaluation.scenes import Scene
 from clbench.evaluation.stage_cache import Entry, Stages, recipe_digest
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
+from clbench.models.classifier import Classifier
 from clbench.models.load import build_classifier
 from clbench.seeds import stream_seed
 from clbench.suite.plan import Cell
@@ -29,6 +31,7 @@ from clbench.training.stage import Context, Stage
 
 Row = list[dict[str, float] | None]
 StageProgress = Callable[[int, int, int], None]
+EpochScores = Callable[[int, int, Row], None]
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,11 @@ class Carrier:
         Trained stages.
     progress
         Told (stage, steps done, steps in all).
+    after_epoch
+        Told (stage, epochs done in it, row of R) after each pass over the rows; every scored
+        row counts for it, not a part as for curves.
+    model
+        To begin with, as `start_model` makes it; it is trained. None makes one.
     """
 
     def __init__(
@@ -96,6 +104,9 @@ class Carrier:
         numerics: Numerics,
         cache: Stages,
         progress: StageProgress | None = None,
+        *,
+        after_epoch: EpochScores | None = None,
+        model: Classifier | None = None,
     ) -> None:
         self._cell = cell
         self._scene = scene
@@ -103,6 +114,8 @@ class Carrier:
         self._numerics = numerics
         self._cache = cache
         self._progress = progress
+        self._after_epoch = after_epoch
+        self._start = model
         self._outcome = Outcome([], [], [], [], [])
         # A reference trains one task of the scenario, with the streams of its stage there.
         only = cell.reference_of
@@ -133,16 +146,7 @@ class Carrier:
 
     def _load(self) -> Context:
         protocol, cell = self._cell.protocol, self._cell
-        heads = {task.head: task.outputs for task in self._scene.scenario.tasks}
-        model = build_classifier(
-            protocol.model,
-            revision=protocol.revision,
-            heads=heads,
-            head_seed=lambda head: stream_seed("head", head, cell.seed, cell.scenario.name),
-            pooling=protocol.pooling,
-            head_dropout=protocol.head_dropout,
-            vocabulary=self._scene.vocabulary,
-        )
+        model, self._start = self._start or start_model(cell, self._scene), None
         model.to(self._numerics.device)
         context = Context(
             model=model,
@@ -197,7 +201,7 @@ class Carrier:
 
     def _train(self, stage: Stage, position: int) -> Trace:
         acting = self._method if self._method.acts_in(stage.index) else Vanilla()
-        report = self._progress
+        report, report_epoch = self._progress, self._after_epoch
 
         def progress(step: int, steps: int) -> None:
             if report is not None:
@@ -212,7 +216,19 @@ class Carrier:
                 if values is not None
             }
 
-        return train_stage(stage, acting, probe=probe, progress=progress)
+        epochs = itertools.count(1)
+
+        def after_epoch() -> None:
+            if report_epoch is not None:
+                report_epoch(position, next(epochs), self._score(self._scene.scored, stage.index))
+
+        return train_stage(
+            stage,
+            acting,
+            probe=probe,
+            progress=progress,
+            after_epoch=None if report_epoch is None else after_epoch,
+        )
 
     def _close(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
         """Let the method consolidate, then fill a row of R."""
@@ -300,6 +316,26 @@ class Carrier:
         for position in range(len(self._stages)):
             if self._kept(position) and not self._plain(position):
                 self._cache.drop(recipe_digest(self._recipe(position)))
+
+
+def start_model(cell: Cell, scene: Scene) -> Classifier:
+    """The pretrained model with the cell's heads, as it is before anything is trained; on the CPU.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be loaded.
+    """
+    protocol = cell.protocol
+    return build_classifier(
+        protocol.model,
+        revision=protocol.revision,
+        heads={task.head: task.outputs for task in scene.scenario.tasks},
+        head_seed=lambda head: stream_seed("head", head, cell.seed, cell.scenario.name),
+        pooling=protocol.pooling,
+        head_dropout=protocol.head_dropout,
+        vocabulary=scene.vocabulary,
+    )
 
 
 def _versions(model: torch.nn.Module) -> list[tuple[str, int, int]]:

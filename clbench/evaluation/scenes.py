@@ -20,7 +20,7 @@ from clbench.models.encoding import Encoded, encode, vocabulary_of
 from clbench.models.families import usable_length
 from clbench.models.load import load_backbone, load_config, load_tokenizer
 from clbench.models.locate import model_identity
-from clbench.results.store import as_folder_error
+from clbench.results.folder import as_folder_error
 from clbench.seeds import numpy_stream
 from clbench.shifts.build import build_scenario
 from clbench.shifts.scenario import Scenario

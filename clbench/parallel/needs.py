@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clbench.errors import SettingsError
+from clbench.parallel.place import Place
 
 
 @dataclass(frozen=True)
@@ -54,3 +56,47 @@ def check_room(ray: Any, needs: Needs) -> None:
         f"{f' and {gpus:g} GPUs' if needs.gpus else ''}. "
         f"Lower {'--threads or --gpus' if needs.gpus else '--threads'}."
     )
+
+
+def needed(ray: Any, place: Place, device: str) -> Needs:
+    """What a cell takes, by what the user says and what the nodes have.
+
+    Parameters
+    ----------
+    ray
+        Connected.
+    place
+        Where cells run.
+    device
+        As the user gives it: ``auto``, ``cpu``, ``cuda`` …
+
+    Raises
+    ------
+    SettingsError
+        If workers cannot share the device, or GPUs are asked for and there are none.
+    """
+    kind = device.partition(":")[0]
+    if kind == "auto":
+        kind = "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
+    if kind == "mps":
+        raise SettingsError(
+            "--device mps: has one GPU that workers cannot share. Leave out --workers."
+        )
+    if device.startswith("cuda:"):
+        raise SettingsError(
+            f"--device {device}: Ray chooses the GPU of a worker. Give --device cuda."
+        )
+    gpus = (place.gpus or _share(ray, place)) if kind == "cuda" else 0.0
+    if place.gpus and not gpus:
+        raise SettingsError("--gpus: there is no GPU that the workers could share.")
+    threads = place.threads_here if place.address is None else place.threads
+    return Needs(threads or 1, gpus)
+
+
+def _share(ray: Any, place: Place) -> float:
+    """GPUs of a cell unless the user says: one, or less where workers outnumber them."""
+    there = float(ray.cluster_resources().get("GPU", 0))
+    workers = place.workers
+    if place.address is not None or not workers or not 0 < there < workers:
+        return 1.0
+    return math.floor(1e4 * there / workers) / 1e4

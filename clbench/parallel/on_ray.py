@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,7 +12,7 @@ from clbench.evaluation.listener import Listener
 from clbench.evaluation.scenes import SceneBuilder
 from clbench.parallel.connection import connected
 from clbench.parallel.flow import Flow
-from clbench.parallel.needs import Needs, check_room
+from clbench.parallel.needs import check_room, needed
 from clbench.parallel.place import Place, cores
 from clbench.parallel.worker import warm_up
 from clbench.results.cell import CellResult
@@ -53,7 +52,7 @@ class Workers:
             If there is no such cluster, or none of its nodes can ever run a cell.
         """
         with connected(self.place) as self._ray:
-            self._needs = self._needed(plan)
+            self._needs = needed(self._ray, self.place, plan.device)
             check_room(self._ray, self._needs)
             if self.place.address is None and not self._needs.gpus:
                 # Meanwhile this process makes the rows ready.
@@ -85,29 +84,3 @@ class Workers:
             yield from flow.run()
         finally:
             flow.stop()
-
-    def _needed(self, plan: Plan) -> Needs:
-        kind = plan.device.partition(":")[0]
-        if kind == "auto":
-            kind = "cuda" if self._ray.cluster_resources().get("GPU", 0) else "cpu"
-        if kind == "mps":
-            raise SettingsError(
-                "--device mps: has one GPU that workers cannot share. Leave out --workers."
-            )
-        if plan.device.startswith("cuda:"):
-            raise SettingsError(
-                f"--device {plan.device}: Ray chooses the GPU of a worker. Give --device cuda."
-            )
-        gpus = (self.place.gpus or self._share()) if kind == "cuda" else 0.0
-        if self.place.gpus and not gpus:
-            raise SettingsError("--gpus: there is no GPU that the workers could share.")
-        threads = self.place.threads_here if self.place.address is None else self.place.threads
-        return Needs(threads or 1, gpus)
-
-    def _share(self) -> float:
-        """GPUs of a cell unless the user says: one, or less where workers outnumber them."""
-        there = float(self._ray.cluster_resources().get("GPU", 0))
-        workers = self.place.workers
-        if self.place.address is not None or not workers or not 0 < there < workers:
-            return 1.0
-        return math.floor(1e4 * there / workers) / 1e4

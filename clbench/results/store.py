@@ -7,24 +7,19 @@ the suffix ``.part`` and is removed by the next one.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
-import socket
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from clbench.cache import atomic_write
 from clbench.errors import RunFolderError
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import Wanted, conflicts
+from clbench.results.folder import as_folder_error, locked, write_text
 from clbench.settings import describe_fault
 
 FORMAT = "clbench-run"
@@ -100,24 +95,10 @@ class Store:
             of something else under the names that a run would write.
         """
         self.check()
-        made = [path for path in (self.out, *self.out.parents) if not path.exists()]
-        with as_folder_error(self.out):
-            self.cells.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            _acquire(handle, self.out)
-            for part in list(self.out.rglob(".*.part")):
-                _remove(part)
+        with locked(self.out, begun=self.suite_path):
+            with as_folder_error(self.out):
+                self.cells.mkdir(exist_ok=True)
             yield self
-        except BaseException:
-            if made and not self.suite_path.exists():
-                shutil.rmtree(self.out, ignore_errors=True)
-                with suppress(OSError):  # somebody else may have put something there
-                    for folder in made[1:]:
-                        folder.rmdir()
-            raise
-        finally:
-            os.close(handle)
 
     def read(self, *, set_aside: Container[str] = ()) -> Cells:
         """All cells, in the order of the suite's scenarios, methods and seeds.
@@ -298,25 +279,7 @@ class Store:
         return target
 
     def _write(self, path: Path, text: str) -> None:
-        with as_folder_error(path):
-            atomic_write(path, _synced(text))
-
-
-def _synced(text: str) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-
-    return write
-
-
-def _remove(part: Path) -> None:
-    if part.is_dir() and not part.is_symlink():
-        shutil.rmtree(part, ignore_errors=True)
-    else:
-        part.unlink(missing_ok=True)
+        write_text(path, text)
 
 
 def _read_cell(path: Path) -> CellResult | str:
@@ -358,38 +321,3 @@ def _listed(table: Mapping[str, Any], key: str) -> list[Any]:
 
 def _positions(names: Iterable[Any]) -> dict[str, int]:
     return {str(name): position for position, name in enumerate(names)}
-
-
-@contextmanager
-def as_folder_error(path: Path) -> Iterator[None]:
-    """What keeps a file of the run's folder from being written, as one line for the user."""
-    try:
-        yield
-    except OSError as fault:
-        raise RunFolderError(
-            f"{path} cannot be written: {fault.strerror or fault}. Free space or rights there, "
-            "or take another --out."
-        ) from fault
-
-
-def _acquire(handle: int, out: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # no such locks on Windows; two runs in one folder are then the user's care
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as fault:
-        holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip()
-        raise RunFolderError(
-            f"{out} is in use by another clbench process{f' ({holder})' if holder else ''}. "
-            "Wait until it ends, or take another --out."
-        ) from fault
-    except OSError as fault:
-        # Some network file systems know no locks; refusing to run there would help nobody.
-        if fault.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-            raise
-        return
-    line = f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}\n"
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, line.encode(), 0)

@@ -100,6 +100,7 @@ def train_stage(
     *,
     probe: Probe | None = None,
     progress: Progress | None = None,
+    after_epoch: Callable[[], None] | None = None,
 ) -> Trace:
     """Train on one task with the hooks of `method`, up to but without `after_stage`.
 
@@ -113,6 +114,9 @@ def train_stage(
         Scores all seen tasks; called at the protocol's curve points and once before.
     progress
         Told (steps done, steps in all).
+    after_epoch
+        Called after each pass over the rows, and at the end of a last one that is not whole;
+        it may score, but must not change weights.
 
     Raises
     ------
@@ -123,10 +127,16 @@ def train_stage(
     """
     devices = [stage.device] if stage.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        return _train(stage, method, probe, progress)
+        return _train(stage, method, probe, progress, after_epoch)
 
 
-def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress | None) -> Trace:
+def _train(
+    stage: Stage,
+    method: Method,
+    probe: Probe | None,
+    progress: Progress | None,
+    after_epoch: Callable[[], None] | None,
+) -> Trace:
     method.before_stage(stage)
     portions = returned.portions(method.training_data(stage))
     stage.heads = frozenset(portion.head for portion in portions)
@@ -163,6 +173,12 @@ def _train(stage: Stage, method: Method, probe: Probe | None, progress: Progress
             curve.after_step()
             if progress is not None:
                 progress(trace.steps, stage.total_steps)
+            ended = trace.steps == stage.total_steps or trace.steps % stage.epoch_steps == 0
+            if ended and after_epoch is not None:
+                started = time.perf_counter()
+                after_epoch()
+                trace.probe_seconds += time.perf_counter() - started
+                _training_mode(stage)
     trace.curves.update(stage.log)
     return trace
 

@@ -6,8 +6,7 @@ import pytest
 
 from clbench.errors import SettingsError
 from clbench.parallel.connection import check_listening
-from clbench.parallel.needs import Needs, check_room
-from clbench.parallel.on_ray import Workers
+from clbench.parallel.needs import Needs, check_room, needed
 from clbench.parallel.place import Place
 
 
@@ -38,6 +37,9 @@ class FakeRay:
 
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._nodes)
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"GPU": sum(node["Resources"].get("GPU", 0) for node in self._nodes)}
 
 
 def test_a_cluster_that_can_never_run_a_cell_is_refused_with_the_numbers() -> None:
@@ -82,7 +84,14 @@ def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch, address: str) ->
     ],
 )
 def test_workers_of_this_machine_share_its_gpus(there: int, place: Place, share: float) -> None:
-    workers = Workers(place)
-    workers._ray = FakeRay()
-    workers._ray.cluster_resources = lambda: {"GPU": there}
-    assert workers._share() == share
+    ray = FakeRay(node(8, there))
+    assert needed(ray, place, "auto").gpus == share
+    assert needed(ray, place, "cpu").gpus == 0
+
+
+@pytest.mark.parametrize(("device", "fault"), [("mps", "one GPU"), ("cuda:1", "--device cuda")])
+def test_devices_that_workers_cannot_share(device: str, fault: str) -> None:
+    with pytest.raises(SettingsError, match=fault):
+        needed(FakeRay(node(8, 1)), Place(workers=2), device)
+    with pytest.raises(SettingsError, match="no GPU"):
+        needed(FakeRay(node(8)), Place(workers=2, gpus=0.5), "auto")
