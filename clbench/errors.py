@@ -50,6 +50,10 @@ class NonFiniteLossError(ClbenchError):
     """Training diverged: the loss of a step was infinite or not a number. Fails its cell only."""
 
 
+class SearchError(ClbenchError):
+    """A search of learning rates came to nothing: no trial reached its end."""
+
+
 MOST_NAMES = 8
 """Names that a message lists whole; of more, only the nearest."""
 

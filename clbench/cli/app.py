@@ -9,6 +9,7 @@ from clbench.cli.combine import combine
 from clbench.cli.list import listing
 from clbench.cli.report import report
 from clbench.cli.run import run
+from clbench.cli.search import search
 
 # Plain help: it is read in logs and narrow windows too, and takes a third of the time.
 app = typer.Typer(
@@ -34,6 +35,7 @@ def _top(
 
 
 app.command("run")(run)
+app.command("search")(search)
 app.command("list")(listing)
 app.command("report")(report)
 app.command("check")(check)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from clbench.errors import SettingsError, did_you_mean
 
 MOST_SEEDS = 1000
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 PRECISIONS = ("auto", "float32", "bf16")
 
 
@@ -39,6 +40,20 @@ def words(option: str, values: Iterable[str] | None) -> list[str] | None:
     if not found:
         raise SettingsError(f"{option} {','.join(given)!r}: names nothing. Leave it out for all.")
     return found
+
+
+def seconds(option: str, value: str) -> float:
+    """Seconds from ``90``, ``90s``, ``30m``, ``2h`` or ``1d``.
+
+    Raises
+    ------
+    SettingsError
+        If it is none of these, or 0.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", value)
+    if match is None or float(match[1]) == 0:
+        raise SettingsError(f"{option} {value!r}: must be a time such as 90s, 30m or 2h.")
+    return float(match[1]) * UNITS[match[2]]
 
 
 def seeds(value: str | None) -> list[int] | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.cli.console import out, plural, show_table
+from clbench.cli.console import duration, out, plural, show_table
 from clbench.results.cell import CellResult
 from clbench.results.table import failures, scores_frame, summary
 
@@ -39,6 +39,8 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
         console.print()
         if any(row["keeps_rows"] for row in rows):
             console.print(FOOTNOTE)
+    for line in searches(cells):
+        console.print(line, soft_wrap=True)
     failed = failures(cells)
     for key, reason in failed:
         console.print(f"failed: {key}: {reason}", soft_wrap=True)
@@ -50,6 +52,16 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
     if (path / "scores.csv").exists():  # not in a folder that can only be read
         console.print(f"Scores: {path / 'scores.csv'}", soft_wrap=True)
     return 1 if failed else 0
+
+
+def searches(cells: Sequence[CellResult]) -> list[str]:
+    """A line for each baseline whose settings took a search, with its cost."""
+    costs = {cell.baseline: cell.search for cell in cells if cell.search}
+    return [
+        f"{name}: finding its settings took {plural(int(cost['trials'] or 0), 'trial')}, "
+        f"{cost['epochs']:g} epochs and {duration(cost['seconds'] or 0.0)} before"
+        for name, cost in costs.items()
+    ]
 
 
 def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:

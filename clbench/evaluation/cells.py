@@ -93,6 +93,7 @@ def _identity(cell: Cell) -> dict[str, Any]:
         "model": cell.protocol.model,
         "seed": cell.seed,
         "reference_of": cell.reference_of,
+        "search": {} if cell.baseline.cost is None else cell.baseline.cost.model_dump(),
     }
 
 

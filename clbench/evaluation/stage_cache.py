@@ -67,6 +67,21 @@ class Stages(Protocol):
         """Forget an entry that no other cell can use."""
 
 
+class NoStages:
+    """Keeps nothing, for training that nobody shares."""
+
+    def load(self, digest: str, device: torch.device) -> Entry | None:
+        """None."""
+        return None
+
+    def save(self, digest: str, entry: Entry) -> str | None:
+        """Nothing to say."""
+        return None
+
+    def drop(self, digest: str) -> None:
+        """Nothing to forget."""
+
+
 class StageCache:
     """Entries under one folder.
 

@@ -19,6 +19,7 @@ def rate_distributions(
     *,
     groups: Sequence[str],
     flat: float | None = None,
+    combined_name: str = "combined",
 ) -> Figure:
     """Draw distributions of rates over the depth (as Kenneweg et al. 2022, figure 2).
 
@@ -32,6 +33,8 @@ def rate_distributions(
         Names of the groups, from the embeddings to the head.
     flat
         The flat rate, as a broken line.
+    combined_name
+        What to call `combined`.
 
     Raises
     ------
@@ -40,7 +43,7 @@ def rate_distributions(
     """
     from matplotlib.figure import Figure
 
-    for name, rates in {**pairs, **({"combined": combined} if combined else {})}.items():
+    for name, rates in {**pairs, **({combined_name: combined} if combined else {})}.items():
         if len(rates) != len(groups):
             raise ValueError(f"{name} has {len(rates)} rates for {len(groups)} groups")
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
@@ -50,7 +53,7 @@ def rate_distributions(
         mark = MARKS[number % len(MARKS)]
         axes.plot(places, rates, mark, ls="-", lw=1, ms=4, color=SINGLE, mfc="white", label=name)
     if combined is not None:
-        axes.plot(places, combined, "o-", lw=2.5, ms=5, color=COMBINED, label="combined")
+        axes.plot(places, combined, "o-", lw=2.5, ms=5, color=COMBINED, label=combined_name)
     if flat is not None:
         axes.axhline(flat, ls="--", lw=1.2, color=FLAT, label=f"flat rate {flat:g}")
     axes.set_yscale("log")

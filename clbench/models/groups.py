@@ -165,6 +165,17 @@ def lr_groups(
     ]
 
 
+def depth_of(model: nn.Module) -> int:
+    """Number of layers with weights of their own; ALBERT's, which share theirs, count once.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be divided into layers.
+    """
+    return len(_layer_groups(model)) - 2
+
+
 def _layer_groups(model: nn.Module) -> list[LayerGroup]:
     own = getattr(model, "layer_groups", None)
     if callable(own):

@@ -101,6 +101,9 @@ class CellResult(_Record):
         The scores made of R, by name.
     train_seconds, peak_memory_mb
         Sum over the stages in seconds; largest memory in megabytes (1e6 bytes).
+    search
+        What finding the baseline's settings took before, which no other number here holds:
+        ``trials``, ``epochs`` and ``seconds``. Empty where no search is known of.
     keeps_rows
         The method keeps rows of earlier tasks, so it is an upper reference for those that
         may not.
@@ -128,6 +131,7 @@ class CellResult(_Record):
     train_seconds: float = 0.0
     peak_memory_mb: Number = None
     keeps_rows: bool = False
+    search: dict[str, Number] = {}
     versions: dict[str, Any] = {}
     host: dict[str, Any] = {}
     scenario_report: dict[str, Any] = {}

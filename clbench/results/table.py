@@ -24,7 +24,7 @@ SCORES = (
     "mean_forgetting",
     "intransigence",
 )
-COSTS = ("train_seconds", "peak_memory_mb")
+COSTS = ("train_seconds", "peak_memory_mb", "search_seconds")
 COLUMNS = (
     *("scenario", "shift", "method", "model", "seed", "tasks"),
     *SCORES,
@@ -120,6 +120,7 @@ def _row(cell: CellResult, alone: Alone) -> dict[str, Any]:
         "tasks": len(cell.tasks),
         "train_seconds": cell.train_seconds,
         "peak_memory_mb": cell.peak_memory_mb,
+        "search_seconds": cell.search.get("seconds"),
         "keeps_rows": cell.keeps_rows,
         "status": cell.status,
         "reason": cell.reason or "",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clbench.models.groups import Division, divide_layers
+from clbench.suite.baselines import Cost
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,12 @@ class FoundOn:
 
 
 def baseline_text(
-    rates: Sequence[float], found: FoundOn, *, description: str, sources: Mapping[str, str]
+    rates: Sequence[float],
+    found: FoundOn,
+    *,
+    description: str,
+    sources: Mapping[str, str],
+    cost: Cost | None = None,
 ) -> str:
     """Content of a baseline file of the method ``layerwise``.
 
@@ -59,6 +65,8 @@ def baseline_text(
         One line for lists.
     sources
         Where ``multiples``, ``depth`` and ``division`` come from.
+    cost
+        What finding the rates took, if that is known.
     """
     names = found.groups(len(rates))
     lines = [f"  {rate / found.flat!r},  # {name}" for rate, name in zip(rates, names, strict=True)]
@@ -71,4 +79,7 @@ def baseline_text(
     ]
     told = [f"{key} = {json.dumps(text, ensure_ascii=False)}" for key, text in sources.items()]
     head = ['method = "layerwise"', f"description = {json.dumps(description, ensure_ascii=False)}"]
-    return "\n".join([*head, "", "[settings]", *settings, "", "[sources]", *told]) + "\n"
+    lines = [*head, "", "[settings]", *settings, "", "[sources]", *told]
+    if cost is not None:
+        lines += ["", "[cost]", *(f"{key} = {value}" for key, value in cost.model_dump().items())]
+    return "\n".join(lines) + "\n"

@@ -25,6 +25,26 @@ LIST = "clbench list methods"
 _RESERVED = re.compile(r"reference\d+")
 
 
+class Cost(BaseModel):
+    """What finding a baseline's settings took; charged to every cell that uses them.
+
+    Attributes
+    ----------
+    trials
+        Settings that were tried, those included that came to nothing.
+    epochs
+        Passes over the rows of a task, over all trials.
+    seconds
+        That training and scoring took, over all trials.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trials: Annotated[int, Field(ge=1)]
+    epochs: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True)
 class Baseline:
     """A method with its settings.
@@ -46,6 +66,8 @@ class Baseline:
     digest
         Of the method's source code if it does not come with clbench, else None: a method
         of one's own that was edited is another method.
+    cost
+        What finding the settings took, if a search did.
     """
 
     name: str
@@ -55,6 +77,7 @@ class Baseline:
     description: str = ""
     path: Path | None = None
     digest: str | None = None
+    cost: Cost | None = None
 
 
 class BaselineFile(BaseModel):
@@ -67,6 +90,7 @@ class BaselineFile(BaseModel):
     description: str = ""
     settings: dict[str, Any] = {}
     sources: dict[str, Annotated[str, Field(min_length=1)]] = {}
+    cost: Cost | None = None
 
     @field_validator("name")
     @classmethod
@@ -143,7 +167,14 @@ def _read_file(path: Path) -> Baseline:
     raise_faults(path, faults)
     assert file is not None
     return Baseline(
-        file.name, file.method, file.settings, file.sources, file.description, path, digest
+        file.name,
+        file.method,
+        file.settings,
+        file.sources,
+        file.description,
+        path,
+        digest,
+        file.cost,
     )
 
 

@@ -1,0 +1,158 @@
+"""`clbench search`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clbench.cli.options import PRECISIONS, choice, seconds
+
+
+def search(
+    suite: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUITE", help="A packaged suite (clbench list suites) or a suite file."
+        ),
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Its scenario of two tasks; needed if it has several."),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(metavar="N", help="In all, those of before included.")
+    ] = 50,
+    searcher: Annotated[
+        str, typer.Option(metavar="bayes|random", help="Who proposes rates.")
+    ] = "bayes",
+    scheduler: Annotated[
+        str, typer.Option(metavar="asha|none", help="Who stops hopeless trials.")
+    ] = "asha",
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Trials at a time.  [default: 1, on a cluster all it has]"),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Ray cluster: auto, host:port, ray://host:port."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processor threads of a trial.  [default: cores / workers]"),
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(metavar="X", help="GPUs of a trial, such as 0.5 or 1.")
+    ] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Train no longer than 90s, 30m or 2h.")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder.  [default: results/SUITE-search/NAME]"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|DIR", help="Built-in model, folder of a model, or name on the hub."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Folder that holds glue/ as the hub has it; else the hub."
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="ROWS", help="At most so many rows of each split.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Passes over each task's rows.")
+    ] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Rates.  [default: 10, or layers + 2 if that is less]"),
+    ] = None,
+    division: Annotated[
+        str, typer.Option(metavar="code|paper", help="How layers are put into groups.")
+    ] = "code",
+    lowest: Annotated[float, typer.Option(metavar="RATE", help="Of each rate.")] = 1e-7,
+    highest: Annotated[float, typer.Option(metavar="RATE", help="Of each rate.")] = 1e-3,
+    grace: Annotated[int, typer.Option(metavar="EPOCHS", help="That asha gives every trial.")] = 1,
+    reduction: Annotated[
+        float, typer.Option(metavar="X", help="Of X trials asha lets one go on.")
+    ] = 2.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of searcher and training.")] = 0,
+    paper_split: Annotated[
+        bool,
+        typer.Option(
+            "--paper-split", help="Reward on the reported split, as the authors' code does."
+        ),
+    ] = False,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")
+    ] = "auto",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(PRECISIONS), help="auto is bf16 where the hardware does it fast."
+        ),
+    ] = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Python file with tasks, shifts; repeatable."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be searched; train nothing.")
+    ] = False,
+) -> int:
+    """Search learning rates by depth for a pair of tasks, or go on with a search (BERTcL).
+
+    A trial trains both tasks and is rewarded with p_o + p_s on rows held out of the training
+    rows. Writes bertcl.toml for clbench run --methods FILE, and all trials for clbench combine.
+    """
+    from clbench.cli.searching import Lines, show_found, show_search
+    from clbench.parallel.place import Place
+    from clbench.search import SearchSettings, make_search
+    from clbench.search import search as searched
+
+    chosen: dict[str, Any] = {
+        "searcher": choice("--searcher", searcher, ("bayes", "random")),
+        "scheduler": choice("--scheduler", scheduler, ("asha", "none")),
+        "division": choice("--division", division, ("code", "paper")),
+    }
+    settings = SearchSettings(
+        trials=trials,
+        grace=grace,
+        reduction=reduction,
+        groups=groups,
+        lowest=lowest,
+        highest=highest,
+        seed=seed,
+        paper_split=paper_split,
+        time_limit=None if time_limit is None else seconds("--time-limit", time_limit),
+        **chosen,
+    )
+    place = Place(workers, address, threads, gpus)
+    plan = make_search(
+        suite,
+        scenario,
+        settings,
+        out=out,
+        model=model,
+        data=data,
+        limit=limit,
+        epochs=epochs,
+        device=device,
+        precision=precision and choice("--precision", precision, PRECISIONS),
+        plugins=tuple(plugin or ()),
+    )
+    if dry_run:
+        show_search(plan)
+        return 0
+    same = {"--model": model, "--data": data, "--limit": limit, "--epochs": epochs}
+    options = [f"{option} {value}" for option, value in same.items() if value is not None]
+    found = searched(plan, place=place, listener=Lines(plan))
+    show_found(found, plan, " ".join([suite, *options]))
+    return 0
