@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from clbench.search.baseline import FoundOn
     from clbench.search.combine import Combination
+    from clbench.search.source import Source
 
 
 def combine(
     trials: Annotated[
-        list[Path], typer.Argument(metavar="TRIALS...", help="A log of trials for each pair.")
+        list[Path],
+        typer.Argument(
+            metavar="TRIALS...", help="For each pair the folder of a search, or a log of trials."
+        ),
     ],
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Baseline file to write, such as mine.toml.")
@@ -23,14 +28,27 @@ def combine(
         float, typer.Option("--b", metavar="B", help="A rank further down counts B times less.")
     ] = 1.8,
     flat: Annotated[
-        float, typer.Option(metavar="RATE", help="Flat rate that multiples are of.")
-    ] = 2e-5,
+        float | None,
+        typer.Option(
+            metavar="RATE",
+            help="Flat rate that multiples are of.  [default: the search's, or 2e-5]",
+        ),
+    ] = None,
     depth: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Layers of the model that was searched on.")
-    ] = 12,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Layers of the model that logs are of.  [default: the search's, or 12]",
+        ),
+    ] = None,
     division: Annotated[
-        str, typer.Option(metavar="code|paper", help="How its layers were grouped.")
-    ] = "code",
+        str | None,
+        typer.Option(
+            metavar="code|paper",
+            help="How its layers were grouped.  [default: the search's, or code]",
+        ),
+    ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Write over a file that is there.")
     ] = False,
@@ -43,8 +61,7 @@ def combine(
     from clbench.cli.options import choice
     from clbench.errors import DataError, SettingsError
     from clbench.search import combine as combined
-    from clbench.search import read_log
-    from clbench.search.baseline import FoundOn
+    from clbench.search.source import agreed, read_source
 
     if out.suffix != ".toml":
         raise SettingsError(f"--out {out}: must end in .toml, as a baseline file does.")
@@ -52,31 +69,29 @@ def combine(
     for path in (out, picture):
         if path.exists() and not replace:
             raise SettingsError(f"{path} is there already. Take another --out, or --replace.")
-    if not flat > 0:
+    if flat is not None and not flat > 0:
         raise SettingsError(f"--flat {flat:g}: must be above 0.")
-    choice("--division", division, ("code", "paper"))
-    found = FoundOn(flat, depth, "paper" if division == "paper" else "code")
-    names = _names(trials)
-    pairs = [read_log(path) for path in trials]
+    grouped: Any = division and choice("--division", division, ("code", "paper"))
+    if len({path.resolve() for path in trials}) < len(trials):
+        raise SettingsError("TRIALS: one of them is named twice. Name each pair's once.")
+    sources = [read_source(path) for path in trials]
+    found = agreed(sources, flat=flat, depth=depth, division=grouped)
     try:
-        made = combined(pairs, b)
+        made = combined([source.trials for source in sources], b)
     except ValueError as fault:
         raise DataError(f"{', '.join(map(str, trials))}: {fault}.") from fault
-    _write(out, picture, made, names, [len(pair) for pair in pairs], found, b)
+    names = _names(sources)
+    _write(out, picture, made, sources, names, found, b)
     _show(made, names, found)
     return 0
 
 
-def _names(paths: list[Path]) -> list[str]:
-    """What to call the pairs: their files' names, with the folder where two are the same."""
-    from clbench.errors import SettingsError
-
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise SettingsError("TRIALS: one file is named twice. Name each pair's once.")
-    stems = [path.stem for path in paths]
+def _names(sources: Sequence[Source]) -> list[str]:
+    """What to call the pairs; by their paths where two are called the same."""
+    names = [source.name for source in sources]
     return [
-        stem if stems.count(stem) == 1 else str(path)
-        for stem, path in zip(stems, paths, strict=True)
+        name if names.count(name) == 1 else str(source.path)
+        for name, source in zip(names, sources, strict=True)
     ]
 
 
@@ -84,8 +99,8 @@ def _write(
     out: Path,
     picture: Path,
     made: Combination,
+    sources: Sequence[Source],
     names: list[str],
-    counts: list[int],
     found: FoundOn,
     b: float,
 ) -> None:
@@ -93,20 +108,23 @@ def _write(
     from clbench.cli.console import plural
     from clbench.figures import rate_distributions
     from clbench.search.baseline import baseline_text
+    from clbench.search.source import total
 
     told = ", ".join(
-        f"{name} ({plural(count, 'trial')})" for name, count in zip(names, counts, strict=True)
+        f"{name} ({plural(len(source.trials), 'trial')})"
+        for name, source in zip(names, sources, strict=True)
     )
-    sources = {
-        "multiples": f"clbench combine, b = {b:g}: {told}; over the flat rate {found.flat:g}.",
-        "depth": "Given to clbench combine.",
-        "division": "Given to clbench combine.",
-    }
+    given = "As the searches say." if sources[0].found else "Given to clbench combine."
     text = baseline_text(
         made.rates,
         found,
         description=f"Learning rates combined from {len(names)} pairs.",
-        sources=sources,
+        sources={
+            "multiples": f"clbench combine, b = {b:g}: {told}; over the flat rate {found.flat:g}.",
+            "depth": given,
+            "division": given,
+        },
+        cost=total(sources),
     )
     figure = rate_distributions(
         dict(zip(names, made.within, strict=True)),

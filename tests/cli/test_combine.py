@@ -61,7 +61,7 @@ def test_what_is_there_is_kept_unless_one_says_so(
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (["a.txt", "a.txt", "--out", "m.toml"], "one file is named twice"),
+        (["a.txt", "a.txt", "--out", "m.toml"], "one of them is named twice"),
         (["none.txt", "--out", "m.toml"], "none.txt"),
         (["a.txt", "--out", "m.json"], "must end in .toml"),
         (["a.txt", "--out", "m.toml", "--b", "0.5"], "b is 0.5: must be 1 or more."),
