@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clbench.cli.console import duration, err, out, plural, show_table
@@ -70,14 +71,16 @@ class Lines:
 
 def show_search(plan: SearchPlan) -> None:
     """Print what would be searched."""
+    from clbench.cli.estimate import from_sizes
+
     settings, space = plan.settings, plan.space
     console = out()
+    one = from_sizes(plan.run, plan.run.cells)
+    estimate = replace(one, seconds=one.seconds * settings.trials)
     stop = "no trial is stopped early"
     if settings.halving is not None:
-        stop = (
-            f"asha stops trials after {plural(settings.grace, 'epoch')} and each "
-            f"{settings.reduction:g}-fold"
-        )
+        first = settings.halving.milestones(2**20)[:3]
+        stop = f"asha may stop trials after {', '.join(map(str, first))} … epochs"
     for line in (
         f"{plan.run.scenarios[0].name}: {plural(settings.trials, 'trial')}, {settings.searcher}; "
         f"{stop}",
@@ -86,6 +89,7 @@ def show_search(plan: SearchPlan) -> None:
         f"First trial: {space.found.flat:g} for all",
         f"Reward: p_o + p_s on {plan.split}",
         f"Results in {plan.run.out}",
+        f"Estimate: {estimate}, one trial after another; early stopping saves about half.",
     ):
         console.print(line, soft_wrap=True)
 

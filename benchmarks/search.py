@@ -1,0 +1,129 @@
+"""The search of learning rates beside random search with as many epochs.
+
+    python benchmarks/search.py [--trials 30] [--seeds 3] [--workers 2] [--limit 900] [--figure F]
+
+On a synthetic pair with the built-in model, for each seed: Bayesian optimisation with early
+stopping, then random rates that all come to their end, for as many epochs as the first one took.
+Both begin with the flat rate. Regret is the best reward of any trial of a seed minus the best so
+far, over the share of the epochs that are spent; trials count in the order in which they were
+proposed. Below stands what became of the chosen rates on the split that no search saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import clbench
+from clbench.parallel.place import Place
+from clbench.search import Found, SearchSettings, make_search, search
+from clbench.search.record import TrialRecord
+
+SCENARIO = "sentiment-acceptability"
+SHARES = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+
+
+def curve(trials: Sequence[TrialRecord], budget: int) -> list[float]:
+    """Best reward of complete trials when a share of the budget is spent; NaN before the first."""
+    spent, best, points = 0, np.nan, []
+    for trial in trials:
+        spent += len(trial.epochs)
+        if trial.status == "complete":
+            best = np.fmax(best, trial.epochs[-1].reward)
+        points.append((spent, best))
+    return [
+        max((value for used, value in points if used <= share * budget), default=np.nan)
+        for share in SHARES
+    ]
+
+
+def searched(folder: Path, seed: int, args: argparse.Namespace, **settings: object) -> Found:
+    chosen = SearchSettings(seed=seed, **settings)  # type: ignore[arg-type]
+    plan = make_search("quick", SCENARIO, chosen, out=folder, limit=args.limit)
+    return search(plan, place=Place(workers=args.workers, threads=1))
+
+
+def mean(values: Sequence[float]) -> str:
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):7.4f} ±{spread:.4f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=900)
+    parser.add_argument("--figure", type=Path, help="draw the regret curves into this file")
+    args = parser.parse_args()
+    regrets: dict[str, list[list[float]]] = {"bayes + asha": [], "random": []}
+    reported: dict[str, list[float]] = {"flat": [], "bayes + asha": [], "random": []}
+    saved = []
+    with tempfile.TemporaryDirectory() as name:
+        for seed in range(args.seeds):
+            folder = Path(name) / f"seed{seed}"
+            bayes = searched(folder / "bayes", seed, args, trials=args.trials)
+            budget = int(bayes.cost.epochs)
+            whole = len(bayes.best.epochs)
+            saved.append(1.0 - budget / (args.trials * whole))
+            equal = {"searcher": "random", "scheduler": "none", "trials": round(budget / whole)}
+            random = searched(folder / "random", seed, args, **equal)
+            best = max(found.best.epochs[-1].reward for found in (bayes, random))
+            for label, found in (("bayes + asha", bayes), ("random", random)):
+                regrets[label].append([best - value for value in curve(found.trials, budget)])
+                print(
+                    f"seed {seed}: {label:12} {len(found.trials):3} trials, "
+                    f"{found.cost.epochs:4.0f} epochs, best {found.best.epochs[-1].reward:.4f}, "
+                    f"{found.cost.seconds:5.0f} s",
+                    flush=True,
+                )
+            files = [folder / "bayes" / "bertcl.toml", folder / "random" / "bertcl.toml"]
+            for label, method in zip(reported, ["vanilla", *map(str, files)], strict=True):
+                run = clbench.run(
+                    "quick",
+                    scenarios=[SCENARIO],
+                    methods=[method],
+                    seeds=[100 + 10 * seed + i for i in range(3)],
+                    limit=args.limit,
+                    out=folder / f"run {label}",
+                    workers=args.workers,
+                    threads=1,
+                )
+                reported[label].append(float(run.frame["p"].mean()))
+    print(f"\nregret of p_o + p_s on held-out rows, mean ± deviation over {args.seeds} seeds")
+    print("share of epochs " + "".join(f"{share:>16.0%}" for share in SHARES))
+    for label, rows in regrets.items():
+        columns = list(zip(*rows, strict=True))
+        print(f"{label:16}" + "".join(f"{mean(column):>16}" for column in columns))
+    print(f"\nepochs that early stopping saved: {', '.join(f'{share:.0%}' for share in saved)}")
+    print("\np_o + p_s on the reported split, three further seeds for each search")
+    for label, values in reported.items():
+        print(f"{label:16}{mean(values)}")
+    if args.figure is not None:
+        draw(regrets, args.figure)
+
+
+def draw(regrets: dict[str, list[list[float]]], path: Path) -> None:
+    """Mean regret and each seed's."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    for (label, rows), color in zip(regrets.items(), ("#0072b2", "#d55e00"), strict=True):
+        for row in rows:
+            axes.plot(SHARES, row, lw=0.8, alpha=0.5, color=color)
+        axes.plot(SHARES, np.mean(rows, axis=0), "o-", lw=2.5, color=color, label=label)
+    axes.set_xlabel("share of the epochs")
+    axes.set_ylabel("regret of p_o + p_s")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=200)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clbench.cli.options import seconds
+from clbench.errors import SettingsError
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1d", 86400), ("1.5 h", 5400)],
+)
+def test_times(text: str, expected: float) -> None:
+    assert seconds("--time-limit", text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "0", "2 weeks", "1h30m"])
+def test_times_that_are_none(text: str) -> None:
+    with pytest.raises(SettingsError, match="must be a time such as 90s, 30m or 2h"):
+        seconds("--time-limit", text)
+
+
+def test_a_dry_run_says_what_would_be_searched_and_writes_nothing(
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ("search", "quick", "--scenario", "sentiment-acceptability", "--trials", "7")
+    code, out, err = clbench(*given, "--dry-run")
+    assert (code, err) == (0, "")
+    assert "7 trials, bayes; asha may stop trials after 1, 2, 4 … epochs" in out
+    assert "8 rates from 1e-07 to 0.001: embeddings, layer 0," in out
+    assert "First trial: 0.0005 for all" in out
+    assert "tuning (0.1 of the training rows, held out)" in out
+    code, out, _ = clbench(*given, "--dry-run", "--paper-split", "--scheduler", "none")
+    assert "the paper's choice" in out
+    assert "no trial is stopped early" in out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["search", "quick"], "Give one of sentiment-acceptability, sentiment-length"),
+        (["search", "quick", "--scenario", "x"], "matches no scenario of quick"),
+        (["search", "quick", "--searcher", "grid"], "--searcher 'grid' is unknown"),
+        (["search", "quick", "--scheduler", "pbt"], "--scheduler 'pbt' is unknown"),
+        (["search", "quick", "--workers", "0"], "--workers 0: must be 1 or more"),
+        (["search", "quick", "--trials", "0"], "--trials 0: must be 1 or more"),
+        (["search", "quick", "--time-limit", "x"], "--time-limit 'x'"),
+        (["search"], "SUITE"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch, given: list[str], text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = clbench(*given)
+    assert code == 2
+    assert re.search(re.escape(text), err), err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
