@@ -74,8 +74,22 @@ class SearchFolder:
             )
         return content
 
+    def check(self, recipe: Mapping[str, Any]) -> None:
+        """Check that a search that is there can go on with `recipe`.
+
+        Raises
+        ------
+        RunFolderError
+            If it has another; names what differs first.
+        """
+        before = self.settings()
+        if before:
+            difference = first_difference(before.get("recipe", {}), plain(recipe))
+            if difference is not None:
+                raise RunFolderError(f"{self.file} {difference}. Take another --out.")
+
     def begin(self, recipe: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        """Write the settings, or check that the search goes on with the same.
+        """Write the settings.
 
         Parameters
         ----------
@@ -83,19 +97,9 @@ class SearchFolder:
             What decides a trial's scores and which trials there are, by section.
         told
             What besides a reader wants to know.
-
-        Raises
-        ------
-        RunFolderError
-            If the folder's search has another recipe; names what differs first.
         """
-        before = self.settings()
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, **told, "recipe": recipe}
         content = plain(content)
-        if before:
-            difference = first_difference(before.get("recipe", {}), content["recipe"])
-            if difference is not None:
-                raise RunFolderError(f"{self.file} {difference}. Take another --out.")
         write_text(self.file, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def write(self, trial: TrialRecord) -> None:

@@ -157,6 +157,21 @@ class SearchPlan:
             },
         }
 
+    def described(self) -> dict[str, Any]:
+        """What besides the recipe a reader wants to know."""
+        from clbench.evaluation.host import versions
+
+        spec = self.run.scenarios[0]
+        return {
+            "suite": self.run.suite.name,
+            "scenario": spec.name,
+            "tasks": list(spec.task_names),
+            "model": self.run.protocol.model,
+            "split": self.split,
+            "groups": self.space.names,
+            "versions": versions(),
+        }
+
 
 def make_search(
     suite: str | Path,
@@ -250,18 +265,7 @@ def search(
     told: SearchListener = listener or _Silent()
     folder = SearchFolder(plan.run.out)
     with folder.lock():
-        from clbench.evaluation.host import versions
-
-        told_too = {
-            "suite": plan.run.suite.name,
-            "scenario": plan.run.scenarios[0].name,
-            "tasks": list(plan.run.scenarios[0].task_names),
-            "model": plan.run.protocol.model,
-            "split": plan.split,
-            "groups": plan.space.names,
-            "versions": versions(),
-        }
-        folder.begin(plan.recipe(), told_too)
+        folder.check(plan.recipe())
         past = folder.read()
         done = sum(trial.status != "running" for trial in past)
         pending = max(0, plan.settings.trials - done)
@@ -320,6 +324,7 @@ def _tune(
     with connected(place) as ray:
         needs = needed(ray, place, run.device)
         check_room(ray, needs)
+        folder.begin(plan.recipe(), plan.described())
         recorder = Recorder(past, epochs, settings.halving, changed)
         told.started(settings.trials, pending, epochs)
         pair = Pair(

@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from small_world import World
 
 import clbench
-from clbench.errors import DataError, RunFolderError, SearchError, SuiteError
+from clbench.errors import DataError, RunFolderError, SearchError, SettingsError, SuiteError
 from clbench.parallel.place import Place
 from clbench.search import Found, SearchFolder, SearchSettings, combine, make_search, search
 from clbench.search.source import read_source
@@ -163,6 +163,9 @@ def test_folders_of_something_else(world: World) -> None:
     world.write("odd/search.json", "{}")
     with pytest.raises(RunFolderError, match="not written by clbench"):
         search(plan_of(world, out=world.folder / "odd"))
+    with pytest.raises(SettingsError, match="Ray cannot be reached"):
+        search(plan_of(world), place=Place(address="127.0.0.1:1"))
+    assert not (world.folder / "found").exists()
     with pytest.raises(DataError, match="holds no search"):
         read_source(world.folder / "run")
 
