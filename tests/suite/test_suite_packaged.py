@@ -93,6 +93,16 @@ def test_quick_has_all_three_shifts_and_needs_nothing_from_outside() -> None:
     assert all(task.startswith("synthetic/") for task in tasks)
 
 
+def test_glue_tiny_is_real_tasks_for_the_built_in_model() -> None:
+    file = read_suite("glue-tiny").file
+    assert file.protocol.model == "tiny"
+    assert file.protocol.score_on == "validation"
+    assert len(file.seeds) == 5
+    for scenario in file.scenario:
+        assert all(task.startswith("glue/") for task in scenario.task_names)
+        assert len(scenario.task_names) == 2
+
+
 @pytest.mark.parametrize("name", library.baselines())
 def test_packaged_baselines_have_a_source_for_every_setting(name: str) -> None:
     baseline = read_baseline(name)
