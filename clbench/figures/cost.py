@@ -1,0 +1,79 @@
+"""What a method costs against what it forgets."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from clbench.figures import style
+from clbench.figures.forgetting import one_scenario
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def costs(results: style.Results, scenario: str | None = None) -> Figure:
+    """Draw forgetting against training time and peak memory, a point a method.
+
+    Where settings took a search, a hollow mark stands at the time with the search, joined to the
+    time of training alone.
+
+    Parameters
+    ----------
+    results
+        A run or cells.
+    scenario
+        Which; may be left out where there is only one.
+
+    Raises
+    ------
+    ValueError
+        If there is no such scenario, or several to choose from.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    cells, name = one_scenario(results, scenario)
+    shown = style.looks(cells)
+    figure, (times, memory) = style.panels(2, width=4.2)
+    for method, some in style.by_scenario(cells)[name].items():
+        look = shown[method]
+        lost = fmean(100 * float(cell.scores.get("forgetting") or 0.0) for cell in some)
+        seconds = fmean(cell.train_seconds for cell in some)
+        searched = fmean(float(cell.search.get("seconds") or 0.0) for cell in some)
+        times.plot(
+            [seconds], [lost], look.mark, ms=8 * look.scale, color=look.color, mec="white", zorder=3
+        )
+        if searched:
+            both = [seconds, seconds + searched]
+            times.plot(both, [lost, lost], "-", lw=0.8, color=look.color)
+            times.plot(
+                both[1:],
+                [lost],
+                look.mark,
+                ms=8 * look.scale,
+                color=look.color,
+                mfc="white",
+                zorder=3,
+            )
+        peaks = [cell.peak_memory_mb for cell in some if cell.peak_memory_mb is not None]
+        if peaks:
+            memory.plot(
+                [fmean(peaks)], [lost], look.mark, ms=8 * look.scale, color=look.color, mec="white"
+            )
+    times.set_xscale("log")
+    times.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
+    times.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    times.xaxis.set_minor_formatter(NullFormatter())
+    times.set_xlabel("training, seconds (hollow: with its search)")
+    memory.set_xlabel("peak memory, MB")
+    for axes in (times, memory):
+        axes.axhline(0.0, lw=0.8, color=style.GREY, zorder=0)
+        axes.set_ylabel("forgotten, points")
+        axes.margins(0.12)
+    style.legend(figure, shown)
+    return style.captioned(
+        figure,
+        f"{name}: points (of 100) of the first task that were forgotten, against seconds of "
+        f"training over all stages (left) and peak memory in 10⁶ bytes (right); means over seeds, "
+        f"{style.seeds_in_words(cells)}. Times of cells that share a machine are indications only.",
+    )

@@ -1,0 +1,201 @@
+"""Figures of runs: what is drawn is what the cells say."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from clbench import figures
+from clbench.figures import style
+from clbench.figures.forgetting import over_seeds
+from clbench.figures.plane import front
+from clbench.results.cell import CellResult
+
+
+def cell(
+    method: str,
+    seed: int,
+    rows: Sequence[Sequence[float | None]],
+    *,
+    scenario: str = "pair",
+    curve: bool = True,
+    **changes: Any,
+) -> CellResult:
+    tasks = [f"t/{i}" for i in range(len(rows))]
+    last = rows[-1]
+    stages = [
+        {
+            "task": task, "rows": 10, "steps": 4, "epochs": 1.0, "examples": 40, "tokens": 100,
+            "train_seconds": 1.0,
+            "curves": {"scores": {t: [[0, 0.5], [4, last[j]]] for j, t in enumerate(tasks)}}
+            if curve else {},
+        }
+        for task in tasks
+    ]  # fmt: skip
+    given: dict[str, Any] = {
+        "key": f"{scenario}--{method}--seed{seed}",
+        "fingerprint": "0",
+        "scenario": scenario,
+        "shift": "dataset",
+        "baseline": method,
+        "method": method,
+        "model": "tiny",
+        "seed": seed,
+        "status": "ok",
+        "tasks": tasks,
+        "R": rows,
+        "scores": {
+            "p_o": last[0], "p_s": last[-1], "forgetting": (rows[0][0] or 0.0) - (last[0] or 0.0),
+        },
+        "stages": stages,
+        "train_seconds": 2.0 + seed,
+        "peak_memory_mb": 100.0,
+    }  # fmt: skip
+    return CellResult(**{**given, **changes})
+
+
+def pair(method: str, seed: int, before: float, p_o: float, p_s: float, **more: Any) -> CellResult:
+    return cell(method, seed, [[before, None], [p_o, p_s]], **more)
+
+
+CELLS = [
+    pair("vanilla", 0, 0.9, 0.7, 0.8),
+    pair("vanilla", 1, 0.9, 0.6, 0.9),
+    pair("ewc", 0, 0.9, 0.8, 0.7),
+    pair("ewc", 1, 0.9, 0.9, 0.7),
+    pair("lwf", 0, 0.9, 0.5, 0.6),
+    pair("lwf", 1, 0.9, 0.5, 0.6),
+]
+
+
+def drawn(figure: Figure) -> bytes:
+    """As a picture; whatever is wrong with a figure shows when it is drawn."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    assert figure.get_label()
+    return buffer.getvalue()
+
+
+def points(axes: Any, size: float) -> list[tuple[float, float]]:
+    return [
+        (float(x), float(y))
+        for line in axes.get_lines()
+        if line.get_marker() != "None" and line.get_markersize() == pytest.approx(size)
+        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    ]
+
+
+def test_the_plane_has_each_seed_and_each_mean() -> None:
+    figure = figures.tradeoff(CELLS)
+    (axes,) = figure.axes
+    assert (0.7, 0.85) in [(round(x, 6), round(y, 6)) for x, y in points(axes, 7)]  # ewc
+    stars = points(axes, 7 * 1.8)
+    assert [(round(x, 6), round(y, 6)) for x, y in stars] == [(0.85, 0.65)]  # vanilla
+    assert {(0.7, 0.8), (0.7, 0.9), (0.6, 0.5)} <= set(points(axes, 3))
+    grey = [line for line in axes.get_lines() if line.get_color() == style.LIGHT]
+    assert len(grey) == 1
+    assert list(np.round(grey[0].get_xdata(), 6)) == [0.7, 0.85]  # lwf is beaten by both
+    assert "n = 2 seeds" in figure.get_label()
+    drawn(figure)
+
+
+def test_lines_of_equal_sums_have_equal_sums() -> None:
+    figure = figures.tradeoff(CELLS)
+    (axes,) = figure.axes
+    dashed = [line for line in axes.get_lines() if line.get_color() == style.GREY]
+    assert len(dashed) >= 2
+    for line in dashed:
+        sums = np.asarray(line.get_xdata()) + np.asarray(line.get_ydata())
+        assert sums[0] == pytest.approx(sums[1])
+    labels = {text.get_text() for text in axes.texts}
+    assert {
+        f"{float(np.sum([x[0] for x in (d.get_xdata(), d.get_ydata())])):.4g}" for d in dashed
+    } == labels
+
+
+def test_the_front_by_hand() -> None:
+    assert front({"a": (0.1, 0.9), "b": (0.5, 0.5), "c": (0.4, 0.4), "d": (0.9, 0.1)}) == [
+        "a", "b", "d",
+    ]  # fmt: skip
+    assert front({"a": (0.5, 0.5), "b": (0.5, 0.6)}) == ["b"]
+    assert front({"a": (0.5, 0.5), "b": (0.5, 0.5)}) == ["a", "b"]
+
+
+def test_forgetting_in_points_with_the_worst_below() -> None:
+    three = [*CELLS, *(pair(m, 2, 0.9, p, 0.7) for m, p in (("vanilla", 0.5), ("ewc", 0.85)))]
+    figure = figures.forgetting(three)
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["lwf", "vanilla", "ewc"]
+    means = [x for x, _ in points(axes, 7)]
+    assert sorted(round(x, 6) for x in means) == [5.0, 40.0]
+    intervals = [line for line in axes.get_lines() if line.get_linewidth() == 1.6]
+    assert len(intervals) == 2  # lwf has two seeds only
+    drawn(figure)
+
+
+def test_curves_of_both_tasks() -> None:
+    figure = figures.curves(CELLS)
+    old, new = figure.axes
+    lines = {line.get_color(): list(line.get_ydata()) for line in old.get_lines()}
+    assert lines[style.BLACK] == pytest.approx([0.5, 0.65])
+    assert "old task: t/0" in old.get_title()
+    assert "new task: t/1" in new.get_title()
+    drawn(figure)
+    with pytest.raises(ValueError, match="curve_points = 0"):
+        figures.curves([pair("vanilla", 0, 0.9, 0.7, 0.8, curve=False)])
+
+
+def test_seeds_are_met_where_all_have_points() -> None:
+    made = over_seeds([[(0, 0.2), (5, 0.4)], [(0, 0.4), (5, 0.8), (7, 0.1)]])
+    assert made[0] == [0.0, 5.0]
+    assert made[1] == pytest.approx([0.3, 0.6])
+    assert (made[2], made[3]) == ([0.2, 0.4], [0.4, 0.8])
+
+
+def test_matrices_of_three_tasks() -> None:
+    rows = [[0.9, None, None], [0.7, 0.8, None], [0.5, 0.6, 0.7]]
+    figure = figures.matrices([cell("vanilla", 0, rows), cell("ewc", 0, rows)])
+    first, second, bar = figure.axes
+    assert (first.get_title(), second.get_title()) == ("vanilla", "ewc")
+    shown = np.ma.filled(first.images[0].get_array(), np.nan)
+    np.testing.assert_allclose(shown, np.array(rows, dtype=float))
+    assert {text.get_text() for text in first.texts} == {"0.90", "0.70", "0.80", "0.50", "0.60"}
+    assert bar.get_ylabel() == "score"
+    drawn(figure)
+
+
+def test_costs_with_and_without_a_search() -> None:
+    searched = [pair("bertcl", s, 0.9, 0.85, 0.8, search={"seconds": 500.0}) for s in (0, 1)]
+    figure = figures.costs([*CELLS, *searched])
+    times, memory = figure.axes
+    assert (2.5, 5.0) in [(x, round(y, 6)) for x, y in points(times, 8)]
+    assert (502.5, 5.0) in [(x, round(y, 6)) for x, y in points(times, 8)]
+    hollow = [line for line in times.get_lines() if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == 1
+    assert len(points(memory, 8)) == 3
+    drawn(figure)
+
+
+def test_methods_look_the_same_in_every_figure_and_differ() -> None:
+    many = [pair(f"m{i}", 0, 0.9, 0.7, 0.8) for i in range(30)]
+    shown = style.looks([*many, *CELLS])
+    assert len({(look.color, look.mark) for look in shown.values()}) == 33
+    assert shown["vanilla"].color == style.BLACK
+    drawn(figures.tradeoff([*many, *CELLS]))
+
+
+def test_what_cannot_be_drawn_is_said() -> None:
+    failed = pair("vanilla", 0, 0.9, 0.7, 0.8, status="failed")
+    with pytest.raises(ValueError, match="no finished cell"):
+        figures.tradeoff([failed])
+    two = [*CELLS, pair("vanilla", 0, 0.9, 0.7, 0.8, scenario="other")]
+    with pytest.raises(ValueError, match="give one of the scenarios pair, other"):
+        figures.curves(two)
+    with pytest.raises(ValueError, match="no scenario 'third'"):
+        figures.costs(two, "third")
+    assert len(figures.tradeoff(two).axes) == 2
