@@ -7,7 +7,7 @@ import typer
 from clbench.cli.check import check
 from clbench.cli.combine import combine
 from clbench.cli.list import listing
-from clbench.cli.report import report
+from clbench.cli.report import compare, report
 from clbench.cli.run import run
 from clbench.cli.search import search
 
@@ -38,5 +38,6 @@ app.command("run")(run)
 app.command("search")(search)
 app.command("list")(listing)
 app.command("report")(report)
+app.command("compare")(compare)
 app.command("check")(check)
 app.command("combine")(combine)

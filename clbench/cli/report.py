@@ -1,37 +1,79 @@
-"""`clbench report`."""
+"""`clbench report` and `clbench compare`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+FORMATS = ("png", "svg", "pdf")
+
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the report.  [default: report in the first]"),
+    ] = None,
+    formats: Annotated[
+        str, typer.Option(metavar="A,B", help="Of the figures beside the page: png, svg, pdf.")
+    ] = "png,svg,pdf",
 ) -> int:
-    """Show a run's table; write its scores.csv, and change nothing else.
+    """Write a report of runs: a page that works offline, with figures and tables beside it.
 
-    Works while the run is going on, too. Files under cells/ that hold no cell are named and left
-    out. Exit code 1 if the run has failed cells.
+    Also shows the table and renews scores.csv. Works while a run is going on, too. Files under
+    cells/ that hold no cell are named and left out. Exit code 1 if there are failed cells.
     """
+    return _report(runs, out, formats)
+
+
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of a run.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the report.  [default: report in the first]"),
+    ] = None,
+    formats: Annotated[
+        str, typer.Option(metavar="A,B", help="Of the figures beside the page: png, svg, pdf.")
+    ] = "png,svg,pdf",
+) -> int:
+    """Write one report of two runs; methods that both have are told apart by the run's name."""
+    from clbench.errors import SettingsError
+
+    if run_a.resolve() == run_b.resolve():
+        raise SettingsError(f"{run_a} is named twice. Name two runs.")
+    return _report([run_a, run_b], out, formats)
+
+
+def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
     from clbench.cli.console import err
+    from clbench.cli.console import out as stdout
+    from clbench.cli.options import choice, words
     from clbench.cli.table import show_results
-    from clbench.errors import RunFolderError
+    from clbench.errors import RunFolderError, SettingsError
+    from clbench.report.write import read_runs, write_report
     from clbench.results.store import Store
     from clbench.results.table import scores_frame, to_csv
 
-    store = Store(run)
-    store.require()
-    found = store.read()
-    for line in found.broken_lines(()):
+    chosen = [choice("--formats", name, FORMATS) for name in words("--formats", [formats]) or ()]
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise SettingsError("RUN: one folder is named twice. Name each once.")
+    for run in runs:
+        store = Store(run)
+        store.require()
+        try:
+            if found := store.read().cells:
+                store.write_scores(to_csv(scores_frame(found)))
+        except RunFolderError as fault:
+            # A run of somebody else's, or on a read-only disk, can be looked at all the same.
+            err().print(f"scores.csv is left as it was: {fault}", soft_wrap=True)
+    cells, notes = read_runs([Store(run) for run in runs])
+    for line in notes:
         err().print(line, soft_wrap=True)
-    if not found.cells:
-        raise RunFolderError(f"{run} holds no finished cell yet.")
-    try:
-        store.write_scores(to_csv(scores_frame(found.cells)))
-    except RunFolderError as fault:
-        # A run of somebody else's, or on a read-only disk, can be looked at all the same.
-        err().print(f"scores.csv is left as it was: {fault}", soft_wrap=True)
-    return show_results(run, found.cells)
+    code = show_results(runs[0], cells)
+    made = write_report(runs, out, formats=chosen)
+    stdout().print(f"Report: {made.page}", soft_wrap=True)
+    return code

@@ -258,8 +258,9 @@ def test_a_report_of_a_folder_that_cannot_be_written(
 
     monkeypatch.setattr("clbench.results.folder.atomic_write", refuse)
     code, out, err = clbench("report", "results/mine")
-    assert code == 0
+    assert code == 2
     assert "vanilla" in out
+    assert "report/tables/scores.csv cannot be written" in err
     assert err.startswith(
         "scores.csv is left as it was: results/mine/scores.csv cannot be written: Read-only file "
         "system."

@@ -1,0 +1,214 @@
+"""Writes a report: the page, its figures, its tables."""
+
+from __future__ import annotations
+
+import base64
+import io
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import clbench
+from clbench.errors import RunFolderError
+from clbench.report.content import Content, details, gather, overview, table_rows, verdicts
+from clbench.report.tables import table_files
+from clbench.results.cell import CellResult
+from clbench.results.folder import as_folder_error, write_text
+from clbench.results.store import Store
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+DPI = {"png": 200, "page": 110}
+MOST_SCENARIOS = 12
+"""Scenarios with figures of their own on the page; the first ones."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that was written.
+
+    Attributes
+    ----------
+    page
+        ``index.html``.
+    content
+        Its numbers.
+    notes
+        Lines for the user: files that hold no cell.
+    """
+
+    page: Path
+    content: Content
+    notes: tuple[str, ...]
+
+
+def write_report(
+    runs: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    formats: Sequence[str] = FORMATS,
+) -> Report:
+    """Write ``index.html``, ``figures/`` and ``tables/``; reads results only.
+
+    Parameters
+    ----------
+    runs
+        Folders of runs. Of several runs, methods that bear the same name in two of them are
+        told apart by the name of the run.
+    out
+        Folder of the report; ``report`` in the first run's folder by default.
+    formats
+        Of the figures beside the page: png, svg, pdf.
+
+    Raises
+    ------
+    RunFolderError
+        If a folder is no run, has no finished cell, or the report cannot be written.
+    """
+    stores = [Store(Path(run)) for run in runs]
+    cells, notes = read_runs(stores)
+    folder = Path(out) if out is not None else stores[0].out / "report"
+    content = gather(cells)
+    suites = [store.read_suite() for store in stores]
+    figures = []
+    for name, title, figure in _figures(content):
+        for kind in formats:
+            path = folder / "figures" / f"{name}.{kind}"
+            with as_folder_error(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                figure.savefig(path, format=kind, dpi=DPI["png"])
+        figures.append({"title": title, "caption": figure.get_label(), "image": _inline(figure)})
+    frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
+    for name, frame in frames.items():
+        for file, text in table_files(name, frame).items():
+            write_text(folder / "tables" / file, text)
+    shown, left_out = details(content)
+    page = folder / "index.html"
+    text = render(
+        title=" and ".join(dict.fromkeys(str(s.get("name", "run")) for s in suites)),
+        overview=overview(content),
+        verdicts=verdicts(content),
+        rows=table_rows(content),
+        figures=figures,
+        details=shown,
+        left_out=left_out,
+        suites=[_suite(suite, store.out) for suite, store in zip(suites, stores, strict=True)],
+        version=clbench.__version__,
+    )
+    write_text(page, text)
+    return Report(page, content, tuple(notes))
+
+
+def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
+    """The cells of all runs, and a line for each file that holds none.
+
+    Raises
+    ------
+    RunFolderError
+        If a folder is no run or has no cell.
+    """
+    cells: list[CellResult] = []
+    notes: list[str] = []
+    seen: dict[str, Path] = {}
+    for store in stores:
+        store.require()
+        found = store.read()
+        notes += found.broken_lines(())
+        if not found.cells:
+            raise RunFolderError(f"{store.out} holds no finished cell yet.")
+        clash = {c.baseline for c in found.cells if seen.get(c.key, store.out) != store.out}
+        for cell in found.cells:
+            seen.setdefault(cell.key, store.out)
+            if cell.baseline in clash:
+                renamed = f"{cell.baseline} ({store.out.name})"
+                cell = cell.model_copy(update={"baseline": renamed})
+            cells.append(cell)
+    return cells, notes
+
+
+def render(**values: Any) -> str:
+    """The page; every value is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("clbench.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"score": _score, "signed": _signed, "amount": _amount}
+    return environment.get_template("page.html").render(**values)
+
+
+def _figures(content: Content) -> Iterator[tuple[str, str, Figure]]:
+    """Name, title and figure, one after another, as each takes memory."""
+    from clbench import figures
+
+    drawn: list[tuple[str, str, Callable[[], Figure]]] = [
+        ("tradeoff", "Old task against new", lambda: figures.tradeoff(content.cells)),
+        ("forgetting", "What was forgotten", lambda: figures.forgetting(content.cells)),
+    ]
+    for scenario in content.scenarios[:MOST_SCENARIOS]:
+        own = [cell for cell in content.cells if cell.scenario == scenario]
+        drawn += [
+            (f"curves-{scenario}", f"{scenario}: while it is forgotten", _later("curves", own)),
+            (f"matrices-{scenario}", f"{scenario}: score matrices", _later("matrices", own)),
+            (f"costs-{scenario}", f"{scenario}: cost", _later("costs", own)),
+        ]
+    for name, title, draw in drawn:
+        try:
+            figure = draw()
+        except ValueError:
+            continue  # it has nothing to show here, such as curves of a run without points
+        yield name, title, figure
+
+
+def _later(name: str, cells: Sequence[CellResult]) -> Callable[[], Figure]:
+    from clbench import figures
+
+    return lambda: getattr(figures, name)(cells)
+
+
+def _inline(figure: Figure) -> str:
+    """The figure as a data URL."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI["page"])
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """A run's suite, and the command that runs it again."""
+    protocol = suite.get("protocol", {})
+    words = ["clbench", "run", str(suite.get("name", ""))]
+    for option, value in (
+        ("--model", protocol.get("model")),
+        ("--limit", protocol.get("limit")),
+        ("--methods", ",".join(suite.get("methods", []))),
+        ("--seeds", ",".join(map(str, suite.get("seeds", [])))),
+    ):
+        if value not in (None, ""):
+            words += [option, str(value)]
+    return {
+        "name": suite.get("name", out.name),
+        "description": suite.get("description", ""),
+        "command": shlex.join(words),
+        "folder": out.name,
+        "protocol": protocol,
+    }
+
+
+def _score(value: float | None) -> str:
+    return "–" if value is None else f"{round(value, 3) + 0.0:.3f}"
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else f"{round(value, 3) + 0.0:+.3f}"
+
+
+def _amount(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}" if value < 10 and value % 1 else f"{value:,.0f}"

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from clbench.report.comparisons import comparisons_frame
+from clbench.report.verdict import sentences
+
+
+def frame(**methods: list[tuple[float, float]]) -> pd.DataFrame:
+    """p_o and p_s by seed, from seed 0 on."""
+    rows = [
+        {
+            "scenario": "pair", "shift": "dataset", "method": name, "seed": seed, "p_o": p_o,
+            "p_s": p_s, "forgetting": 0.9 - p_o, "status": "ok",
+        }
+        for name, values in methods.items()
+        for seed, (p_o, p_s) in enumerate(values)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+STEADY = frame(
+    vanilla=[(0.60, 0.8), (0.70, 0.9), (0.65, 0.7)],
+    ewc=[(0.65, 0.7), (0.751, 0.8), (0.70, 0.6)],  # .05 better, .1 worse
+    mas=[(0.70, 0.8), (0.68, 0.9), (0.68, 0.7)],
+)
+
+
+def row(made: pd.DataFrame, method: str, score: str) -> pd.Series:
+    (found,) = [r for _, r in made.iterrows() if (r["method"], r["score"]) == (method, score)]
+    return found
+
+
+def test_differences_by_seed_with_a_level_for_all_methods_together() -> None:
+    made = comparisons_frame(STEADY)
+    ewc = row(made, "ewc", "p_o")
+    assert ewc["difference"] == pytest.approx((0.05 + 0.051 + 0.05) / 3)
+    assert ewc["level"] == pytest.approx(1 - 0.05 / 2)  # two methods beside vanilla
+    assert ewc["verdict"] == "better"
+    assert (ewc["p"], ewc["p_holm"]) == (0.25, 0.5)
+    assert row(made, "ewc", "p_s")["verdict"] == "worse"
+    assert row(made, "ewc", "forgetting")["verdict"] == "better"  # less of it
+    mas = row(made, "mas", "p_o")
+    assert mas["verdict"] == "no difference shown"
+    assert mas["seeds_needed"] > 3
+    vanilla = row(made, "vanilla", "p_o")
+    assert vanilla["why"] == "the reference"
+    assert vanilla["n"] == 3
+    assert vanilla["median"] == pytest.approx(0.65)
+
+
+def test_failed_cells_and_missing_scores_do_not_count() -> None:
+    broken = STEADY.copy()
+    broken.loc[broken.index[-1], "status"] = "failed"
+    broken.loc[broken.index[3], "p_o"] = float("nan")
+    made = comparisons_frame(broken)
+    assert row(made, "mas", "p_o")["pairs"] == 2
+    assert row(made, "mas", "p_o")["verdict"] == "no verdict"
+    assert "2 common seeds are too few" in row(made, "mas", "p_o")["why"]
+    assert row(made, "ewc", "p_o")["n"] == 2
+    assert row(made, "ewc", "p_s")["n"] == 3
+
+
+def test_words_follow_the_numbers() -> None:
+    first, second = sentences(comparisons_frame(STEADY), "pair")
+    assert first.startswith("ewc (p_o +0.050, +0.0")
+    assert first.endswith("p_s -0.100, worse) keeps more of the old task than vanilla.")
+    assert "No difference in p_o to vanilla is shown for mas (+0.037; about" in second
+
+
+@pytest.mark.parametrize(
+    ("methods", "text"),
+    [
+        ({"vanilla": [(0.6, 0.8)] * 3}, "Only vanilla was run here."),
+        ({"ewc": [(0.6, 0.8)] * 3}, "vanilla was not run here, so nothing is compared with it."),
+        (
+            {"vanilla": [(0.6, 0.8), (0.5, 0.8)], "ewc": [(0.9, 0.8), (0.9, 0.8)]},
+            "No verdict: 2 seeds, and a verdict needs 3 or more.",
+        ),
+        (
+            {"vanilla": [(0.6, 0.8)], "ewc": [(0.9, 0.8), (0.9, 0.8)]},
+            "No verdict: 1 seed, and a verdict needs 3 or more.",
+        ),
+    ],
+)
+def test_no_verdict_and_why(methods: dict[str, list[tuple[float, float]]], text: str) -> None:
+    assert sentences(comparisons_frame(frame(**methods)), "pair") == [text]

@@ -1,0 +1,207 @@
+"""The page and what lies beside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+from report_browser import BROWSER, pictured, played
+
+from clbench.cli import main
+from clbench.report import write_report
+from clbench.report.tables import table_files
+from clbench.results.cell import CellResult
+from clbench.results.store import Store
+
+EVIL = '<b onmouseover="alert(1)">&"\'</b>'
+
+
+def cell(scenario: str, method: str, seed: int, p_o: float, **changes: Any) -> CellResult:
+    given: dict[str, Any] = {
+        "key": f"{scenario}--{method}--seed{seed}",
+        "fingerprint": "0", "scenario": scenario, "shift": "dataset", "baseline": method,
+        "method": method, "model": "tiny", "seed": seed, "status": "ok",
+        "tasks": ["a", "b"], "R": [[0.9, None], [p_o, 0.8]],
+        "scores": {"p_o": p_o, "p_s": 0.8, "p": p_o + 0.8, "p_o_before": 0.9,
+                   "forgetting": 0.9 - p_o},
+        "stages": [
+            {"task": task, "rows": 10, "steps": 4, "epochs": 1.0, "examples": 40, "tokens": 100,
+             "train_seconds": 1.0, "curves": {"scores": {"a": [[0, 0.9], [4, p_o]]}}}
+            for task in ("a", "b")
+        ],
+        "train_seconds": 2.0, "peak_memory_mb": 100.0, "started": "2026-01-01T00:00:00",
+    }  # fmt: skip
+    return CellResult(**{**given, **changes})
+
+
+def make_run(folder: Path, name: str = "mine", better: float = 0.05, **changes: Any) -> Path:
+    """A run of two scenarios, two methods and four seeds, one cell of which failed."""
+    store = Store(folder)
+    with store.lock():
+        store.write_suite(
+            {"name": name, "methods": ["vanilla", "ewc"], "seeds": [0, 1, 2, 3],
+             "description": changes.pop("description", ""), "protocol": {"model": "tiny"}}
+        )  # fmt: skip
+        for scenario in ("one", "two"):
+            for seed in range(4):
+                base = 0.6 + 0.05 * seed
+                store.write_cell(cell(scenario, "vanilla", seed, base, **changes))
+                failed = scenario == "two" and seed == 3
+                ewc = base + better + 0.002 * seed
+                more = {"status": "failed", "reason": EVIL} if failed else {}
+                store.write_cell(cell(scenario, "ewc", seed, ewc, **{**changes, **more}))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run")
+
+
+def test_page_tables_and_figures(run: Path) -> None:
+    made = write_report([run])
+    assert made.page == run / "report" / "index.html"
+    text = made.page.read_text(encoding="utf-8")
+    assert "16 cells: 2 scenarios, 2 methods, 4 seeds" in text
+    assert '<strong class="failed">1 failed</strong>' in text
+    assert "keeps more of the old task than vanilla." in text
+    assert "clbench run mine --model tiny --methods vanilla,ewc --seeds 0,1,2,3" in text
+    assert made.page.stat().st_size < 4e6
+    tables = {path.name for path in (run / "report/tables").iterdir()}
+    assert tables == {
+        f"{name}.{kind}"
+        for name in ("scores", "means", "comparisons")
+        for kind in ("csv", "md", "tex")
+    }
+    figures = {path.name for path in (run / "report/figures").iterdir()}
+    assert {"tradeoff.png", "tradeoff.svg", "tradeoff.pdf", "forgetting.png"} <= figures
+    assert {"curves-one.png", "matrices-two.png", "costs-two.pdf"} <= figures
+    assert imread(run / "report/figures/tradeoff.png")[..., :3].std() > 0.01
+    back = pd.read_csv(run / "report/tables/comparisons.csv")
+    ewc = back[(back["method"] == "ewc") & (back["score"] == "p_o")].set_index("scenario")
+    assert ewc.loc["one", "difference"] == pytest.approx(0.053)
+    assert ewc.loc["two", "pairs"] == 3
+
+
+def test_nothing_comes_from_outside_and_names_are_escaped(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", description=EVIL, shift=EVIL, notes=[EVIL], model=EVIL)
+    text = write_report([run], formats=[]).page.read_text(encoding="utf-8")
+    assert "<b onmouseover" not in text
+    assert text.count("&lt;b onmouseover") > 8
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+    assert not re.search(r"https?://", text)
+    assert all(alt.strip() for alt in re.findall(r'<img [^>]*alt="([^"]*)"', text))
+
+
+def test_two_runs_tell_equal_methods_apart(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", better=0.0)
+    made = write_report([first, second], tmp_path / "both", formats=[])
+    assert made.page == tmp_path / "both" / "index.html"
+    assert list(dict.fromkeys(made.content.frame["method"])) == [
+        "vanilla", "ewc", "vanilla (b)", "ewc (b)",
+    ]  # fmt: skip
+
+
+def test_a_run_without_a_finished_cell_still_has_a_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", status="failed", reason="no luck")
+    made = write_report([run])
+    text = made.page.read_text(encoding="utf-8")
+    assert text.count("no luck") >= 16
+    assert not (run / "report/figures").exists()
+
+
+def test_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def clbench(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    code, out, _ = clbench("report", str(run), "--formats", "svg")
+    assert code == 1  # a cell failed
+    assert out.endswith(f"Report: {run / 'report/index.html'}\n")
+    assert {path.suffix for path in (run / "report/figures").iterdir()} == {".svg"}
+    assert clbench("report", str(run), "--formats", "gif")[0] == 2
+    code, _, err = clbench("compare", str(run), str(run))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is named twice" in err
+
+
+def test_tables_for_readers() -> None:
+    frame = pd.DataFrame({"name_1": ["a|b", "50%"], "x": [0.12345, None], "n": [3, 4]})
+    files = table_files("t", frame)
+    assert files["t.md"] == (
+        "| name_1 | x | n |\n| --- | --- | --- |\n| a\\|b | 0.123 | 3 |\n| 50% |  | 4 |\n"
+    )
+    assert r"name\_1 & x & n \\" in files["t.tex"]
+    assert r"50\% &  & 4 \\" in files["t.tex"]
+    assert "0.12345" in files["t.csv"]
+
+
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+
+
+@needs_browser
+def test_filters_and_sorting_do_what_they_say(run: Path, tmp_path: Path) -> None:
+    page = write_report([run], formats=[]).page
+    script = """
+    const rows = () => [...document.querySelectorAll('#scores tbody tr')].filter(r => !r.hidden);
+    const keys = () => rows().map(r => r.dataset.scenario + ' ' + r.dataset.method);
+    const made = {begin: keys(), count: document.getElementById('count').textContent};
+    const set = (c, v) => { c.value = v; c.dispatchEvent(new Event('input', {bubbles: true})); };
+    const scenario = document.querySelector('[data-column=scenario]');
+    made.options = [...scenario.options].map(o => o.value);
+    set(scenario, 'two');
+    made.filtered = keys();
+    set(scenario, '');
+    set(document.querySelector('[data-find]'), 'EWC');
+    made.found = keys();
+    made.counted = document.getElementById('count').textContent;
+    set(document.querySelector('[data-find]'), '');
+    const heads = [...document.querySelectorAll('#scores th')];
+    const head = name => heads.find(h => h.textContent.trim() === name);
+    head('p_o').querySelector('button').click();
+    made.up = rows().map(r => Number(r.cells[3].dataset.value));
+    made.sort = head('p_o').getAttribute('aria-sort');
+    head('p_o').querySelector('button').click();
+    made.down = rows().map(r => Number(r.cells[3].dataset.value));
+    made.sort2 = head('p_o').getAttribute('aria-sort');
+    head('method').querySelector('button').click();
+    made.byMethod = rows().map(r => r.dataset.method);
+    made.cleared = head('p_o').getAttribute('aria-sort');
+    head('to vanilla in p_o').querySelector('button').click();
+    made.last = rows().slice(-2).map(r => r.dataset.method);
+    made.buttons = heads.every(h => h.querySelector('button').tabIndex === 0);
+    made.wide = document.documentElement.scrollWidth <= innerWidth;
+    made.images = [...document.images].every(i => i.complete && i.naturalWidth > 0);
+    return made;
+    """
+    made, said = played(page, script, tmp_path / "profile")
+    assert said == []
+    assert made["begin"] == ["one vanilla", "one ewc", "two vanilla", "two ewc"]
+    assert (made["count"], made["counted"]) == ("4 of 4 rows", "2 of 4 rows")
+    assert made["options"] == ["", "one", "two"]
+    assert made["filtered"] == ["two vanilla", "two ewc"]
+    assert made["found"] == ["one ewc", "two ewc"]
+    assert made["up"] == sorted(made["up"])
+    assert made["down"] == sorted(made["down"], reverse=True)
+    assert (made["sort"], made["sort2"], made["cleared"]) == ("ascending", "descending", None)
+    assert made["byMethod"] == ["ewc", "ewc", "vanilla", "vanilla"]
+    assert made["last"] == ["vanilla", "vanilla"]  # what has no number stands last
+    assert made["buttons"]
+    assert made["wide"]
+    assert made["images"]
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (380, 800)])
+def test_wide_and_narrow_windows(run: Path, tmp_path: Path, width: int, height: int) -> None:
+    page = write_report([run], formats=[]).page
+    picture = pictured(page, tmp_path / "page.png", width, height, tmp_path / "profile")
+    pixels = imread(picture)[..., :3]
+    assert pixels.shape == (height, width, 3)
+    assert pixels.std() > 0.02
+    assert pixels[:, -3:].mean() > 0.98  # nothing runs over the edge

@@ -1,0 +1,54 @@
+"""Chromium without a window: what a page does, and what it looks like."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+BROWSER = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+OPTIONS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-extensions",
+    "--enable-logging=stderr", "--virtual-time-budget=5000",
+]  # fmt: skip
+
+
+def played(page: Path, script: str, folder: Path) -> tuple[Any, list[str]]:
+    """What `script` returns in a copy of `page`, and what the console said.
+
+    The script is the body of a function that runs when the page has loaded.
+    """
+    assert BROWSER is not None
+    text = page.read_text(encoding="utf-8")
+    harness = (
+        "<script>addEventListener('load', () => { const made = (() => {" + script + "})();"
+        "const out = document.createElement('pre'); out.id = 'harness';"
+        "out.textContent = JSON.stringify(made); document.body.append(out); });</script>"
+    )
+    copy = page.with_name("played.html")
+    copy.write_text(text.replace("</body>", f"{harness}</body>"), encoding="utf-8")
+    done = subprocess.run(
+        [BROWSER, *OPTIONS, f"--user-data-dir={folder}", "--dump-dom", copy.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    found = re.search(r'<pre id="harness">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stdout[-2000:]
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(html.unescape(found[1])), said
+
+
+def pictured(page: Path, target: Path, width: int, height: int, folder: Path) -> Path:
+    """A picture of the page in a window of that size."""
+    assert BROWSER is not None
+    subprocess.run(
+        [BROWSER, *OPTIONS, f"--user-data-dir={folder}", f"--window-size={width},{height}",
+         f"--screenshot={target}", page.as_uri()],
+        capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    return target
