@@ -92,6 +92,16 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
     return rows
 
 
+def published_rows(content: Content, suites: Sequence[str]) -> list[dict[str, Any]]:
+    """Published figures of the suites beside ours; empty where no suite follows a paper."""
+    from clbench.results.published import beside
+
+    rows: list[dict[str, Any]] = []
+    for suite in dict.fromkeys(suites):
+        rows += beside(suite, content.cells).to_dict("records")  # type: ignore[arg-type]
+    return rows
+
+
 def details(content: Content) -> tuple[list[dict[str, Any]], int]:
     """Details of single cells, and how many were left out for their number."""
     chosen = list(content.cells)

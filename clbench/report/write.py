@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import clbench
 from clbench.errors import RunFolderError
-from clbench.report.content import Content, details, gather, overview, table_rows, verdicts
+from clbench.report.content import (
+    Content,
+    details,
+    gather,
+    overview,
+    published_rows,
+    table_rows,
+    verdicts,
+)
 from clbench.report.tables import table_files
 from clbench.results.cell import CellResult
 from clbench.results.folder import as_folder_error, write_text
 from clbench.results.store import Store
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
@@ -82,7 +91,10 @@ def write_report(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 figure.savefig(path, format=kind, dpi=DPI["png"])
         figures.append({"title": title, "caption": figure.get_label(), "image": _inline(figure)})
+    theirs = published_rows(content, [str(suite.get("name", "")) for suite in suites])
     frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
+    if theirs:
+        frames["published"] = _frame(theirs)
     for name, frame in frames.items():
         for file, text in table_files(name, frame).items():
             write_text(folder / "tables" / file, text)
@@ -94,6 +106,7 @@ def write_report(
         verdicts=verdicts(content),
         rows=table_rows(content),
         figures=figures,
+        published=theirs,
         details=shown,
         left_out=left_out,
         suites=[_suite(suite, store.out) for suite, store in zip(suites, stores, strict=True)],
@@ -200,6 +213,12 @@ def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
         "folder": out.name,
         "protocol": protocol,
     }
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows)
 
 
 def _score(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Suites and baselines that come with the package."""
+"""Suites, baselines and published tables that come with the package."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ def baselines() -> dict[str, Path]:
     return _files("baselines")
 
 
-def _files(kind: str) -> dict[str, Path]:
-    return {path.stem: path for path in sorted(_folder(kind).glob("*.toml"))}
+def published() -> dict[str, Path]:
+    """The papers' tables as CSV by name, sorted."""
+    return _files("results/published", "*.csv")
+
+
+def _files(kind: str, pattern: str = "*.toml") -> dict[str, Path]:
+    return {path.stem: path for path in sorted(_folder(kind).glob(pattern))}
 
 
 def _folder(kind: str) -> Path:
     """The folder inside an installed package, or the one beside it in a checkout."""
-    for folder in (_PACKAGE / f"_{kind}", _PACKAGE.parent / kind):
+    for folder in (_PACKAGE / f"_{Path(kind).name}", _PACKAGE.parent / kind):
         if folder.is_dir():
             return folder
     raise ClbenchError(

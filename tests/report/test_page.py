@@ -106,6 +106,29 @@ def test_two_runs_tell_equal_methods_apart(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_published_numbers_stand_beside_ours_and_bear_their_source(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", name="paper-dataset-shift")
+    store = Store(folder)
+    with store.lock():
+        for seed in (0, 1):
+            store.write_cell(cell("sst2-mrpc", "vanilla", seed, 0.7 + 0.1 * seed))
+    made = write_report([folder], formats=[])
+    text = made.page.read_text(encoding="utf-8")
+    assert "Beside the published numbers" in text
+    assert "Kenneweg et al. 2022 (IDEAL), Table 2" in text
+    back = pd.read_csv(folder / "report/tables/published.csv").set_index("score")
+    assert back.loc["p_o", "published"] == 0.904
+    assert back.loc["p_o", "ours"] == pytest.approx(0.75)
+    assert back.loc["p_o", "difference"] == pytest.approx(0.75 - 0.904)
+    assert back.loc["p_o", "differs"] == (
+        "model tiny, theirs bert-base-uncased; mean of 2 seeds, theirs one run"
+    )
+    other = make_run(tmp_path / "other")
+    text = write_report([other], formats=[]).page.read_text(encoding="utf-8")
+    assert "Beside the published numbers" not in text
+    assert not (other / "report/tables/published.csv").exists()
+
+
 def test_a_run_without_a_finished_cell_still_has_a_page(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", status="failed", reason="no luck")
     made = write_report([run])

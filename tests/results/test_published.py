@@ -1,0 +1,82 @@
+"""The papers' tables as they are printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from clbench.results.published import COLUMNS, published
+from clbench.suite.baselines import read_baseline
+from clbench.suite.read import read_suite
+
+FRAME = published()
+
+
+def test_every_figure_has_its_source_and_is_a_fraction() -> None:
+    assert list(FRAME.columns) == list(COLUMNS)
+    assert FRAME["value"].between(0.3, 1.0).all()
+    for column in ("source", "table", "method", "score", "statistic", "model", "split", "protocol"):
+        assert FRAME[column].astype(bool).all(), column
+    place = ["table", "source", "scenario", "task", "method", "score", "statistic", "model"]
+    assert not FRAME.duplicated(place).any()
+    assert (FRAME["suite"].astype(bool) == FRAME["scenario"].astype(bool)).all()
+
+
+def test_scenarios_are_those_of_our_suites() -> None:
+    for suite, rows in FRAME[FRAME["suite"] != ""].groupby("suite"):
+        assert set(rows["scenario"]) == set(read_suite(str(suite)).scenario_names)
+        for method in set(rows["method"]) - {"bertcl"}:
+            assert read_baseline(method)
+
+
+@pytest.mark.parametrize(
+    ("table", "method", "averages"),
+    [
+        ("Table 2", "vanilla", (0.809, 0.879)),
+        ("Table 2", "ewc-mlm", (0.759, 0.875)),
+        ("Table 2", "bertcl", (0.833, 0.873)),
+        ("Table 2", "bertcl-combined", (0.820, 0.867)),
+        ("Table 3", "vanilla", (0.620, 0.799)),
+        ("Table 3", "ewc-mlm", (0.616, 0.807)),
+        ("Table 3", "bertcl-combined", (0.678, 0.767)),
+    ],
+)
+def test_averages_are_those_that_the_paper_prints(
+    table: str, method: str, averages: tuple[float, float]
+) -> None:
+    some = FRAME[(FRAME["table"] == table) & (FRAME["method"] == method) & (FRAME["suite"] != "")]
+    for score, average in zip(("p_o", "p_s"), averages, strict=True):
+        # Printed averages are of unrounded scores, and rounded themselves.
+        assert some[some["score"] == score]["value"].mean() == pytest.approx(average, abs=0.0011)
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "statistic", "average"),
+    [
+        ("bert-base-uncased", "vanilla", "median", 0.836),
+        ("bert-base-uncased", "recadam", "median", 0.846),
+        ("bert-base-uncased", "vanilla", "maximum", 0.842),
+        ("bert-base-uncased", "recadam", "maximum", 0.853),
+        ("albert-xxlarge-v2", "vanilla", "median", 0.895),
+        ("albert-xxlarge-v2", "recadam", "median", 0.902),
+        ("albert-xxlarge-v2", "vanilla", "maximum", 0.902),
+        ("albert-xxlarge-v2", "recadam", "maximum", 0.911),
+    ],
+)
+def test_averages_of_recadams_table(
+    model: str, method: str, statistic: str, average: float
+) -> None:
+    some = FRAME[
+        FRAME["source"].str.contains("Chen")
+        & (FRAME["table"] == "Table 1")
+        & (FRAME["model"] == model)
+        & (FRAME["method"] == method)
+        & (FRAME["statistic"] == statistic)
+    ]
+    assert len(some) == 8
+    assert some["value"].mean() == pytest.approx(average, abs=0.0011)
+
+
+def test_what_is_inferred_says_so() -> None:
+    unseen = FRAME[FRAME["suite"] == "paper-unseen"]
+    inferred = unseen[unseen["note"].str.startswith("inferred")]
+    assert set(inferred["scenario"]) == {"sst2-mnli", "mrpc-rte", "mrpc-qnli"}
