@@ -61,19 +61,16 @@ def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
     chosen = [choice("--formats", name, FORMATS) for name in words("--formats", [formats]) or ()]
     if len({run.resolve() for run in runs}) < len(runs):
         raise SettingsError("RUN: one folder is named twice. Name each once.")
-    for run in runs:
-        store = Store(run)
-        store.require()
+    cells, notes = read_runs([Store(run) for run in runs])
+    if len(runs) == 1:
         try:
-            if found := store.read().cells:
-                store.write_scores(to_csv(scores_frame(found)))
+            Store(runs[0]).write_scores(to_csv(scores_frame(cells)))
         except RunFolderError as fault:
             # A run of somebody else's, or on a read-only disk, can be looked at all the same.
             err().print(f"scores.csv is left as it was: {fault}", soft_wrap=True)
-    cells, notes = read_runs([Store(run) for run in runs])
     for line in notes:
         err().print(line, soft_wrap=True)
     code = show_results(runs[0], cells)
-    made = write_report(runs, out, formats=chosen)
+    made = write_report(runs, out, formats=chosen, read=(cells, notes))
     stdout().print(f"Report: {made.page}", soft_wrap=True)
     return code

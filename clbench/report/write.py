@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 DPI = {"png": 200, "page": 110}
-MOST_SCENARIOS = 12
+MOST_SCENARIOS = 6
 """Scenarios with figures of their own on the page; the first ones."""
 
 
@@ -60,6 +60,7 @@ def write_report(
     out: str | Path | None = None,
     *,
     formats: Sequence[str] = FORMATS,
+    read: tuple[Sequence[CellResult], Sequence[str]] | None = None,
 ) -> Report:
     """Write ``index.html``, ``figures/`` and ``tables/``; reads results only.
 
@@ -72,6 +73,8 @@ def write_report(
         Folder of the report; ``report`` in the first run's folder by default.
     formats
         Of the figures beside the page: png, svg, pdf.
+    read
+        What `read_runs` gave for these runs, where it was called already.
 
     Raises
     ------
@@ -79,12 +82,15 @@ def write_report(
         If a folder is no run, has no finished cell, or the report cannot be written.
     """
     stores = [Store(Path(run)) for run in runs]
-    cells, notes = read_runs(stores)
+    cells, notes = read_runs(stores) if read is None else read
     folder = Path(out) if out is not None else stores[0].out / "report"
     content = gather(cells)
     suites = [store.read_suite() for store in stores]
     figures = []
     for name, title, figure in _figures(content):
+        # Laid out once: what differs between formats does not show.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         for kind in formats:
             path = folder / "figures" / f"{name}.{kind}"
             with as_folder_error(path):
@@ -129,7 +135,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     seen: dict[str, Path] = {}
     for store in stores:
         store.require()
-        found = store.read()
+        found = store.read(light=True)
         notes += found.broken_lines(())
         if not found.cells:
             raise RunFolderError(f"{store.out} holds no finished cell yet.")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 
 SCHEMA_VERSION = 1
 """Raised whenever a file of the older form can no longer be read as it stands."""
@@ -41,7 +41,9 @@ class _Record(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _plain(cls, data: Any) -> Any:
+    def _plain(cls, data: Any, info: ValidationInfo) -> Any:
+        if info.mode == "json":
+            return data  # cannot hold anything else
         return plain(data) if isinstance(data, Mapping) else data
 
 

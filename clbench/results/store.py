@@ -100,11 +100,14 @@ class Store:
                 self.cells.mkdir(exist_ok=True)
             yield self
 
-    def read(self, *, set_aside: Container[str] = ()) -> Cells:
+    def read(self, *, set_aside: Container[str] = (), light: bool = False) -> Cells:
         """All cells, in the order of the suite's scenarios, methods and seeds.
 
         Parameters
         ----------
+        light
+            Without recipes, further metrics and scenario reports, and with equal settings held
+            once: what tables and figures need, in a fraction of the memory.
         set_aside
             Keys whose files are moved to ``cells/broken/`` if they hold no cell; only with the
             lock held. Other files are left where they are.
@@ -115,10 +118,11 @@ class Store:
             If a file was written by a newer version, which must not be run over.
         """
         found = Cells()
+        shared: dict[str, Any] | None = {} if light else None
         for path in sorted(self.cells.glob("*.json")):
             if path.name.startswith("."):
                 continue
-            read = _read_cell(path)
+            read = _read_cell(path, shared)
             if isinstance(read, CellResult):
                 found.cells.append(read)
                 continue
@@ -282,10 +286,11 @@ class Store:
         write_text(path, text)
 
 
-def _read_cell(path: Path) -> CellResult | str:
-    """The cell, or what is wrong with its file."""
+def _read_cell(path: Path, shared: dict[str, Any] | None = None) -> CellResult | str:
+    """The cell, or what is wrong with its file; a light one, if equal parts are to be shared."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
     except OSError as fault:
         return str(fault.strerror or fault)
     except (ValueError, RecursionError):
@@ -299,12 +304,28 @@ def _read_cell(path: Path) -> CellResult | str:
             f"{SCHEMA_VERSION}). Update clbench, or take another --out."
         )
     try:
-        cell = CellResult.model_validate(content)
+        cell = CellResult.model_validate_json(text)
     except ValidationError as fault:
         return describe_fault(fault.errors()[0])[:200]
+    if shared is not None:
+        cell = _lightened(cell, shared)
     if cell.key != path.stem:
         return f"holds the cell {cell.key!r}"
     return cell
+
+
+def _lightened(cell: CellResult, shared: dict[str, Any]) -> CellResult:
+    changes: dict[str, Any] = {"recipe": {}, "metrics": [], "scenario_report": {}}
+    for name in ("settings", "versions", "host"):
+        part = getattr(cell, name)
+        if name == "settings":
+            part = {key: _once(value, shared) for key, value in part.items()}
+        changes[name] = _once(part, shared)
+    return cell.model_copy(update=changes)
+
+
+def _once(value: Any, shared: dict[str, Any]) -> Any:
+    return shared.setdefault(json.dumps(value, sort_keys=True), value)
 
 
 def _json(path: Path) -> Any:
