@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -73,9 +74,11 @@ def _panel(axes: Axes, methods: dict[str, list[CellResult]], shown: dict[str, st
         x = [_of(cell, "p_s") or 0.0 for cell in cells]
         y = [_of(cell, "p_o") or 0.0 for cell in cells]
         means[name] = fmean(x), fmean(y)
-        for each in zip(x, y, strict=True):
-            pair = zip(means[name], each, strict=True)
-            axes.plot(*pair, "-", color=look.color, lw=0.6, alpha=0.6, zorder=1)
+        there_and_back = [
+            [value for each in seeds for value in (mean, each, math.nan)]
+            for mean, seeds in zip(means[name], (x, y), strict=True)
+        ]
+        axes.plot(*there_and_back, "-", color=look.color, lw=0.6, alpha=0.6, zorder=1)
         axes.plot(
             x, y, look.mark, ls="none", ms=3 * look.scale, color=look.color, alpha=0.6, zorder=2
         )

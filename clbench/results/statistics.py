@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -106,8 +106,7 @@ def bootstrap(values: Sequence[float] | Floats, *, level: float = LEVEL) -> tupl
     found = _finite(values)
     if len(found) < FEWEST:
         return math.nan, math.nan
-    picks = numpy_stream("bootstrap", len(found)).integers(0, len(found), (DRAWS, len(found)))
-    means = found[picks].mean(axis=1)
+    means = _resamples(len(found)) @ found
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -127,12 +126,10 @@ def sign_flips(differences: Sequence[float] | Floats) -> float:
     observed = abs(found.sum())
     # Sums of the same numbers in another order differ in the last digits.
     slack = 1e-12 * max(1.0, float(np.abs(found).sum()))
+    further = np.abs(_signs(len(found)) @ found) >= observed - slack
     if len(found) <= EXACT:
-        signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(found))))
-        return float((np.abs(signs @ found) >= observed - slack).mean())
-    signs = numpy_stream("flips", len(found)).choice([1.0, -1.0], (DRAWS, len(found)))
-    further = int((np.abs(signs @ found) >= observed - slack).sum())
-    return (further + 1) / (DRAWS + 1)
+        return float(further.mean())
+    return (int(further.sum()) + 1) / (DRAWS + 1)
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
@@ -267,6 +264,24 @@ def _widths(level: float, most: int) -> Floats:
     n = np.arange(2, most + 1)
     widths: Floats = t.ppf((1 + level) / 2, n - 1) / np.sqrt(n)
     return widths
+
+
+@lru_cache(maxsize=4)
+def _resamples(n: int) -> Floats:
+    """How often each of n values is in a resample, over n; shape (`DRAWS`, n)."""
+    picks = numpy_stream("bootstrap", n).integers(0, n, (DRAWS, n))
+    rows = np.repeat(np.arange(DRAWS), n)
+    counts = np.zeros((DRAWS, n))
+    np.add.at(counts, (rows, picks.ravel()), 1.0 / n)
+    return counts
+
+
+@lru_cache(maxsize=4)
+def _signs(n: int) -> Floats:
+    """All sign flips of n values up to `EXACT`, else drawn ones; shape (flips, n)."""
+    if n <= EXACT:
+        return np.array(list(itertools.product((1.0, -1.0), repeat=n)))
+    return numpy_stream("flips", n).choice([1.0, -1.0], (DRAWS, n))
 
 
 def _finite(values: Sequence[float] | Floats) -> Floats:
