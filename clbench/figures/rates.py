@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from clbench.figures import style
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COMBINED, SINGLE, FLAT = "#0072b2", "#999999", "#d55e00"
-"""From a palette that colour-blind readers can tell apart."""
-MARKS = "osv^D<>Pp*"
+COMBINED, SINGLE, FLAT = style.PALETTE[0], style.GREY, style.PALETTE[1]
 
 
 def rate_distributions(
@@ -50,7 +50,7 @@ def rate_distributions(
     axes = figure.add_subplot()
     places = range(len(groups))
     for number, (name, rates) in enumerate(pairs.items()):
-        mark = MARKS[number % len(MARKS)]
+        mark = style.MARKS[number % len(style.MARKS)]
         axes.plot(places, rates, mark, ls="-", lw=1, ms=4, color=SINGLE, mfc="white", label=name)
     if combined is not None:
         axes.plot(places, combined, "o-", lw=2.5, ms=5, color=COMBINED, label=combined_name)
@@ -60,6 +60,10 @@ def rate_distributions(
     axes.set_ylabel("learning rate")
     axes.set_xticks(list(places), list(groups), rotation=40, ha="right")
     axes.grid(axis="y", which="major", lw=0.4, alpha=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    style.plain(axes)
     figure.legend(loc="outside upper center", frameon=False, fontsize="small", ncols=3)
-    return figure
+    return style.captioned(
+        figure,
+        f"Learning rate of each group of layers, from the embeddings to the head (n = {len(pairs)} "
+        f"distribution{'' if len(pairs) == 1 else 's'}); thick: {combined_name}.",
+    )

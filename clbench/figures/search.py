@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from clbench.figures import style
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from clbench.search.record import TrialRecord
 
-COMPLETE, STOPPED, FAILED, BEST = "#0072b2", "#999999", "#d55e00", "#000000"
-"""From a palette that colour-blind readers can tell apart."""
+COMPLETE, FAILED = style.PALETTE[:2]
+STOPPED, BEST = style.GREY, style.BLACK
 
 
 def search_trace(trials: Sequence[TrialRecord]) -> Figure:
@@ -69,6 +71,10 @@ def search_trace(trials: Sequence[TrialRecord]) -> Figure:
     epochs.yaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (rewards, epochs):
         axes.grid(axis="y", lw=0.4, alpha=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        style.plain(axes)
     figure.legend(loc="outside upper center", frameon=False, fontsize="small", ncols=4)
-    return figure
+    return style.captioned(
+        figure,
+        f"Reward p_o + p_s of the complete ones of n = {len(ended)} trials, in the order of their "
+        "proposals, and the best so far; below, the epochs that each trial got.",
+    )
