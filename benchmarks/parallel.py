@@ -2,11 +2,10 @@
 
     python benchmarks/parallel.py [--workers 2] [--turns 3]
 
-A small suite on the built-in model, in each turn once in this command's way of one process and once
-on workers, into fresh folders; Ray's start and the making of the rows count. In one process a cell
-has all the cores, on workers its share of them: what a user gets without and with ``--workers``.
-Medians of cells a minute are compared, and the ratio within each turn. The scores at equal
-threads are compared too.
+A small suite on the built-in model, in each turn once in one process with all the cores, once in
+one process with one thread, which is one worker of several, and once on all workers with a thread
+each, into fresh folders; Ray's start and the making of the rows count. Medians of cells a minute
+are compared, and the ratios within each turn. The scores at equal threads are compared too.
 """
 
 from __future__ import annotations
@@ -65,27 +64,30 @@ def main() -> None:
         suite = folder / "parallel.toml"
         suite.write_text(SUITE.format(seeds=list(range(args.seeds)), limit=args.limit))
         timed(suite, folder / "warm", seeds=[0])  # rows are tokenised and kept
-        rates: dict[str, list[float]] = {"one process": [], f"{args.workers} workers": []}
+        places: dict[str, dict[str, Any]] = {
+            "one process": {},
+            "one thread": {"threads": 1},
+            f"{args.workers} workers": {"workers": args.workers, "threads": 1},
+        }
+        rates: dict[str, list[float]] = {place: [] for place in places}
         for turn in range(args.turns):
-            places: list[tuple[str, dict[str, Any]]] = [
-                ("one process", {}),
-                (f"{args.workers} workers", {"workers": args.workers}),
-            ]
-            for place, where in places if turn % 2 else places[::-1]:
+            order = list(places.items())
+            for place, where in order if turn % 2 else order[::-1]:
                 seconds, scores = timed(suite, folder / f"{place} {turn}", **where)
                 rates[place].append(60 * len(scores) / seconds)
                 print(
                     f"turn {turn + 1}: {place:12} {rates[place][-1]:6.2f} cells a minute",
                     flush=True,
                 )
-        alone, side_by_side = rates.values()
         for place, values in rates.items():
             print(f"{place:12} median {statistics.median(values):6.2f} cells a minute")
-        ratios = [b / a for a, b in zip(alone, side_by_side, strict=True)]
-        print(
-            f"{args.workers} workers are {statistics.median(ratios):.2f} x one process "
-            f"(turns {', '.join(f'{ratio:.2f}' for ratio in ratios)})"
-        )
+        *single, together = rates
+        for alone in single:
+            ratios = [b / a for a, b in zip(rates[alone], rates[together], strict=True)]
+            print(
+                f"{together} are {statistics.median(ratios):.2f} x {alone} "
+                f"(turns {', '.join(f'{ratio:.2f}' for ratio in ratios)})"
+            )
         same = {"seeds": [0], "threads": 1}
         _, here = timed(suite, folder / "equal", **same)
         _, there = timed(suite, folder / "equal on workers", **same, workers=args.workers)
