@@ -67,10 +67,12 @@ def combine(
         raise SettingsError(f"--out {out}: must end in .toml, as a baseline file does.")
     picture = out.with_suffix(".png")
     for path in (out, picture):
+        if path.is_dir():
+            raise SettingsError(f"{path} is a folder. Take another --out.")
         if path.exists() and not replace:
             raise SettingsError(f"{path} is there already. Take another --out, or --replace.")
-    if flat is not None and not flat > 0:
-        raise SettingsError(f"--flat {flat:g}: must be above 0.")
+    if flat is not None and not 0 < flat <= 1:
+        raise SettingsError(f"--flat {flat:g}: must be above 0, and at most 1.")
     grouped: Any = division and choice("--division", division, ("code", "paper"))
     if len({path.resolve() for path in trials}) < len(trials):
         raise SettingsError("TRIALS: one of them is named twice. Name each pair's once.")
@@ -107,14 +109,19 @@ def _write(
     from clbench.cache import atomic_write
     from clbench.cli.console import plural
     from clbench.figures import rate_distributions
+    from clbench.results.folder import as_folder_error, write_text
     from clbench.search.baseline import baseline_text
     from clbench.search.source import total
 
-    told = ", ".join(
-        f"{name} ({plural(len(source.trials), 'trial')})"
-        for name, source in zip(names, sources, strict=True)
-    )
-    given = "As the searches say." if sources[0].found else "Given to clbench combine."
+    parts = []
+    for name, source in zip(names, sources, strict=True):
+        on = f", on {source.split}" if source.split else ""
+        parts.append(f"{name} ({plural(len(source.trials), 'trial')}{on})")
+    told = ", ".join(parts)
+    if 0 < sum(source.cost is None for source in sources) < len(sources):
+        told += "; the cost is that of the searches, as logs tell none"
+    known = any(source.found for source in sources)
+    given = "As the searches say." if known else "Given to clbench combine, or its default."
     text = baseline_text(
         made.rates,
         found,
@@ -132,8 +139,11 @@ def _write(
         groups=found.groups(len(made.rates)),
         flat=found.flat,
     )
-    atomic_write(out, text)
-    atomic_write(picture, lambda path: figure.savefig(path, format="png", dpi=200))
+    with as_folder_error(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with as_folder_error(picture):
+        atomic_write(picture, lambda path: figure.savefig(path, format="png", dpi=200))
+    write_text(out, text)
 
 
 def _show(made: Combination, names: list[str], found: FoundOn) -> None:

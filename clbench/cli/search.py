@@ -22,7 +22,8 @@ def search(
         typer.Option(metavar="NAME", help="Its scenario of two tasks; needed if it has several."),
     ] = None,
     trials: Annotated[
-        int, typer.Option(metavar="N", help="In all, those of before included.")
+        int,
+        typer.Option(metavar="N", help="That come to an end, those of before included."),
     ] = 50,
     searcher: Annotated[
         str, typer.Option(metavar="bayes|random", help="Who proposes rates.")
@@ -46,7 +47,7 @@ def search(
         float | None, typer.Option(metavar="X", help="GPUs of a trial, such as 0.5 or 1.")
     ] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Train no longer than 90s, 30m or 2h.")
+        str | None, typer.Option(metavar="TIME", help="End after 90s, 30m or 2h of training.")
     ] = None,
     out: Annotated[
         str | None,

@@ -72,7 +72,9 @@ class Lines:
 def show_search(plan: SearchPlan) -> None:
     """Print what would be searched."""
     from clbench.cli.estimate import from_sizes
+    from clbench.search import SearchFolder
 
+    SearchFolder(plan.run.out).check(plan.recipe())
     settings, space = plan.settings, plan.space
     console = out()
     one = from_sizes(plan.run, plan.run.cells)

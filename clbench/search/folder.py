@@ -45,12 +45,27 @@ class SearchFolder:
         RunFolderError
             If another process has it, or it holds something else.
         """
+        self.check_place()
+        with locked(self.path, begun=self.file):
+            yield
+
+    def check_place(self) -> None:
+        """Check that a search may write there, without writing.
+
+        Raises
+        ------
+        RunFolderError
+            If it is a file, or holds something else.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file, not a folder. Take another --out.")
         if (self.path / "suite.json").exists():
             raise RunFolderError(f"{self.path} holds a run. Take another --out.")
-        with locked(self.path, begun=self.file):
-            yield
+        if not self.file.exists() and any(self.trials.glob("*.json")):
+            raise RunFolderError(
+                f"{self.trials} holds trials, but {self.file.name} is missing, which says what "
+                "they are of. Put it back, or take another --out."
+            )
 
     def settings(self) -> dict[str, Any]:
         """What the search was begun with; empty where there is none.
@@ -72,16 +87,20 @@ class SearchFolder:
             raise RunFolderError(
                 f"{self.file} was written by a newer clbench. Update it, or take another --out."
             )
+        search = (content.get("recipe") or {}).get("search")
+        if not isinstance(search, dict) or not {"flat", "depth", "division"} <= search.keys():
+            raise RunFolderError(f"{self.file} is damaged: its recipe is missing. Put it back.")
         return content
 
     def check(self, recipe: Mapping[str, Any]) -> None:
-        """Check that a search that is there can go on with `recipe`.
+        """Check that a search that is there can go on with `recipe`, without writing.
 
         Raises
         ------
         RunFolderError
-            If it has another; names what differs first.
+            If it has another; names what differs first. See also `check_place`.
         """
+        self.check_place()
         before = self.settings()
         if before:
             difference = first_difference(before.get("recipe", {}), plain(recipe))
@@ -114,7 +133,7 @@ class SearchFolder:
         DataError
             If a file holds no trial; says what is wrong with it.
         """
-        found = []
+        found: list[TrialRecord] = []
         for path in sorted(self.trials.glob("*.json")):
             if path.name.startswith("."):
                 continue
@@ -127,6 +146,13 @@ class SearchFolder:
                 raise DataError(
                     f"{path} is no trial: {what}. Move it away, and it is tried again."
                 ) from fault
+            if path.stem != f"{trial.number:04d}":
+                raise DataError(f"{path} holds trial {trial.number}. Move it away.")
+            if found and len(trial.rates) != len(found[0].rates):
+                raise DataError(
+                    f"{path} is no trial of this search: it has {len(trial.rates)} rates, others "
+                    f"{len(found[0].rates)}. Move it away."
+                )
             found.append(trial)
         return sorted(found, key=lambda trial: trial.number)
 

@@ -81,7 +81,7 @@ def _line(place: str, line: str, before: int) -> list[Trial]:
 
 def _number(place: str, number: int, column: int, field: str) -> float:
     try:
-        value = float(field)
+        value = math.nan if "_" in field else float(field)  # Python reads 1_0 as 10
     except ValueError:
         value = math.nan
     if math.isfinite(value):

@@ -19,7 +19,7 @@ from ray.tune.search.hyperopt import HyperOptSearch
 from clbench.parallel.needs import Needs
 from clbench.search.objective import EPOCH, REWARD
 from clbench.search.record import TrialRecord
-from clbench.search.recorder import Recorder
+from clbench.search.recorder import Recorder, ended
 from clbench.search.space import Space
 from clbench.search.tuning import Objective, Tuning
 from clbench.seeds import stream_seed
@@ -36,7 +36,7 @@ def run(
 ) -> None:
     """Search; see `clbench.search.tuning.tune`."""
     space = tuning.space
-    known = [trial for trial in past if trial.status != "running"]
+    known = ended(past)
     searcher = _searcher(tuning, past, known)
     scheduler = _scheduler(tuning)
     with tempfile.TemporaryDirectory(prefix="clbench-search-") as folder:
@@ -52,16 +52,15 @@ def run(
             mode="max",
             save_dir=str(Path(folder) / "trials"),
             ray_tune_adapter=_Adapter(needs),
-            time_budget_s=tuning.time_limit,
             verbose=0,
             tune_config_kwargs={"max_concurrent_trials": workers, "reuse_actors": True},
             run_config_kwargs={
                 "callbacks": [
-                    _Lessons(searcher, known, scheduler, past),
+                    _Lessons(searcher, scheduler, known),
                     _Told(recorder, space),
                     JsonLoggerCallback(),
                 ],
-                "stop": _Hopeless(recorder),
+                "stop": _Enough(recorder, tuning.time_limit),
             },
         )
 
@@ -106,15 +105,8 @@ class _Unsaved:
 class _Lessons(_Unsaved, tune.Callback):  # type: ignore[misc]
     """Teaches searcher and scheduler what a search that goes on has found before."""
 
-    def __init__(
-        self,
-        searcher: Any,
-        known: Sequence[TrialRecord],
-        scheduler: Any,
-        past: Sequence[TrialRecord],
-    ) -> None:
-        self._searcher, self._known = searcher, known
-        self._scheduler, self._past = scheduler, past
+    def __init__(self, searcher: Any, scheduler: Any, known: Sequence[TrialRecord]) -> None:
+        self._searcher, self._scheduler, self._known = searcher, scheduler, known
 
     def setup(self, **info: Any) -> None:
         """Called when both know what is searched, and before either is asked."""
@@ -124,7 +116,7 @@ class _Lessons(_Unsaved, tune.Callback):  # type: ignore[misc]
                 self._searcher.suggest(key)  # its first points are these, in this order
                 self._searcher.on_trial_complete(key, {REWARD: trial.rewards[-1]})
         if isinstance(self._scheduler, AsyncHyperBandScheduler):
-            for trial in self._past:
+            for trial in self._known:
                 self._replay(trial)
 
     def _replay(self, trial: TrialRecord) -> None:
@@ -161,19 +153,20 @@ class _Told(_Unsaved, tune.Callback):  # type: ignore[misc]
         )
 
 
-class _Hopeless(_Unsaved, tune.Stopper):  # type: ignore[misc]
-    """Ends a search of which nothing can come."""
+class _Enough(_Unsaved, tune.Stopper):  # type: ignore[misc]
+    """Ends a search whose time is over, or of which nothing can come."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, limit: float | None) -> None:
+        self._recorder, self._limit = recorder, limit
 
     def __call__(self, trial_id: str, result: Any) -> bool:
         """No trial by itself."""
         return False
 
     def stop_all(self) -> bool:
-        """All, if the first ones failed."""
-        return self._recorder.hopeless
+        """All, if the time is over or the first ones failed."""
+        late = self._limit is not None and self._recorder.spent > self._limit
+        return late or self._recorder.hopeless
 
 
 class _Adapter(ray_hpo.RayTuneAdapter):  # type: ignore[misc]

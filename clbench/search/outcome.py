@@ -74,7 +74,10 @@ def outcome(trials: Sequence[TrialRecord], space: Space, split: str) -> Found:
     if not complete:
         reasons = [trial.reason for trial in trials if trial.reason]
         why = f" The last reason: {reasons[-1]}" if reasons else ""
-        raise SearchError(f"none of {len(trials)} trials came to its end.{why}")
+        raise SearchError(
+            f"No trial has come to its end yet (trials begun: {len(trials)}). The same command "
+            f"goes on; give it more time or trials.{why}"
+        )
     made = combine([complete])
     # Of equal scores the earlier one, as there.
     best = next(t for t in trials if t.trial() == made.best[0])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from clbench.search.trial import Trial
 
 SCHEMA_VERSION = 1
 """Raised whenever a file of the older form can no longer be read as it stands."""
 
-FAILED = 0.0
-"""Reward of a trial that failed: that of a pair on which nothing is right."""
+FAILED = -2.0
+"""Reward of a trial that failed: below any sum of two scores, correlations included."""
 
 Status = Literal["running", "complete", "stopped", "failed"]
 
@@ -70,8 +70,8 @@ class TrialRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     schema_version: Literal[1] = 1
-    number: int
-    rates: list[float]
+    number: Annotated[int, Field(ge=1)]
+    rates: Annotated[list[Annotated[float, Field(gt=0.0)]], Field(min_length=3)]
     status: Status = "running"
     reason: str | None = None
     epochs: list[EpochRecord] = []
@@ -81,6 +81,12 @@ class TrialRecord(BaseModel):
     seconds: float = 0.0
     started: str = ""
     finished: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.status == "complete" and (None in (self.p_o, self.p_s) or not self.epochs):
+            raise ValueError("a complete trial has epochs, p_o and p_s")
+        return self
 
     @property
     def rewards(self) -> list[float]:

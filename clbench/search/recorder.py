@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +13,11 @@ from clbench.search.record import EpochRecord, Status, TrialRecord
 
 GIVE_UP = 3
 """Failures of the first trials, one after another, after which a search ends: they all would."""
+
+
+def ended(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Those that were not cut off, which are tried again and count then."""
+    return [trial for trial in trials if trial.status != "running"]
 
 
 class Recorder:
@@ -27,6 +33,8 @@ class Recorder:
         The scheduler's rule; None if no trial is stopped early.
     changed
         Told of a trial when it began, after each epoch, and when it ended.
+    clock
+        Seconds that only go forward.
 
     Attributes
     ----------
@@ -40,20 +48,23 @@ class Recorder:
         epochs: int,
         halving: Halving | None,
         changed: Callable[[TrialRecord], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._first = 1 + max((trial.number for trial in past), default=0)
         self._epochs = epochs
         self._halving = halving
         self._changed = changed
+        self._clock = clock
         self._trials: dict[str, TrialRecord] = {}
         self._failures: dict[str, str] = {}
         self._cutoffs: dict[str, str] = {}
         milestones = halving.milestones(epochs) if halving else []
         self._seen: dict[int, list[float]] = {milestone: [] for milestone in milestones}
+        self._began: dict[str, float] = {}
         self._ended: list[Status] = []
         self.failures: list[str] = []
         self._hope = any(trial.status in ("complete", "stopped") for trial in past)
-        for trial in past:
+        for trial in ended(past):
             for epoch, reward in enumerate(trial.rewards, 1):
                 self._seen.get(epoch, []).append(reward)
 
@@ -75,6 +86,7 @@ class Recorder:
             From the embeddings to the head.
         """
         number = self._first + position
+        self._began[key] = self._clock()
         self._put(key, TrialRecord(number=number, rates=list(rates), started=_now()))
 
     def reported(self, key: str, report: Mapping[str, Any]) -> None:
@@ -110,7 +122,7 @@ class Recorder:
             self.failures.append(self._failures[key])
         elif done == self._epochs:
             changes["p_o"], changes["p_s"] = trial.epochs[-1].scores
-        elif done in self._seen:
+        elif key in self._cutoffs:
             changes |= {"status": "stopped", "reason": self._cutoffs[key]}
         else:
             return  # cut off, as by a time limit: it stays as if it still ran
@@ -121,18 +133,31 @@ class Recorder:
         """A trial's worker is gone."""
         self._ended.append("failed")
         self.failures.append(reason)
-        changes = {"status": "failed", "reason": reason, "finished": _now()}
+        changes: dict[str, Any] = {"status": "failed", "reason": reason, "finished": _now()}
+        changes["seconds"] = self._clock() - self._began[key]
         self._put(key, self._trials[key].model_copy(update=changes))
+
+    def close(self) -> None:
+        """Charge trials that were cut off with the time that they took until now."""
+        for key, trial in self._trials.items():
+            if trial.status == "running":
+                seconds = max(trial.seconds, self._clock() - self._began[key])
+                self._put(key, trial.model_copy(update={"seconds": seconds}))
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the first trial of now began."""
+        return self._clock() - min(self._began.values()) if self._began else 0.0
 
     def _weigh(self, key: str, epoch: int, reward: float) -> None:
         """Note a reward at a milestone, and what the scheduler compares it with."""
         others = self._seen.get(epoch)
         if others is None or self._halving is None:
             return
-        if others:
+        if others and reward < (cutoff := self._halving.cutoff(others)):
             self._cutoffs[key] = (
                 f"after epoch {epoch} of {self._epochs} its reward of {reward:.4f} was below "
-                f"{self._halving.cutoff(others):.4f}, the limit set by the {len(others)} before"
+                f"{cutoff:.4f}, the limit set by the {len(others)} before"
             )
         others.append(reward)
 

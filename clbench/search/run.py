@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from clbench.suite.plan import Plan
 
 
+FEW_ROWS = 100
+"""Rows of a task to be rewarded on, below which the user is warned."""
+
+
 class SearchListener(Protocol):
     """Told of what happens, in the process that searches."""
 
@@ -74,7 +78,7 @@ class SearchSettings:
         Reward on the split that is reported, as the authors' code does, instead of rows held
         out of the training rows. Scores of what is found so are too good.
     time_limit
-        Seconds after which no more is trained; None is no limit.
+        Seconds of training after which the search ends, whatever still runs; None is no limit.
 
     Raises
     ------
@@ -234,7 +238,7 @@ def make_search(
         plan = replace(plan, out=Path("results") / f"{read.name}-search" / spec.name)
     depth = depth_of(load_backbone(plan.protocol.model, plan.protocol.revision))
     found = FoundOn(plan.protocol.lr, depth, settings.division)
-    groups = settings.groups or usual_groups(depth)
+    groups = usual_groups(depth) if settings.groups is None else settings.groups
     return SearchPlan(plan, settings, Space(found, groups, settings.lowest, settings.highest))
 
 
@@ -279,6 +283,22 @@ def search(
                 found = outcome(trials, plan.space, plan.split)
                 write_outcome(folder.path, found, plan.run.scenarios[0].name)
         return outcome(trials, plan.space, plan.split)
+
+
+def _doubts(plan: SearchPlan, epochs: int, scored: Sequence[tuple[str, int]]) -> list[str]:
+    """What a user should know before the time is spent."""
+    found = [
+        f"{name}: {rows} rows to be rewarded on, so a reward moves in steps of {1 / rows:.3f} and "
+        "the best of many trials is mostly luck. Raise --limit."
+        for name, rows in scored
+        if rows < FEW_ROWS
+    ]
+    halving = plan.settings.halving
+    if halving is not None and not halving.milestones(epochs):
+        found.append(
+            f"--grace {halving.grace}: a trial has {epochs} epochs, so none is stopped early."
+        )
+    return found
 
 
 def _tune(
@@ -327,6 +347,8 @@ def _tune(
         folder.begin(plan.recipe(), plan.described())
         recorder = Recorder(past, epochs, settings.halving, changed)
         told.started(settings.trials, pending, epochs)
+        for text in _doubts(plan, epochs, [(task.name, len(task.rows)) for task in scene.scored]):
+            told.note(text)
         pair = Pair(
             plan=replace(run, cells=(), plugins=(), out=run.out.resolve()),
             cell=cell,
@@ -346,7 +368,10 @@ def _tune(
             settings.seed,
             settings.time_limit,
         )
-        tune(try_rates, pair, tuning, past, recorder, needs, workers)
+        try:
+            tune(try_rates, pair, tuning, past, recorder, needs, workers)
+        finally:
+            recorder.close()
     if recorder.hopeless:
         raise SearchError(
             f"the first {len(recorder.failures)} trials failed, so the others would. The last: "

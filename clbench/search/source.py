@@ -32,6 +32,8 @@ class Source:
         What they were found on; None where a log does not say.
     cost
         Of the search, if it is known.
+    split
+        What its rewards are of, in words; empty where a log does not say.
     """
 
     path: Path
@@ -39,6 +41,7 @@ class Source:
     name: str
     found: FoundOn | None = None
     cost: Cost | None = None
+    split: str = ""
 
 
 def read_source(path: str | Path) -> Source:
@@ -58,8 +61,9 @@ def read_source(path: str | Path) -> Source:
     trials = tuple(trial for record in records if (trial := record.trial()) is not None)
     if not trials:
         raise DataError(f"{place}: none of its {len(records)} trials came to its end.")
-    name = str(folder.settings().get("scenario", place.name))
-    return Source(place, trials, name, found, cost_of(records))
+    settings = folder.settings()
+    name, split = (str(settings.get(key, "")) for key in ("scenario", "split"))
+    return Source(place, trials, name or place.name, found, cost_of(records), split)
 
 
 def agreed(
@@ -121,11 +125,10 @@ def agreed(
 
 
 def total(sources: Sequence[Source]) -> Cost | None:
-    """Cost of all searches together; None unless every one is known."""
-    costs = [source.cost for source in sources]
-    if any(cost is None for cost in costs):
+    """Cost of all searches together; logs tell none, and None if there is nothing but logs."""
+    known = [source.cost for source in sources if source.cost is not None]
+    if not known:
         return None
-    known = [cost for cost in costs if cost is not None]
     return Cost(
         trials=sum(cost.trials for cost in known),
         epochs=sum(cost.epochs for cost in known),

@@ -47,7 +47,7 @@ class Tuning:
     seed
         Of the searcher.
     time_limit
-        Seconds after which no more is trained; None is no limit.
+        Seconds since the first trial began, after which all are ended; None is no limit.
     """
 
     space: Space

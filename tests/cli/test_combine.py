@@ -7,6 +7,8 @@ import pytest
 from matplotlib.image import imread
 
 from clbench.methods.registry import METHODS
+from clbench.search.folder import SearchFolder
+from clbench.search.record import EpochRecord, TrialRecord
 from clbench.suite.baselines import read_baseline
 
 Call = Callable[..., tuple[int, str, str]]
@@ -65,10 +67,53 @@ def test_what_is_there_is_kept_unless_one_says_so(
         (["none.txt", "--out", "m.toml"], "none.txt"),
         (["a.txt", "--out", "m.json"], "must end in .toml"),
         (["a.txt", "--out", "m.toml", "--b", "0.5"], "b is 0.5: must be 1 or more."),
-        (["a.txt", "--out", "m.toml", "--flat", "0"], "--flat 0: must be above 0."),
+        (["a.txt", "--out", "m.toml", "--flat", "0"], "--flat 0: must be above 0, and at most 1."),
         (["a.txt", "--out", "m.toml", "--division", "odd"], "--division 'odd' is unknown"),
     ],
 )
+def test_a_place_that_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log(Path("a.txt"), (1.5, 8e-5))
+    Path("m.png").mkdir()
+    Path("file").touch()
+    for out, text in (("m.toml", "m.png is a folder"), ("file/m.toml", "cannot be written")):
+        code, _, err = clbench("combine", "a.txt", "--out", out, "--replace")
+        assert (code, err.count("\n")) == (2, 1)
+        assert text in err
+    assert not Path("m.toml").exists()
+
+
+def test_a_search_and_a_log_say_what_they_know(
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log(Path("a.txt"), (1.5, 8e-5))
+    folder = SearchFolder(Path("found"))
+    told = {"scenario": "x-y", "split": "validation (the paper's choice)"}
+    folder.begin({"search": {"flat": 1e-4, "depth": 12, "division": "code"}}, told)
+    epoch = EpochRecord(stage=1, epoch=1, scores=[0.5, 0.5], reward=1.0, seconds=7.0)
+    for number, status in ((1, "complete"), (2, "running")):
+        done = {"p_o": 0.5, "p_s": 0.5} if status == "complete" else {}
+        folder.write(
+            TrialRecord(
+                number=number, rates=[2e-5] * 10, status=status, epochs=[epoch], seconds=7.0, **done
+            )
+        )
+    assert clbench("combine", "a.txt", "found", "--out", "m.toml")[0] == 0
+    baseline = read_baseline("m.toml")
+    assert baseline.settings["multiples"] == pytest.approx([0.4] * 10)  # 4e-5 over the search's
+    assert baseline.cost is not None
+    assert (baseline.cost.trials, baseline.cost.seconds) == (2, 14.0)
+    source = baseline.sources["multiples"]
+    assert "a (1 trial), x-y (1 trial, on validation (the paper's choice))" in source
+    assert "the cost is that of the searches, as logs tell none" in source
+    code, _, err = clbench("combine", "a.txt", "found", "--out", "n.toml", "--depth", "6")
+    assert code == 2
+    assert "--depth 6: found was searched with 12" in err
+
+
 def test_wrong_input_is_one_line(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch, given: list[str], text: str
 ) -> None:

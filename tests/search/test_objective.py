@@ -106,7 +106,7 @@ def test_equal_heads_for_all_rates_and_the_model_unchanged_elsewhere(world: Worl
 def test_what_goes_wrong_is_a_report(world: World) -> None:
     told = reports_of(plan_of(world), [1e-3] * 2)  # no three groups
     assert len(told) == 1
-    assert told[0]["reward"] == 0.0
+    assert told[0]["reward"] == -2.0
     assert told[0]["epoch"] == 1
     assert "rates" in told[0]["failure"]
 

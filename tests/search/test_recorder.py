@@ -8,6 +8,8 @@ from clbench.search.halving import Halving
 from clbench.search.record import EpochRecord, TrialRecord
 from clbench.search.recorder import Recorder
 
+EPOCH = EpochRecord(stage=1, epoch=2, scores=[0.5, 0.5], reward=1.0, seconds=1.0)
+
 
 class Kept(list[TrialRecord]):
     @property
@@ -71,15 +73,20 @@ def test_the_past_counts_for_the_limit_and_for_the_numbers() -> None:
     epochs = [EpochRecord(stage=0, epoch=1, scores=[0.9], reward=0.9, seconds=1.0)]
     past = [
         TrialRecord(number=4, rates=[1e-5] * 3, status="running", epochs=epochs),
+        TrialRecord(number=3, rates=[1e-5] * 3, status="stopped", epochs=epochs),
         TrialRecord(number=2, rates=[1e-5] * 3, status="failed", reason="it broke"),
     ]
     kept = Kept()
     recorder = Recorder(past, 4, Halving(), kept.append)
     recorder.began("a", 0, [1e-5] * 3)
     recorder.reported("a", report(1, 0.4))
-    recorder.ended("a")
-    assert kept.last.number == 5
-    assert "0.4500, the limit set by the 2 before" in str(kept.last.reason)  # of 0.9 and 0
+    recorder.ended("a")  # above the limit of -0.55: the time was over, say
+    assert (kept.last.number, kept.last.status) == (5, "running")
+    # Of 0.9 and -2; one that was cut off is tried again, and counts then.
+    recorder.began("b", 1, [1e-5] * 3)
+    recorder.reported("b", report(1, -0.6))
+    recorder.ended("b")
+    assert "below 0.4000, the limit set by the 3 before" in str(kept.last.reason)
 
 
 def test_a_failed_trial_and_one_whose_worker_died() -> None:
@@ -90,7 +97,7 @@ def test_a_failed_trial_and_one_whose_worker_died() -> None:
     recorder.reported("a", {"reward": 0.0, "epoch": 2, "failure": "no number", "seconds": 3.0})
     recorder.ended("a")
     assert (kept.last.status, kept.last.reason, kept.last.seconds) == ("failed", "no number", 3.0)
-    assert kept.last.rewards == [0.4, 0.0]
+    assert kept.last.rewards == [0.4, -2.0]
     recorder.began("b", 1, [1e-5] * 3)
     recorder.crashed("b", "its worker died")
     assert (kept.last.number, kept.last.status) == (2, "failed")
@@ -99,11 +106,17 @@ def test_a_failed_trial_and_one_whose_worker_died() -> None:
 
 def test_a_trial_that_is_cut_off_stays_as_it_is() -> None:
     kept = Kept()
-    recorder = Recorder([], 4, None, kept.append)
+    now = [100.0]
+    recorder = Recorder([], 4, Halving(), kept.append, lambda: now[0])
+    assert recorder.spent == 0.0
     recorder.began("a", 0, [1e-5] * 3)
     recorder.reported("a", report(1, 0.4))
     recorder.ended("a")  # as the time limit does it
     assert kept.last.status == "running"
+    now[0] = 130.0
+    assert recorder.spent == 30.0
+    recorder.close()
+    assert (kept.last.status, kept.last.seconds) == ("running", 30.0)  # it is charged
 
 
 def test_three_failures_at_the_beginning_are_enough() -> None:
@@ -117,7 +130,9 @@ def test_three_failures_at_the_beginning_are_enough() -> None:
     assert not recorder.hopeless
     fail(recorder, "c")
     assert recorder.hopeless
-    good = TrialRecord(number=1, rates=[1e-5] * 3, status="complete", p_o=0.5, p_s=0.5)
+    good = TrialRecord(
+        number=1, rates=[1e-5] * 3, status="complete", p_o=0.5, p_s=0.5, epochs=[EPOCH]
+    )
     recorder = Recorder([good], 4, None, lambda trial: None)
     fail(recorder, "a", "b", "c")
     assert not recorder.hopeless

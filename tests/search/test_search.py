@@ -117,7 +117,7 @@ def test_a_shift_that_breaks_and_trials_that_all_fail(
     import clbench.search.objective as objective
 
     def broken(rates: list[float], pair: Any, report: Any) -> None:
-        report({"reward": 0.0, "epoch": 1, "failure": "out of luck", "seconds": 0.1})
+        report({"reward": -2.0, "epoch": 1, "failure": "out of luck", "seconds": 0.1})
 
     monkeypatch.setattr(objective, "try_rates", broken)
     with pytest.raises(SearchError, match=r"first \d+ trials failed.*out of luck"):
@@ -139,6 +139,7 @@ def test_a_shift_that_breaks_and_trials_that_all_fail(
         ("nothing", {}, "matches no scenario"),
         ("mood-thing", {"groups": 6}, "--groups 6: must be from 3 to 5"),
         ("mood-thing", {"highest": 1e-3}, "lies outside"),
+        ("mood-thing", {"groups": 0}, "--groups 0: must be from 3 to 5"),
         ("mood-thing", {"trials": 0}, "--trials 0"),
         ("mood-thing", {"grace": 0}, "--grace 0"),
         ("mood-thing", {"time_limit": 0.0}, "--time-limit 0"),
@@ -170,13 +171,48 @@ def test_folders_of_something_else(world: World) -> None:
         read_source(world.folder / "run")
 
 
-def test_a_damaged_trial_is_named(world: World) -> None:
+@pytest.mark.parametrize(
+    ("name", "changes", "text"),
+    [
+        ("0003", {"rates": "high"}, "0003.json is no trial: rates: must be a list"),
+        ("0003", {"rates": [1e-3, -1.0, 1e-3]}, r"0003.json is no trial: rates.1: must be greater"),
+        ("0003", {"rates": [1e-3]}, "0003.json is no trial: rates"),
+        ("0003", {"rates": [1e-3] * 5}, "0003.json is no trial of this search: it has 5 rates"),
+        ("0003", {"status": "complete"}, "a complete trial has epochs, p_o and p_s"),
+        ("0004", {}, "0004.json holds trial 3"),
+    ],
+)
+def test_a_damaged_trial_is_named(
+    world: World, name: str, changes: dict[str, Any], text: str
+) -> None:
     folder = SearchFolder(world.folder / "found")
     folder.begin({"search": {"flat": 1e-3, "depth": 2, "division": "code"}}, {})
     (folder.path / "trials").mkdir()
-    world.write("found/trials/0003.json", '{"number": 3, "rates": "high"}')
-    with pytest.raises(DataError, match=r"0003.json is no trial: rates: must be a list"):
+    good = {"number": 1, "rates": [1e-3] * 3}
+    world.write("found/trials/0001.json", json.dumps(good))
+    world.write(f"found/trials/{name}.json", json.dumps({**good, "number": 3, **changes}))
+    with pytest.raises(DataError, match=text):
         folder.read()
+
+
+def test_trials_without_what_they_are_of_are_refused(world: World) -> None:
+    folder = SearchFolder(world.folder / "found")
+    folder.begin({}, {})
+    with pytest.raises(RunFolderError, match="is damaged: its recipe is missing"):
+        folder.settings()
+    (folder.path / "trials").mkdir()
+    world.write("found/trials/0001.json", "{}")
+    folder.file.unlink()
+    with pytest.raises(RunFolderError, match="holds trials, but search.json is missing"):
+        search(plan_of(world))
+
+
+def test_a_time_limit_that_comes_too_soon_says_so(world: World) -> None:
+    with pytest.raises(SearchError, match="No trial has come to its end yet"):
+        search(plan_of(world, time_limit=0.01), place=PLACE)
+    (trial, *_) = SearchFolder(world.folder / "found").read()
+    assert trial.status == "running"
+    assert trial.seconds > 0.0  # charged all the same
 
 
 def test_a_cost_is_checked_when_a_baseline_is_read(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def objective_by_distance() -> Callable[[list[float], Any, Report], None]:
 
     def objective(rates: list[float], pair: Any, report: Report) -> None:
         if pair.get("refuses") and max(rates) > pair["refuses"]:
-            report({"reward": 0.0, "epoch": 1, "failure": "too high", "seconds": 0.1})
+            report({"reward": -2.0, "epoch": 1, "failure": "too high", "seconds": 0.1})
             return
         far = sum(abs(math.log10(rate / good)) for rate in rates) / len(rates)
         for epoch in range(1, epochs + 1):
@@ -115,7 +115,7 @@ def test_failures_are_learned_from(ray: Any) -> None:
     failed = [trial for trial in trials if trial.status == "failed"]
     assert failed
     assert {trial.reason for trial in failed} == {"too high"}
-    assert all(trial.rewards == [0.0] for trial in failed)
+    assert all(trial.rewards == [-2.0] for trial in failed)
 
 
 def test_a_search_in_which_everything_fails_ends(ray: Any) -> None:
@@ -162,16 +162,16 @@ def test_searcher_and_scheduler_learn_of_the_past() -> None:
     )
     searcher.set_search_properties("reward", "max", converted)
     scheduler.set_search_properties("reward", "max")
-    _Lessons(searcher, known, scheduler, past).setup()
+    _Lessons(searcher, scheduler, known).setup()
     told = {
         round(doc["misc"]["vals"]["rate0"][0], 9): doc["result"].get("loss")
         for doc in searcher._hpopt_trials.trials
         if doc["result"].get("status") == "ok"
     }
-    assert told == {1e-5: -1.2, 2e-5: -0.3, 3e-5: -0.0}
+    assert told == {1e-5: -1.2, 2e-5: -0.3, 3e-5: 2.0}
     assert list(SPACE.rates(searcher.suggest("new"))) == pytest.approx([4e-5] * 4)
     rungs = {milestone: sorted(seen.values()) for milestone, seen in scheduler._brackets[0]._rungs}
-    assert rungs == {1: [0.2, 0.3, 0.4, 0.5], 2: [0.0, 0.6], 4: [0.8]}
+    assert rungs == {1: [0.3, 0.4, 0.5], 2: [-2.0, 0.6], 4: [0.8]}
 
 
 def test_a_time_limit_ends_the_search(ray: Any, tmp_path: Path) -> None:
