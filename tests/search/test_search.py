@@ -203,7 +203,7 @@ def test_trials_without_what_they_are_of_are_refused(world: World) -> None:
     (folder.path / "trials").mkdir()
     world.write("found/trials/0001.json", "{}")
     folder.file.unlink()
-    with pytest.raises(RunFolderError, match="holds trials, but search.json is missing"):
+    with pytest.raises(RunFolderError, match=r"holds trials, but search\.json is missing"):
         search(plan_of(world))
 
 

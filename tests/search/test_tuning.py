@@ -143,7 +143,9 @@ def test_searcher_and_scheduler_learn_of_the_past() -> None:
             EpochRecord(stage=0, epoch=i, scores=[r], reward=r, seconds=1.0)
             for i, r in enumerate(rewards, 1)
         ]
-        return TrialRecord(number=number, rates=[number * 1e-5] * 4, status=status, epochs=epochs)
+        scores = {"p_o": 0.6, "p_s": 0.6} if status == "complete" else {}
+        rates = [number * 1e-5] * 4
+        return TrialRecord(number=number, rates=rates, status=status, epochs=epochs, **scores)
 
     past = [
         trial(1, "complete", 0.5, 0.6, 0.7, 0.8, 0.9, 1.2),
