@@ -60,17 +60,6 @@ def test_what_is_there_is_kept_unless_one_says_so(
     assert Path("mine.toml").read_text() != "precious"
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        (["a.txt", "a.txt", "--out", "m.toml"], "one of them is named twice"),
-        (["none.txt", "--out", "m.toml"], "none.txt"),
-        (["a.txt", "--out", "m.json"], "must end in .toml"),
-        (["a.txt", "--out", "m.toml", "--b", "0.5"], "b is 0.5: must be 1 or more."),
-        (["a.txt", "--out", "m.toml", "--flat", "0"], "--flat 0: must be above 0, and at most 1."),
-        (["a.txt", "--out", "m.toml", "--division", "odd"], "--division 'odd' is unknown"),
-    ],
-)
 def test_a_place_that_cannot_be_written_leaves_nothing_behind(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +103,17 @@ def test_a_search_and_a_log_say_what_they_know(
     assert "--depth 6: found was searched with 12" in err
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["a.txt", "a.txt", "--out", "m.toml"], "one of them is named twice"),
+        (["none.txt", "--out", "m.toml"], "none.txt"),
+        (["a.txt", "--out", "m.json"], "must end in .toml"),
+        (["a.txt", "--out", "m.toml", "--b", "0.5"], "b is 0.5: must be 1 or more."),
+        (["a.txt", "--out", "m.toml", "--flat", "0"], "--flat 0: must be above 0, and at most 1."),
+        (["a.txt", "--out", "m.toml", "--division", "odd"], "--division 'odd' is unknown"),
+    ],
+)
 def test_wrong_input_is_one_line(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch, given: list[str], text: str
 ) -> None:
