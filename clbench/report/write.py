@@ -176,6 +176,7 @@ def _figures(content: Content) -> Iterator[tuple[str, str, Figure]]:
         own = [cell for cell in content.cells if cell.scenario == scenario]
         drawn += [
             (f"curves-{scenario}", f"{scenario}: while it is forgotten", _later("curves", own)),
+            (f"anchor-{scenario}", f"{scenario}: the anchor", _later("anchor_distances", own)),
             (f"matrices-{scenario}", f"{scenario}: score matrices", _later("matrices", own)),
             (f"costs-{scenario}", f"{scenario}: cost", _later("costs", own)),
         ]

@@ -181,6 +181,29 @@ def test_costs_with_and_without_a_search() -> None:
     drawn(figure)
 
 
+def test_distances_to_the_anchor_and_the_weight_of_the_task() -> None:
+    def recalled(seed: int, far: float) -> CellResult:
+        made = pair("recadam", seed, 0.9, 0.7, 0.8)
+        curves = {
+            "distance": [[0, far], [4, 1.0]],
+            "distance.embeddings": [[0, far / 2], [4, 0.5]],
+            "distance.layer.0": [[0, far], [4, 0.25]],
+            "lambda": [[0, 0.0], [4, 1.0]],
+        }
+        last = made.stages[1].model_copy(update={"curves": curves})
+        return made.model_copy(update={"stages": [made.stages[0], last]})
+
+    figure = figures.anchor_distances([*CELLS, recalled(0, 3.0), recalled(1, 5.0)])
+    whole, groups, annealing = figure.axes
+    assert list(whole.get_lines()[0].get_ydata()) == [4.0, 1.0]
+    assert [line.get_label() for line in groups.get_lines()] == ["embeddings", "layer 0"]
+    assert list(groups.get_lines()[0].get_ydata()) == [2.0, 0.5]
+    assert list(annealing.get_lines()[0].get_ydata()) == [0.0, 1.0]
+    drawn(figure)
+    with pytest.raises(ValueError, match="no method of pair records a distance"):
+        figures.anchor_distances(CELLS)
+
+
 def test_methods_look_the_same_in_every_figure_and_differ() -> None:
     many = [pair(f"m{i}", 0, 0.9, 0.7, 0.8) for i in range(30)]
     shown = style.looks([*many, *CELLS])
