@@ -12,6 +12,7 @@ proposed. Below stands what became of the chosen rates on the split that no sear
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -30,14 +31,15 @@ SHARES = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 def curve(trials: Sequence[TrialRecord], budget: int) -> list[float]:
     """Best reward of complete trials when a share of the budget is spent; NaN before the first."""
-    spent, best, points = 0, np.nan, []
+    spent, best, points = 0, math.nan, []
     for trial in trials:
         spent += len(trial.epochs)
         if trial.status == "complete":
-            best = np.fmax(best, trial.epochs[-1].reward)
+            best = float(np.fmax(best, trial.epochs[-1].reward))
         points.append((spent, best))
+    # The best so far only rises, so the last point within a share is the one.
     return [
-        max((value for used, value in points if used <= share * budget), default=np.nan)
+        next((best for used, best in reversed(points) if used <= share * budget), math.nan)
         for share in SHARES
     ]
 
@@ -49,6 +51,9 @@ def searched(folder: Path, seed: int, args: argparse.Namespace, **settings: obje
 
 
 def mean(values: Sequence[float]) -> str:
+    """Mean and deviation, or a dash where some seed has no complete trial yet."""
+    if any(map(math.isnan, values)):
+        return "-"
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.fmean(values):7.4f} ±{spread:.4f}"
 
