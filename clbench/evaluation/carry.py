@@ -201,7 +201,7 @@ class Carrier:
 
     def _train(self, stage: Stage, position: int) -> Trace:
         acting = self._method if self._method.acts_in(stage.index) else Vanilla()
-        report, report_epoch = self._progress, self._after_epoch
+        report = self._progress
 
         def progress(step: int, steps: int) -> None:
             if report is not None:
@@ -216,19 +216,20 @@ class Carrier:
                 if values is not None
             }
 
-        epochs = itertools.count(1)
-
-        def after_epoch() -> None:
-            if report_epoch is not None:
-                report_epoch(position, next(epochs), self._score(self._scene.scored, stage.index))
-
         return train_stage(
             stage,
             acting,
             probe=probe,
             progress=progress,
-            after_epoch=None if report_epoch is None else after_epoch,
+            after_epoch=self._epoch_teller(stage, position),
         )
+
+    def _epoch_teller(self, stage: Stage, position: int) -> Callable[[], None] | None:
+        """What scores the model after an epoch and tells it, if anyone wants to know."""
+        tell, epochs = self._after_epoch, itertools.count(1)
+        if tell is None:
+            return None
+        return lambda: tell(position, next(epochs), self._score(self._scene.scored, stage.index))
 
     def _close(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
         """Let the method consolidate, then fill a row of R."""

@@ -28,11 +28,15 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     Raises
     ------
     ValueError
-        If there is no such scenario, or several to choose from.
+        If there is no such scenario, several to choose from, or no cell that states what was
+        forgotten.
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     cells, name = one_scenario(results, scenario)
+    cells = [cell for cell in cells if cell.scores.get("forgetting") is not None]
+    if not cells:
+        raise ValueError(f"no cell of {name} states what was forgotten")
     shown = style.looks(cells)
     figure, (times, memory) = style.panels(2, width=4.2)
     for method, some in style.by_scenario(cells)[name].items():

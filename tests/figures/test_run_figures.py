@@ -181,6 +181,14 @@ def test_costs_with_and_without_a_search() -> None:
     drawn(figure)
 
 
+def test_a_cell_that_does_not_say_what_was_forgotten_is_not_drawn_at_nought() -> None:
+    silent = pair("lwf", 0, 0.9, 0.7, 0.8, scores={"p_o": 0.7, "p_s": 0.8, "forgetting": None})
+    figure = figures.costs([*CELLS[:4], silent])
+    assert len(points(figure.axes[1], 8)) + len(points(figure.axes[1], 8 * 1.8)) == 2
+    with pytest.raises(ValueError, match="no cell of pair states what was forgotten"):
+        figures.costs([silent])
+
+
 def test_distances_to_the_anchor_and_the_weight_of_the_task() -> None:
     def recalled(seed: int, far: float) -> CellResult:
         made = pair("recadam", seed, 0.9, 0.7, 0.8)
