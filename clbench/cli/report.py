@@ -8,18 +8,15 @@ from typing import Annotated
 
 import typer
 
+from clbench.cli.shared import Formats, ReportOut
+
 FORMATS = ("png", "svg", "pdf")
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of the report.  [default: report in the first]"),
-    ] = None,
-    formats: Annotated[
-        str, typer.Option(metavar="A,B", help="Of the figures beside the page: png, svg, pdf.")
-    ] = "png,svg,pdf",
+    out: ReportOut = None,
+    formats: Formats = "png,svg,pdf",
 ) -> int:
     """Write a report of runs: a page that works offline, with figures and tables beside it.
 
@@ -32,13 +29,8 @@ def report(
 def compare(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of a run.")],
     run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of the report.  [default: report in the first]"),
-    ] = None,
-    formats: Annotated[
-        str, typer.Option(metavar="A,B", help="Of the figures beside the page: png, svg, pdf.")
-    ] = "png,svg,pdf",
+    out: ReportOut = None,
+    formats: Formats = "png,svg,pdf",
 ) -> int:
     """Write one report of two runs; methods that both have are told apart by the run's name."""
     from clbench.errors import SettingsError

@@ -8,31 +8,17 @@ from typing import Annotated
 import typer
 
 from clbench.cli.options import PRECISIONS, choice, seeds, words
+from clbench.cli.shared import Address, Data, Device, Epochs, Limit, Model, Precision, Suite
 
 
 def run(
-    suite: Annotated[
-        str,
-        typer.Argument(
-            metavar="SUITE", help="A packaged suite (clbench list suites) or a suite file."
-        ),
-    ] = "quick",
+    suite: Suite = "quick",
     out: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Folder of the run.  [default: results/SUITE]"),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|DIR", help="Built-in model, folder of a model, or name on the hub."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Folder that holds glue/ as the hub has it; else the hub."
-        ),
-    ] = None,
+    model: Model = None,
+    data: Data = None,
     methods: Annotated[
         list[str] | None, typer.Option(metavar="A,B", help="Baselines, joined by commas.")
     ] = None,
@@ -45,21 +31,10 @@ def run(
     seed_list: Annotated[
         str | None, typer.Option("--seeds", metavar="SEEDS", help="Seeds as 0,1,2 or 0-4.")
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="ROWS", help="At most so many rows of each split.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Passes over each task's rows.")
-    ] = None,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")
-    ] = "auto",
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(PRECISIONS), help="auto is bf16 where the hardware does it fast."
-        ),
-    ] = None,
+    limit: Limit = None,
+    epochs: Epochs = None,
+    device: Device = "auto",
+    precision: Precision = None,
     corpus: Annotated[
         str | None,
         typer.Option(
@@ -81,10 +56,7 @@ def run(
         int | None,
         typer.Option(metavar="N", help="Cells at a time, in processes of their own."),
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Ray cluster: auto, host:port, ray://host:port."),
-    ] = None,
+    address: Address = None,
     threads: Annotated[
         int | None,
         typer.Option(metavar="N", help="Processor threads of a cell.  [default: cores / workers]"),

@@ -8,15 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from clbench.cli.options import PRECISIONS, choice, seconds
+from clbench.cli.shared import Address, Data, Device, Epochs, Limit, Model, Precision, Suite
 
 
 def search(
-    suite: Annotated[
-        str,
-        typer.Argument(
-            metavar="SUITE", help="A packaged suite (clbench list suites) or a suite file."
-        ),
-    ],
+    suite: Suite,
     scenario: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Its scenario of two tasks; needed if it has several."),
@@ -35,10 +31,7 @@ def search(
         int | None,
         typer.Option(metavar="N", help="Trials at a time.  [default: 1, on a cluster all it has]"),
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Ray cluster: auto, host:port, ray://host:port."),
-    ] = None,
+    address: Address = None,
     threads: Annotated[
         int | None,
         typer.Option(metavar="N", help="Processor threads of a trial.  [default: cores / workers]"),
@@ -53,24 +46,10 @@ def search(
         str | None,
         typer.Option(metavar="DIR", help="Folder.  [default: results/SUITE-search/NAME]"),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|DIR", help="Built-in model, folder of a model, or name on the hub."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Folder that holds glue/ as the hub has it; else the hub."
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="ROWS", help="At most so many rows of each split.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Passes over each task's rows.")
-    ] = None,
+    model: Model = None,
+    data: Data = None,
+    limit: Limit = None,
+    epochs: Epochs = None,
     groups: Annotated[
         int | None,
         typer.Option(metavar="N", help="Rates.  [default: 10, or layers + 2 if that is less]"),
@@ -91,15 +70,8 @@ def search(
             "--paper-split", help="Reward on the reported split, as the authors' code does."
         ),
     ] = False,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")
-    ] = "auto",
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(PRECISIONS), help="auto is bf16 where the hardware does it fast."
-        ),
-    ] = None,
+    device: Device = "auto",
+    precision: Precision = None,
     plugin: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="Python file with tasks, shifts; repeatable."),
