@@ -22,7 +22,6 @@ from clbench.seeds import stream_seed
 from clbench.suite.plan import Cell
 from clbench.tasks.metrics import score
 from clbench.training import returned
-from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Trace, train_stage
@@ -59,6 +58,8 @@ class Outcome:
     ----------
     rows
         R with all metrics: ``rows[i][j]`` for task j after stage i, None where not scored.
+    before
+        The row of the pretraining where it is the first task, which comes before the others.
     traces
         One for each stage; `cached` says which were not trained now.
     eval_seconds
@@ -72,6 +73,7 @@ class Outcome:
     cached: list[bool]
     eval_seconds: list[float]
     notes: list[str]
+    before: Row | None = None
 
 
 class Carrier:
@@ -140,6 +142,10 @@ class Carrier:
         return self._outcome
 
     @property
+    def _numbers(self) -> dict[str, Any]:
+        return {"precision": self._numerics.precision, "device": self._numerics.device}
+
+    @property
     def context(self) -> Context:
         """Model and settings, from `run` on."""
         return self._context
@@ -148,6 +154,8 @@ class Carrier:
         protocol, cell = self._cell.protocol, self._cell
         model, self._start = self._start or start_model(cell, self._scene), None
         model.to(self._numerics.device)
+        alone = cell.reference_of is not None
+        self._pretraining = None if alone else self._scene.pretraining
         context = Context(
             model=model,
             model_name=protocol.model,
@@ -160,6 +168,11 @@ class Carrier:
             stages=len(self._scene.train),
             masks=None,
         )
+        if self._pretraining is not None:
+            self._origin = context.snapshot()
+            known = self._pretraining.of(model.backbone, **self._numbers)
+            self._outcome.before = [known, *[None] * len(self._scene.scored)]
+            context.note(self._pretraining.told(known))
         before = _versions(model)
         self._method.setup(context)
         if not self._method.acts_in(0) and _versions(model) != before:
@@ -208,12 +221,14 @@ class Carrier:
                 report(position, step, steps)
 
         def probe() -> dict[str, float]:
-            row = self._score(self._scene.curve, stage.index)
-            tasks = self._scene.scenario.tasks
+            scenario = self._scene.scenario
+            known = scenario.main_scores(self._score(stage.index, curve=True))
+            if self._pretraining is not None:
+                self._record_drift(stage)
             return {
-                tasks[j].name: values[tasks[j].metrics[0]]
-                for j, values in enumerate(row)
-                if values is not None
+                name: score
+                for (name, _), score in zip(scenario.columns, known, strict=True)
+                if score is not None
             }
 
         return train_stage(
@@ -229,7 +244,7 @@ class Carrier:
         tell, epochs = self._after_epoch, itertools.count(1)
         if tell is None:
             return None
-        return lambda: tell(position, next(epochs), self._score(self._scene.scored, stage.index))
+        return lambda: tell(position, next(epochs), self._score(stage.index))
 
     def _close(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
         """Let the method consolidate, then fill a row of R."""
@@ -239,15 +254,32 @@ class Carrier:
         self._method.after_stage(stage)
         trace.curves.update(stage.log)
         started = time.perf_counter()
-        row = self._score(self._scene.scored, stage.index)
+        row = self._score(stage.index)
         self._outcome.eval_seconds.append(time.perf_counter() - started)
         self._outcome.rows.append(row)
         self._outcome.traces.append(trace)
         self._outcome.cached.append(cached)
 
-    def _score(self, data: tuple[TaskData, ...], index: int) -> Row:
-        """All metrics of the tasks seen up to stage `index`, None for the others."""
+    def _record_drift(self, stage: Stage) -> None:
+        """Add the distance to the pretrained weights to the curves, whatever the method is.
+
+        A method that puts other weights beside them, as adapters do, has none.
+        """
+        if self._origin.keys() == stage.model.backbone_parameters().keys():
+            stage.record("drift", stage.squared_distance(self._origin).sqrt())
+
+    def _score(self, index: int, *, curve: bool = False) -> Row:
+        """All metrics of the tasks seen up to stage `index`, None for the others.
+
+        Parameters
+        ----------
+        index
+            Of the stage.
+        curve
+            Score the rows for points of curves only.
+        """
         context = self._context
+        data = self._scene.curve if curve else self._scene.scored
         row: Row = [None] * len(data)
         seen = range(index + 1) if self._cell.reference_of is None else [index]
         for j in seen:
@@ -260,6 +292,10 @@ class Carrier:
                     context.device,
                 )
             row[j] = score(self._scene.scenario.tasks[j].metrics, outputs, data[j].rows.labels)
+        if self._scene.pretraining is not None:
+            kept = self._pretraining
+            backbone = context.model.backbone
+            row.insert(0, None if kept is None else kept.of(backbone, part=curve, **self._numbers))
         return row
 
     # Trained stages that are kept
@@ -276,11 +312,12 @@ class Carrier:
         recipe = self._cell.recipe
         tasks = self._scene.scenario.tasks
         stages = self._stages[: position + 1]
+        reads_corpus = self._pretraining is not None or not self._plain(position)
         return {
             "clbench": clbench.__version__,
             "numerics": dict(self._numerics.identity),
             "protocol": self._cell.protocol.model_dump(mode="json", exclude={"corpus"}),
-            "corpus": None if self._plain(position) else recipe.get("corpus"),
+            "corpus": recipe.get("corpus") if reads_corpus else None,
             "model": recipe.get("model"),
             "scenario": self._cell.scenario.name,
             "heads": {task.head: task.outputs for task in tasks},

@@ -50,7 +50,7 @@ def run_cell(
     }
     try:
         scene = scenes.scene(cell.scenario)
-        common["tasks"] = [task.name for task in scene.scenario.tasks]
+        common["tasks"] = [name for name, _ in scene.scenario.columns]
         common["scenario_report"] = scene.scenario.report.to_json()
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
         common["keeps_rows"] = method.keeps_rows
@@ -127,13 +127,8 @@ def _settings(cell: Cell, method: Method | None, setting: Numerics) -> dict[str,
 
 def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
     tasks = scene.scenario.tasks
-    matrix = [
-        [
-            None if values is None else values[task.metrics[0]]
-            for task, values in zip(tasks, row, strict=True)
-        ]
-        for row in outcome.rows
-    ]
+    rows = outcome.rows if outcome.before is None else [outcome.before, *outcome.rows]
+    matrix = [scene.scenario.main_scores(row) for row in rows]
     stages = [
         {
             "task": tasks[index].name,
@@ -158,9 +153,9 @@ def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
     if cell.reference_of is None:
         scores = scores_of(matrix)
     else:
-        scores = {"reference": matrix[0][cell.reference_of]}
+        scores = {"reference": next(score for score in matrix[0] if score is not None)}
     return {
-        "metrics": outcome.rows,
+        "metrics": rows,
         "R": matrix,
         "scores": scores,
         "stages": stages,

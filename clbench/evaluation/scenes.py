@@ -15,6 +15,7 @@ import torch
 
 from clbench.cache import atomic_write, cache_dir
 from clbench.errors import ModelError, ShiftError
+from clbench.evaluation.pretraining import PretrainingScore, pretraining_score
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import Encoded, encode, vocabulary_of
 from clbench.models.families import usable_length
@@ -26,6 +27,7 @@ from clbench.shifts.build import build_scenario
 from clbench.shifts.scenario import Scenario
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.load import load_task
+from clbench.tasks.mlm_text import read_corpus
 from clbench.tasks.task import IntArray, Rows, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
@@ -52,6 +54,8 @@ class Scene:
         subset of those for the points of curves.
     vocabulary
         Ids of the tokens that the rows can meet, ascending; None if the table is not cut.
+    pretraining
+        Scores the first column of R, where the pretraining is the first task; else None.
     """
 
     scenario: Scenario
@@ -59,6 +63,7 @@ class Scene:
     scored: tuple[TaskData, ...]
     curve: tuple[TaskData, ...]
     vocabulary: IntArray | None
+    pretraining: PretrainingScore | None = None
 
 
 class SceneBuilder:
@@ -187,13 +192,22 @@ class SceneBuilder:
             cache=cache_dir("embeddings"),
         )
 
+    def held_out_texts(self, count: int) -> list[str]:
+        """At most `count` texts of the protocol's corpus that no method sees."""
+        return read_corpus(self.protocol.corpus, count, self.seed, held_out=True)
+
     def ready(self, scenario: Scenario) -> Scene:
-        """`scenario` with its rows tokenised, however it was built; keeps nothing."""
+        """`scenario` with its rows tokenised, however it was built; keeps nothing.
+
+        The embedding table is not cut where the pretraining is scored: its texts need the
+        whole vocabulary, and weights that start at random are recalled in all of its rows.
+        """
         protocol = self.protocol
+        texts = scenario.pretraining
         train = [self._encode(task.train) for task in scenario.tasks]
         scored = [self._encode(self._scored_rows(task)) for task in scenario.tasks]
         vocabulary = None
-        if protocol.trim_embeddings:
+        if protocol.trim_embeddings and texts is None:
             tokenizer = self.tokenizer
             size = load_config(protocol.model, protocol.revision).vocab_size
             _check_ids([*train, *scored], size, protocol.model)
@@ -214,7 +228,8 @@ class SceneBuilder:
                 for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
             )
 
-        return Scene(scenario, data(train), data(scored), data(curve), vocabulary)
+        score = None if texts is None else pretraining_score(texts, protocol, self._device)
+        return Scene(scenario, data(train), data(scored), data(curve), vocabulary, score)
 
     def _scored_rows(self, task: Task) -> Rows:
         if self.protocol.score_on == "validation":

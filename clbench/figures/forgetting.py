@@ -122,8 +122,8 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     rows = cells[0].settings.get("protocol", {}).get("curve_rows", "some")
     return style.captioned(
         figure,
-        f"{name}: scores on both tasks while the last one is learned, on at most {rows} validation "
-        f"rows of each; mean and range over seeds, {style.seeds_in_words(cells)}.",
+        f"{name}: scores on both tasks while the last one is learned, on at most {rows} rows "
+        f"of each; mean and range over seeds, {style.seeds_in_words(cells)}.",
     )
 
 

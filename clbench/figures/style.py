@@ -80,12 +80,12 @@ def by_scenario(cells: Iterable[CellResult]) -> dict[str, dict[str, list[CellRes
 
 
 def panels(
-    count: int, *, width: float = PANEL[0], height: float = PANEL[1]
+    count: int, *, width: float = PANEL[0], height: float = PANEL[1], columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, at most three a row."""
+    """A figure with so many panels, at most `columns` a row."""
     from matplotlib.figure import Figure
 
-    columns = min(count, 3)
+    columns = min(count, columns)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()

@@ -1,4 +1,4 @@
-"""Computed Fisher information on disk, by what it was computed from."""
+"""Computed Fisher information and fitted heads on disk, by what they were computed from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Facts = dict[str, Any]
 
 
 def cached(
-    key: Mapping[str, Any], compute: Callable[[], tuple[dict[str, Tensor], Facts]]
+    key: Mapping[str, Any],
+    compute: Callable[[], tuple[dict[str, Tensor], Facts]],
+    *,
+    kind: str = "fisher",
 ) -> tuple[dict[str, Tensor], Facts]:
     """What `compute` returns, from disk if it was computed for the same key before.
 
@@ -32,10 +35,12 @@ def cached(
         Everything that decides the numbers, as plain JSON values.
     compute
         Returns tensors by name and facts about them.
+    kind
+        Folder of the cache.
     """
     text = json.dumps([VERSION, key], sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    path = cache_dir("fisher") / f"{digest}.safetensors"
+    path = cache_dir(kind) / f"{digest}.safetensors"
     found = _read(path)
     if found is not None:
         return found

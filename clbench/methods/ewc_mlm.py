@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
+from clbench.tasks.mlm_text import corpus_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,7 +100,8 @@ class EWCMLM(PullingMethod):
     def _told(self, facts: Facts, corpus: str) -> str:
         loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
         text = (
-            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of {corpus}, "
+            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of "
+            f"{corpus_name(corpus)}, "
             f"{self._how(facts)}, factor {'1/2' if self.half else '1'}, mean of its diagonal "
             f"{facts['mean']:.3g}."
         )

@@ -128,7 +128,9 @@ def details(content: Content) -> tuple[list[dict[str, Any]], int]:
 
 def _stage(cell: CellResult, number: int) -> dict[str, Any]:
     """A row of R with what its stage took, as far as that is known."""
-    stage = cell.stages[number] if number < len(cell.stages) else None
+    # Where the pretraining is the first task, its row has no stage.
+    place = number - len(cell.R) + len(cell.stages)
+    stage = cell.stages[place] if 0 <= place < len(cell.stages) else None
     return {
         "task": cell.tasks[number] if stage is None else stage.task,
         "scores": [_number(score) for score in cell.R[number]],

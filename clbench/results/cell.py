@@ -96,6 +96,9 @@ class CellResult(_Record):
     settings
         What the cell was run with, by section: ``protocol``, ``method``, ``scenario``,
         ``sources``.
+    tasks
+        Names of the columns of R. In a scenario of the shift ``pretraining`` the first is the
+        pretraining, which has a row of R and no stage in `stages`.
     R
         Score matrix: ``R[i][j]`` is the score on task j after stage i (fractions); None
         where it was not scored. `metrics` has the same shape and holds every metric.

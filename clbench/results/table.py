@@ -32,7 +32,7 @@ COLUMNS = (
     *("keeps_rows", "status", "reason"),
 )
 Alone = dict[tuple[str, int, int | None], float | None]
-"""Score of a task trained alone, by scenario, seed and position of the task."""
+"""Score of a task trained alone, by scenario, seed and position among those trained."""
 
 GROUP = ("scenario", "shift", "method", "model")
 
@@ -128,7 +128,9 @@ def _row(cell: CellResult, alone: Alone) -> dict[str, Any]:
     if cell.status != "ok":
         return {**row, **dict.fromkeys(SCORES)}
     row.update({name: cell.scores.get(name) for name in SCORES})
-    reference = alone.get((cell.scenario, cell.seed, len(cell.tasks) - 1))
+    # The pretraining, where it is the first task, is scored and has no stage.
+    trained = len(cell.stages) or len(cell.tasks)
+    reference = alone.get((cell.scenario, cell.seed, trained - 1))
     own = cell.R[-1][-1] if cell.R and cell.R[-1] else None
     if row["intransigence"] is None and reference is not None and own is not None:
         row["intransigence"] = reference - own

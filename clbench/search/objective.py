@@ -69,12 +69,8 @@ def try_rates(rates: list[float], pair: Pair, report: Report) -> None:
     def tell(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
         nonlocal done
         done += 1
-        tasks = pair.scene.scenario.tasks
-        scores = [
-            values[task.metrics[0]]
-            for task, values in zip(tasks, row, strict=True)
-            if values is not None
-        ]
+        known = pair.scene.scenario.main_scores(row)
+        scores = [score for score in known if score is not None]
         report(
             {
                 REWARD: sum(scores),

@@ -40,6 +40,29 @@ class ShiftContext(Protocol):
         """Pooled embeddings of the frozen pretrained encoder; shape (n, H)."""
         ...
 
+    def held_out_texts(self, count: int) -> list[str]:
+        """At most `count` texts of the protocol's corpus that no method sees."""
+        ...
+
+
+@dataclass(frozen=True)
+class PretrainingTexts:
+    """Texts on which it is scored what a model keeps of its pretraining.
+
+    Attributes
+    ----------
+    texts
+        Running text that nothing is trained on.
+    text_length
+        Tokens after which a text is cut.
+    head_steps
+        Steps of fitting a language-model head that the checkpoint lacks.
+    """
+
+    texts: tuple[str, ...]
+    text_length: int = 128
+    head_steps: int = 300
+
 
 @dataclass(frozen=True)
 class ScenarioTasks:
@@ -53,11 +76,14 @@ class ScenarioTasks:
         How a task was divided, where it was.
     numbers
         Plain JSON values for the report, such as mean lengths.
+    pretraining
+        Makes the pretraining the first task of R, scored on these texts and never trained.
     """
 
     tasks: tuple[Task, ...]
     split: Split | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    pretraining: PretrainingTexts | None = None
 
 
 class Shift(Configured):

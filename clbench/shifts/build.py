@@ -66,17 +66,28 @@ def build_scenario(spec: ScenarioLike, context: ShiftContext, *, severity: bool 
     divided = built.split is not None
     for task in built.tasks:
         _check_part(spec.name, task, divided)
-    each = severities(built.tasks, context) if severity else ()
+    each = severities(built.tasks, context) if severity and len(built.tasks) > 1 else ()
     known = [value for value in each if value is not None]
     parts = tuple(describe_part(task) for task in built.tasks)
+    numbers = dict(built.numbers)
+    if built.pretraining is not None:
+        numbers["pretraining_texts"] = len(built.pretraining.texts)
     report = ScenarioReport(
         parts,
         float(np.mean(known)) if known else None,
         each,
-        dict(built.numbers),
+        numbers,
         (*note_few_rows(built.tasks), *note_shared_texts(built.tasks)),
     )
-    return Scenario(spec.name, spec.shift, built.tasks, shift.settings(), built.split, report)
+    return Scenario(
+        spec.name,
+        spec.shift,
+        built.tasks,
+        shift.settings(),
+        built.split,
+        report,
+        built.pretraining,
+    )
 
 
 def _tasks(shift: str, built: object) -> ScenarioTasks:

@@ -30,6 +30,7 @@ SHIFTS: Registry[type[Shift]] = Registry("shift", check=_fault, group="clbench.s
 SHIFTS.add("dataset", "clbench.shifts.dataset:DatasetShift")
 SHIFTS.add("sentence-length", "clbench.shifts.sentence_length:SentenceLength")
 SHIFTS.add("embedding-cluster", "clbench.shifts.embedding_cluster:EmbeddingCluster")
+SHIFTS.add("pretraining", "clbench.shifts.pretraining:Pretraining")
 
 
 def shift(name: str) -> Callable[[Kind], Kind]:

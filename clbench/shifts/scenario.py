@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
+from clbench.shifts.base import PretrainingTexts
 from clbench.shifts.split import Split, SplitPart
 from clbench.tasks.task import Rows, Task
 
@@ -24,6 +25,8 @@ __all__ = [
     "note_shared_texts",
 ]
 
+PRETRAINING = "pretraining"
+"""Name of the pretraining as the first task of a scenario."""
 FEW_SHARED = 0.02
 """Share of the validation texts that may be training texts too before it is noted."""
 FEW_ROWS = 100
@@ -98,6 +101,8 @@ class Scenario:
         How a task was divided, or None where none was.
     report
         Sizes, label balance, severity.
+    pretraining
+        Texts that score the pretraining as the first task of R; None where it is none.
     """
 
     name: str
@@ -106,6 +111,20 @@ class Scenario:
     settings: Mapping[str, Any]
     split: Split | None
     report: ScenarioReport
+    pretraining: PretrainingTexts | None = None
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Name and main metric of each column of R."""
+        tasks = tuple((task.name, task.metrics[0]) for task in self.tasks)
+        return tasks if self.pretraining is None else ((PRETRAINING, "accuracy"), *tasks)
+
+    def main_scores(self, row: Sequence[Mapping[str, float] | None]) -> list[float | None]:
+        """The main metric of each column of a row of R; None where it was not scored."""
+        return [
+            None if values is None else values[metric]
+            for (_, metric), values in zip(self.columns, row, strict=True)
+        ]
 
 
 def describe_part(task: Task) -> PartReport:

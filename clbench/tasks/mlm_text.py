@@ -1,5 +1,8 @@
 """Running text for the loss of a language model: a file, a corpus of the hub, or built in.
 
+About a tenth of each corpus is held out: methods never see it, and what a model keeps of its
+pretraining is scored on it.
+
 Imports neither torch nor transformers, so that a finished run can be told from an
 unfinished one at once.
 """
@@ -22,6 +25,8 @@ HUB_NAME, HUB_CONFIG, HUB_REVISION = "google/wiki40b", "en", "main"
 """Wikipedia of 2019, cleaned (Guo et al. 2020); its repository has no later version."""
 FEWEST_WORDS = 5
 """Shorter lines of a file are headings and the like."""
+HELD_OUT = 26
+"""Of 256 values of a line's digest those that hold it out of a file: about a tenth."""
 
 
 def resolve_corpus(corpus: str, base: Path, key: str) -> str:
@@ -78,10 +83,15 @@ def corpus_identity(corpus: str) -> dict[str, Any]:
     except OSError as fault:
         raise DataError(f"corpus {corpus}: cannot be read: {fault.strerror}.") from fault
     next(_lines(path), None)
-    return {"file": digest.hexdigest()}
+    return {"file": digest.hexdigest(), "held-out": f"{HELD_OUT}/256"}
 
 
-def read_corpus(corpus: str, count: int, seed: int = 0) -> list[str]:
+def corpus_name(corpus: str) -> str:
+    """What to call a corpus, as `resolve_corpus` returns it, before a reader: no folders."""
+    return corpus if corpus in (BUILT_IN, WIKI40B) else Path(corpus).name
+
+
+def read_corpus(corpus: str, count: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
     """At most `count` texts, always the same ones for a seed.
 
     Parameters
@@ -93,6 +103,10 @@ def read_corpus(corpus: str, count: int, seed: int = 0) -> list[str]:
         Number of texts.
     seed
         Which lines of a file are drawn; the other corpora are taken from their start.
+    held_out
+        From the part that is held out, which shares no text with the other: of a file about a
+        tenth of its lines, of wiki40b its validation split, of the built-in texts those that
+        the tasks hold out for validation too.
 
     Raises
     ------
@@ -100,14 +114,22 @@ def read_corpus(corpus: str, count: int, seed: int = 0) -> list[str]:
         If the corpus cannot be read, fetched, or holds no text.
     """
     if corpus == BUILT_IN:
-        return unlabelled(count, seed)
+        return unlabelled(count, seed, held_out=held_out)
     if corpus == WIKI40B:
-        return _from_hub(count)
-    texts = list(_lines(Path(corpus)))
+        return _from_hub(count, "validation" if held_out else "train")
+    path = Path(corpus)
+    texts = [text for text in _lines(path) if _is_held_out(text) == held_out]
+    if not texts:
+        part = "its held-out tenth" if held_out else "what is not held out of it"
+        raise DataError(f"corpus {path}: {part} is empty. Give a file with more lines.")
     if len(texts) <= count:
         return texts
     chosen = numpy_stream("corpus", seed).permutation(len(texts))[:count]
     return [texts[i] for i in sorted(chosen)]
+
+
+def _is_held_out(text: str) -> bool:
+    return hashlib.blake2b(text.encode(), digest_size=1).digest()[0] < HELD_OUT
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -129,12 +151,12 @@ def _lines(path: Path) -> Iterator[str]:
         )
 
 
-def _from_hub(count: int) -> list[str]:
+def _from_hub(count: int, split: str) -> list[str]:
     import datasets
 
     try:
         rows = datasets.load_dataset(
-            HUB_NAME, HUB_CONFIG, revision=HUB_REVISION, split="train", streaming=True
+            HUB_NAME, HUB_CONFIG, revision=HUB_REVISION, split=split, streaming=True
         )
         texts = list(islice(_paragraphs(row["text"] for row in rows), count))
     except Exception as fault:  # the kinds depend on the http library that the hub's uses

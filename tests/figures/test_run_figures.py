@@ -202,11 +202,19 @@ def test_distances_to_the_anchor_and_the_weight_of_the_task() -> None:
         return made.model_copy(update={"stages": [made.stages[0], last]})
 
     figure = figures.anchor_distances([*CELLS, recalled(0, 3.0), recalled(1, 5.0)])
-    whole, groups, annealing = figure.axes
+    loss, whole, groups, annealing = figure.axes
+    assert loss.get_title() == "training loss"
     assert list(whole.get_lines()[0].get_ydata()) == [4.0, 1.0]
     assert [line.get_label() for line in groups.get_lines()] == ["embeddings", "layer 0"]
     assert list(groups.get_lines()[0].get_ydata()) == [2.0, 0.5]
     assert list(annealing.get_lines()[0].get_ydata()) == [0.0, 1.0]
+    drawn(figure)
+    drifting = CELLS[0].stages[1].model_copy(update={"curves": {"drift": [[0, 0.0], [4, 2.0]]}})
+    stages = [CELLS[0].stages[0], drifting]
+    figure = figures.anchor_distances([CELLS[0].model_copy(update={"stages": stages})])
+    _, whole = figure.axes
+    assert list(whole.get_lines()[0].get_ydata()) == [0.0, 2.0]
+    assert "to the pretrained weights" in figure.get_label()
     drawn(figure)
     with pytest.raises(ValueError, match="no method of pair records a distance"):
         figures.anchor_distances(CELLS)

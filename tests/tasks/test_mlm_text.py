@@ -35,8 +35,22 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     assert set(read_corpus(str(file), 2)) < set(every)
 
 
+def test_a_tenth_of_a_file_is_held_out(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    lines = [f"This is line number {i} of them." for i in range(1000)]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    known, held_out = (set(read_corpus(str(file), 1000, held_out=h)) for h in (False, True))
+    assert not known & held_out
+    assert known | held_out == set(lines)
+    assert 70 < len(held_out) < 130
+    file.write_text(lines[0], encoding="utf-8")
+    with pytest.raises(DataError, match=r"is empty\. Give a file with more lines"):
+        [read_corpus(str(file), 5, held_out=held) for held in (False, True)]
+
+
 def test_the_built_in_text() -> None:
     assert len(read_corpus("built-in", 20)) == 20
+    assert not set(read_corpus("built-in", 500)) & set(read_corpus("built-in", 500, held_out=True))
     assert corpus_identity("built-in") == corpus_identity("built-in")
 
 
@@ -95,6 +109,8 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert asked[0][0] == (mlm_text.HUB_NAME, mlm_text.HUB_CONFIG)
     assert asked[0][1]["streaming"] is True
+    read_corpus("wiki40b/en", 5, held_out=True)
+    assert [options["split"] for _, options in asked] == ["train", "validation"]
 
     def fail(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route\nat all")

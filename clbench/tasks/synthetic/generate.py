@@ -124,8 +124,10 @@ def _check_whole(value: int, what: str) -> None:
         raise ValueError(f"{what} must be a whole number of 0 or more, not {value!r}.")
 
 
-def unlabelled(n: int, seed: int = 0) -> list[str]:
+def unlabelled(n: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
     """`n` distinct texts of the same grammar, none of which can be in a validation split.
+
+    With `held_out` all of them could be, and none in a training split.
 
     Raises
     ------
@@ -134,12 +136,12 @@ def unlabelled(n: int, seed: int = 0) -> list[str]:
     """
     _check_whole(n, "unlabelled: n")
     _check_whole(seed, "unlabelled: seed")
-    rng = Random(f"unlabelled/{seed}")
+    rng = Random(f"unlabelled/{seed}/held-out" if held_out else f"unlabelled/{seed}")
     texts: dict[str, None] = {}
     misses = 0
     while len(texts) < n and misses < _PATIENCE:
         text = _any_text(rng)
-        if text in texts or _held_out(text):
+        if text in texts or _held_out(text) != held_out:
             misses += 1
             continue
         texts[text] = None
