@@ -109,7 +109,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
                 sizes[name] = (len(task.train), mean_tokens(task.train, protocol.max_length))
             rows, tokens = sizes[name]
             steps, _ = protocol.stage_length(name, rows)
-            trained = steps * min(protocol.batch_size, rows)
+            trained = steps * min(protocol.batch_of(name), rows)
             operations += 6.0 * parameters[protocol.model] * trained * tokens
     gpu = plan.device not in ("auto", "cpu")
     speed = GPU_SPEED if gpu else CPU_SPEED

@@ -112,7 +112,7 @@ class EWC(PullingMethod):
 
     def _rows(self, stage: Stage) -> Iterator[AnyBatch]:
         """At most `examples` of the stage's own rows."""
-        size = stage.protocol.batch_size
+        size = stage.protocol.batch_of(stage.name)
         batches = stage.batches("fisher-rows", batch_size=size)
         if self.examples is None:
             yield from batches

@@ -115,7 +115,7 @@ class Rehearsal(Method):
         tasks = [task for task in sorted(self.kept) if len(self.kept[task]["positions"])]
         sizes = np.array([len(self.kept[task]["positions"]) for task in tasks])
         total = int(sizes.sum())
-        count = min(self.recall or stage.protocol.batch_size, total)
+        count = min(self.recall or stage.protocol.batch_of(stage.name), total)
         drawn = torch.randperm(total, generator=stage.rng(name))[:count].numpy()
         starts = np.concatenate([[0], np.cumsum(sizes)])
         recalled = []

@@ -53,7 +53,7 @@ def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
         stage.model, {n: w for n, w in wanted.items() if n not in slow}, gather=add_absolutes
     )
     order = rows[np.argsort(-stage.data.rows.lengths[rows], kind="stable")]
-    size = stage.protocol.batch_size
+    size = stage.protocol.batch_of(stage.name)
     with capture:
         for start in range(0, len(order), size):
             _capture(capture, stage, order[start : start + size])

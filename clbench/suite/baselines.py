@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from clbench.suite import library
 from clbench.suite.faults import explain, nearest, quoted, raise_faults
 from clbench.suite.plugins import source_digest
 from clbench.suite.read import is_path
-from clbench.suite.schema import check_name
+from clbench.suite.schema import VariantTable, check_name
 from clbench.suite.toml import read_toml, unusable_values
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -61,8 +61,8 @@ class Baseline:
         Where each setting comes from.
     description
         One line for lists.
-    path
-        The baseline file, if there is one.
+    path, table
+        The file that holds the settings, if there is one, and the table in it.
     digest
         Of the method's source code if it does not come with clbench, else None: a method
         of one's own that was edited is another method.
@@ -76,6 +76,7 @@ class Baseline:
     sources: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     path: Path | None = None
+    table: str = "[settings]"
     digest: str | None = None
     cost: Cost | None = None
 
@@ -144,6 +145,40 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
     )
 
 
+def vary(name: str, table: VariantTable, suite: Path) -> Baseline:
+    """The baseline of a suite's ``[baseline.NAME]`` table.
+
+    Parameters
+    ----------
+    name
+        Its own.
+    table
+        What it varies, and how.
+    suite
+        The file.
+
+    Raises
+    ------
+    UnknownNameError, SuiteError, PluginError
+        As `read_baseline`, for the one that is varied; also if another has the name.
+    """
+    place = f"[baseline.{quoted(name)}]"
+    if name in library.baselines() or name in _methods():
+        raise UnknownNameError(f"{place}: there is a method of that name. Give yours another.")
+    varied = read_baseline(table.of, base=suite.parent)
+    kept = {key: text for key, text in varied.sources.items() if key not in table.settings}
+    return replace(
+        varied,
+        name=name,
+        settings={**varied.settings, **table.settings},
+        sources={**kept, **table.sources},
+        description=table.description or varied.description,
+        path=suite,
+        table=f"{place} settings",
+        cost=None if table.settings else varied.cost,
+    )
+
+
 def _read_file(path: Path) -> Baseline:
     data = read_toml(path)
     faults = unusable_values(data)
@@ -173,8 +208,8 @@ def _read_file(path: Path) -> Baseline:
         file.sources,
         file.description,
         path,
-        digest,
-        file.cost,
+        digest=digest,
+        cost=file.cost,
     )
 
 

@@ -80,8 +80,8 @@ def key_of(path: Sequence[str | int], data: Mapping[str, Any]) -> str:
         name = scenario.get("name") if isinstance(scenario, dict) else None
         table = f"[[scenario]] {rest[0] + 1}" + (f" {name!r}" if name else "")
         del rest[0]
-    elif head == "task" and rest:
-        table = f"[task.{quoted(str(rest.pop(0)))}]"
+    elif head in ("task", "baseline") and rest:
+        table = f"[{head}.{quoted(str(rest.pop(0)))}]"
     elif isinstance(data.get(str(head)), dict) and rest:
         table = f"[{head}]"
     else:

@@ -12,7 +12,7 @@ from clbench.suite.faults import shown
 from clbench.suite.plugins import source_digest
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.spec import OwnTaskSpec
-from clbench.training.protocol import Protocol
+from clbench.training.protocol import BY_TASK, Protocol
 
 RECIPE_VERSION = 5
 """Raised whenever a change of clbench changes scores, so that old cells are not taken for new."""
@@ -64,7 +64,7 @@ class Identities:
         The identities of model and corpus stand for them, wherever their files lie.
         """
         values = self._protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
-        for key in ("task_epochs", "task_steps"):
+        for key in BY_TASK:
             values[key] = {
                 task: value
                 for task, value in values[key].items()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError, SettingsError, UnknownNameError
-from clbench.suite.baselines import Baseline, read_baseline
+from clbench.suite.baselines import Baseline, read_baseline, vary
 from clbench.suite.faults import nearest, quoted, raise_faults, shown
 from clbench.suite.identity import Identities
 from clbench.suite.options import check_device, choose_scenarios, choose_seeds, override
@@ -19,7 +19,7 @@ from clbench.suite.plugins import Plugin, load_plugins
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.validation import check_methods, check_shifts, stages_of
-from clbench.training.protocol import Protocol
+from clbench.training.protocol import BY_TASK, Protocol
 from clbench.wording import absent
 
 
@@ -150,7 +150,8 @@ def make_plan(
     suite
         From `read_suite`.
     methods
-        Instead of the suite's: as there, with relative paths from the working directory.
+        Instead of the suite's: as there, its variants among them, with relative paths from the
+        working directory.
     scenarios
         Shell patterns; a scenario that matches one of them is run. None runs all.
     seeds, model, limit, epochs, precision, corpus
@@ -267,7 +268,7 @@ def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
         for name in own
         if name in TASKS
     ]
-    for key in ("task_epochs", "task_steps"):
+    for key in BY_TASK:
         # A part of a task, such as glue/sst2[short], may have a length of its own.
         named = {task: task.partition("[")[0] for task in getattr(suite.file.protocol, key)}
         faults += [
@@ -300,7 +301,9 @@ def _baselines(
     found: list[Baseline] = []
     for number, method in enumerate(suite.file.methods if methods is None else methods, 1):
         try:
-            if isinstance(method, str):
+            if method in (tables := suite.file.baseline):
+                found.append(vary(method, tables[method], suite.path))
+            elif isinstance(method, str):
                 base = suite.base if methods is None else None
                 found.append(read_baseline(method, base=base))
             else:

@@ -64,6 +64,29 @@ class ScenarioSpec(BaseModel):
         return tasks_named(self.settings)
 
 
+class VariantTable(BaseModel):
+    """One ``[baseline.NAME]`` table: a baseline with some settings replaced.
+
+    Attributes
+    ----------
+    of
+        As an item of ``methods``: the baseline that it varies.
+    settings
+        What is different.
+    sources
+        Where these come from.
+    description
+        One line for lists; that of the other by default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    of: Annotated[str, Field(min_length=1)]
+    settings: dict[str, Any] = {}
+    sources: dict[str, Annotated[str, Field(min_length=1)]] = {}
+    description: str = ""
+
+
 class SuiteFile(BaseModel):
     """A whole suite file.
 
@@ -79,6 +102,8 @@ class SuiteFile(BaseModel):
         One cell for each; unique.
     protocol
         How every cell is trained and scored.
+    baseline
+        Variants of baselines, by names that `methods` can then use.
     task
         Tasks of one's own, from files or the synthetic generator, by name.
     scenario
@@ -92,10 +117,18 @@ class SuiteFile(BaseModel):
     methods: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = [0]
     protocol: Protocol = Protocol()
+    baseline: dict[str, VariantTable] = {}
     task: dict[str, OwnTaskTable] = {}
     scenario: Annotated[list[ScenarioSpec], Field(min_length=1)]
 
     _name = field_validator("name")(check_name)
+
+    @field_validator("baseline")
+    @classmethod
+    def _usable(cls, tables: dict[str, VariantTable]) -> dict[str, VariantTable]:
+        for name in tables:
+            check_name(name)
+        return tables
 
 
 def tasks_named(settings: Mapping[str, Any]) -> tuple[str, ...]:

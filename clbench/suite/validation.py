@@ -51,7 +51,7 @@ def check_methods(baselines: Iterable[Baseline]) -> None:
     for baseline in baselines:
         faults = _faults(METHODS.get(baseline.method), baseline.settings)
         if baseline.path is not None:
-            raise_faults(baseline.path, [f"[settings] {text}" for text in faults])
+            raise_faults(baseline.path, [f"{baseline.table} {text}" for text in faults])
         elif faults:
             raise SettingsError(
                 f"method {baseline.method!r}: {' '.join(faults)} Settings are given in a "

@@ -148,7 +148,9 @@ def _train(
     trace = Trace(rows, stage.epoch_steps)
     curve = _Curve(stage, trace, probe)
     curve.start()
-    batches = plan(portions, stage.protocol.batch_size, stage.total_steps, stage.stream("order"))
+    batches = plan(
+        portions, stage.protocol.batch_of(stage.name), stage.total_steps, stage.stream("order")
+    )
     for stage.phase, steps in enumerate(lengths):
         stage.done_before += stage.step
         stage.steps, stage.step = steps, 0

@@ -11,6 +11,10 @@ Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
+BY_TASK = ("task_epochs", "task_steps", "task_batch_size")
+"""Settings that are given task by task."""
+
+
 class Protocol(BaseModel):
     """Settings of the `[protocol]` table of a suite.
 
@@ -33,8 +37,10 @@ class Protocol(BaseModel):
         Length of a stage; `steps`, where given, overrides `epochs`.
     task_epochs, task_steps
         The same for single tasks, by the task's name; they override the general ones.
-    batch_size, max_length
-        Rows in a batch; tokens after which a text is cut.
+    batch_size, task_batch_size
+        Rows in a batch; the same for single tasks, by the task's name.
+    max_length
+        Tokens after which a text is cut.
     lr, betas, eps, weight_decay
         The flat rate and Adam's settings; weight decay above 0 is decoupled (AdamW).
     schedule, warmup
@@ -74,6 +80,7 @@ class Protocol(BaseModel):
     task_epochs: dict[str, Positive] = {}
     task_steps: dict[str, Positive] = {}
     batch_size: Positive = 16
+    task_batch_size: dict[str, Positive] = {}
     max_length: Annotated[int, Field(ge=4)] = 256
     lr: Annotated[float, Field(gt=0.0, le=1.0)] = 2e-5
     betas: tuple[Share, Share] = (0.9, 0.999)
@@ -110,7 +117,7 @@ class Protocol(BaseModel):
             (total steps, steps per epoch)
         """
         base = task.partition("[")[0]
-        per_epoch = -(-rows // self.batch_size)
+        per_epoch = -(-rows // self.batch_of(task))
         steps = self.task_steps.get(task, self.task_steps.get(base))
         if steps is not None:
             return steps, per_epoch
@@ -118,3 +125,8 @@ class Protocol(BaseModel):
         if epochs is None and self.steps is not None:
             return self.steps, per_epoch
         return (epochs or self.epochs) * per_epoch, per_epoch
+
+    def batch_of(self, task: str) -> int:
+        """Rows in a batch of `task`; a part like ``glue/sst2[short]`` falls back to its task."""
+        sizes = self.task_batch_size
+        return sizes.get(task, sizes.get(task.partition("[")[0], self.batch_size))

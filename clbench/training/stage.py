@@ -249,7 +249,7 @@ class Stage(Context):
         if source.task != self.index:
             self.earlier(source.task)
         rng = numpy_stream(*self.stream("method", name))
-        size = batch_size or self.protocol.batch_size
+        size = batch_size or self.protocol.batch_of(self.name)
         for positions in length_grouped(source.rows.lengths, size, rng):
             yield source.batch(positions, self.device)
 
