@@ -153,6 +153,7 @@ class SceneBuilder:
         """The task of that name, limited, with a tuning split if that is what is scored."""
         if name not in self._tasks:
             task = load_task(name, data=self._data, base=self._base, own=self._own)
+            task = task.scored_by(self.protocol.task_metric.get(name))
             task = task.limited(self.protocol.limit, self.seed)
             if self.protocol.score_on == "tuning":
                 task = task.with_tuning(self.protocol.tuning_fraction, self.seed)

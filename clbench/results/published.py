@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from clbench.suite import library
+from clbench.suite.read import read_suite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,9 +15,11 @@ if TYPE_CHECKING:
     from clbench.results.cell import CellResult
 
 COLUMNS = (
-    *("source", "table", "suite", "scenario", "task", "method", "score", "statistic", "value"),
-    *("n", "model", "split", "protocol", "note"),
+    *("source", "table", "suite", "scenario", "task", "method", "score", "metric", "statistic"),
+    *("value", "n", "model", "split", "protocol", "note"),
 )
+OVER_SEEDS: dict[str, Callable[[list[float]], float]] = {"median": median, "maximum": max}
+"""What a table says of several runs; of single runs, our mean stands beside it."""
 
 
 def published() -> pd.DataFrame:
@@ -25,8 +29,8 @@ def published() -> pd.DataFrame:
     -------
     pandas.DataFrame
         Columns: ``source``, ``table``; ``suite`` and ``scenario`` of ours, where one follows the
-        table, else ``task``; ``method`` by our name; ``score``; ``statistic`` over ``n`` runs;
-        ``value``, a fraction; ``model``, ``split``, ``protocol``, and a ``note``, as where a
+        table, and the ``task`` where it is one; ``method`` by our name; ``score`` (p_s for a single
+        task) in a ``metric``; ``statistic`` over ``n`` runs; ``value``, a fraction; ``model``, ``split``, ``protocol``, and a ``note``, as where a
         column head is inferred.
     """
     import pandas as pd
@@ -49,15 +53,18 @@ def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``source``, ``table``, ``scenario``, ``method``, ``score``, ``published``, ``ours`` (mean
-        over seeds), ``seeds``, ``difference`` (ours less theirs), ``differs`` (what differs in
-        protocol, in words) and ``note``.
+        ``source``, ``table``, ``scenario``, ``method``, ``score``, ``statistic``, ``published``,
+        ``ours`` (the same statistic over seeds, the mean beside a single run), ``seeds``,
+        ``difference`` (ours less theirs), ``differs`` (what differs in protocol, in words) and
+        ``note``. Of a table with several models the rows of ours, or of the suite's own.
     """
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
     theirs = published()
-    for row in theirs[theirs["suite"] == suite].to_dict("records"):
+    theirs = theirs[theirs["suite"] == suite]
+    models = {cell.model for cell in cells} & set(theirs["model"]) or set(theirs["model"][:1])
+    rows: list[dict[str, Any]] = []
+    for row in theirs[theirs["model"].isin(models)].to_dict("records"):
         mine = [
             cell
             for cell in cells
@@ -68,10 +75,11 @@ def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
         values = [v for cell in mine if (v := cell.scores.get(row["score"])) is not None]
         if not values:
             continue
-        ours = sum(values) / len(values)
+        ours = OVER_SEEDS.get(row["statistic"], fmean)(values)
         rows.append(
             {
                 **{key: row[key] for key in ("source", "table", "scenario", "method", "score")},
+                "statistic": row["statistic"],
                 "published": row["value"],
                 "ours": ours,
                 "seeds": len(values),
@@ -80,8 +88,8 @@ def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
                 "note": row["note"],
             }
         )
-    columns = "source table scenario method score published ours seeds difference differs note"
-    return pd.DataFrame(rows, columns=columns.split())
+    columns = "source table scenario method score statistic published ours seeds difference"
+    return pd.DataFrame(rows, columns=[*columns.split(), "differs", "note"])
 
 
 def _differences(row: dict[Any, Any], cells: Sequence[CellResult]) -> list[str]:
@@ -96,9 +104,14 @@ def _differences(row: dict[Any, Any], cells: Sequence[CellResult]) -> list[str]:
     if protocol.get("score_on", "validation") != row["split"]:
         found.append(f"scored on {protocol['score_on']} rows, theirs on {row['split']}")
     if len(cells) != row["n"]:
+        word = row["statistic"] if row["statistic"] in OVER_SEEDS else "mean"
         theirs = "one run" if row["n"] == 1 else f"{row['n']} runs"
-        ours = "1 seed" if len(cells) == 1 else f"mean of {len(cells)} seeds"
+        ours = "1 seed" if len(cells) == 1 else f"{word} of {len(cells)} seeds"
         found.append(f"{ours}, theirs {theirs}")
+    wanted = read_suite(row["suite"]).file.protocol.task_steps.get(row["task"])
+    taken = {cell.stages[-1].steps for cell in cells if cell.stages}
+    if wanted is not None and taken - {wanted}:
+        found.append(f"{' or '.join(map(str, sorted(taken)))} steps, theirs {wanted}")
     if cell.shift == "sentence-length":
         found.append("split by length, theirs close to a random one")
     return found

@@ -145,6 +145,23 @@ class Task:
             validation=_limit(self, self.validation, "validation", limit, seed),
         )
 
+    def scored_by(self, metric: str | None) -> Task:
+        """The task with one of its metrics as the first, which is its score; None changes none.
+
+        Raises
+        ------
+        DataError
+            If it has no such metric.
+        """
+        if metric is None:
+            return self
+        if metric not in self.metrics:
+            raise DataError(
+                f"[protocol] task_metric of {self.name!r}: {metric!r} is none of its metrics. "
+                f"Take {' or '.join(self.metrics)}."
+            )
+        return replace(self, metrics=tuple(dict.fromkeys((metric, *self.metrics))))
+
     def with_tuning(self, fraction: float, seed: int = 0) -> Task:
         """Hold `fraction` of the training rows out as the tuning split, stratified by label.
 

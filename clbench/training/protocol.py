@@ -11,7 +11,7 @@ Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
-BY_TASK = ("task_epochs", "task_steps", "task_batch_size")
+BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
 """Settings that are given task by task."""
 
 
@@ -39,6 +39,8 @@ class Protocol(BaseModel):
         The same for single tasks, by the task's name; they override the general ones.
     batch_size, task_batch_size
         Rows in a batch; the same for single tasks, by the task's name.
+    task_metric
+        Which of a task's metrics R, p_o and p_s hold, by the task's name; else its first.
     max_length
         Tokens after which a text is cut.
     lr, betas, eps, weight_decay
@@ -81,6 +83,7 @@ class Protocol(BaseModel):
     task_steps: dict[str, Positive] = {}
     batch_size: Positive = 16
     task_batch_size: dict[str, Positive] = {}
+    task_metric: dict[str, Annotated[str, Field(min_length=1)]] = {}
     max_length: Annotated[int, Field(ge=4)] = 256
     lr: Annotated[float, Field(gt=0.0, le=1.0)] = 2e-5
     betas: tuple[Share, Share] = (0.9, 0.999)
