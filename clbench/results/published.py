@@ -29,9 +29,9 @@ def published() -> pd.DataFrame:
     -------
     pandas.DataFrame
         Columns: ``source``, ``table``; ``suite`` and ``scenario`` of ours, where one follows the
-        table, and the ``task`` where it is one; ``method`` by our name; ``score`` (p_s for a single
-        task) in a ``metric``; ``statistic`` over ``n`` runs; ``value``, a fraction; ``model``, ``split``, ``protocol``, and a ``note``, as where a
-        column head is inferred.
+        table, and the ``task`` where it is one; ``method`` by our name; ``score`` (p_s for a
+        single task) in a ``metric``; ``statistic`` over ``n`` runs; ``value``, a fraction;
+        ``model``, ``split``, ``protocol``, and a ``note``, as where a column head is inferred.
     """
     import pandas as pd
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from clbench.results.published import COLUMNS, published
+import pytest
+from handmade import pair
+
+from clbench.results.cell import CellResult
+from clbench.results.published import COLUMNS, beside, published
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import read_suite
 from clbench.tasks.glue import LOADERS
@@ -54,7 +58,8 @@ def test_single_tasks_are_scored_as_ours_are() -> None:
 def test_averages_are_those_that_the_paper_prints(
     table: str, method: str, averages: tuple[float, float]
 ) -> None:
-    some = FRAME[(FRAME["table"] == table) & (FRAME["method"] == method) & (FRAME["suite"] != "")]
+    theirs = FRAME[FRAME["source"].str.contains("Kenneweg") & (FRAME["suite"] != "")]
+    some = theirs[(theirs["table"] == table) & (theirs["method"] == method)]
     for score, average in zip(("p_o", "p_s"), averages, strict=True):
         # Printed averages are of unrounded scores, and rounded themselves.
         assert some[some["score"] == score]["value"].mean() == pytest.approx(average, abs=0.0011)
@@ -91,3 +96,35 @@ def test_what_is_inferred_says_so() -> None:
     unseen = FRAME[FRAME["suite"] == "paper-unseen"]
     inferred = unseen[unseen["note"].str.startswith("inferred")]
     assert set(inferred["scenario"]) == {"sst2-mnli", "mrpc-rte", "mrpc-qnli"}
+
+
+def test_the_statistic_beside_a_table_is_the_tables_own() -> None:
+    def rte(seed: int, p_s: float, **changes: Any) -> CellResult:
+        made = pair("recadam-ri", seed).model_dump()
+        stage = {**made["stages"][0], "task": "glue/rte", "steps": 7800} if made["stages"] else {
+            "task": "glue/rte", "rows": 9, "steps": 7800, "epochs": 1.0, "examples": 9,
+            "tokens": 9, "train_seconds": 1.0,
+        }  # fmt: skip
+        given = {
+            "scenario": "rte", "shift": "pretraining", "model": "bert-base-uncased",
+            "tasks": ["pretraining", "glue/rte"], "scores": {"p_s": p_s}, "stages": [stage],
+            "settings": {"protocol": {}},
+        }  # fmt: skip
+        return CellResult.model_validate({**made, **given, **changes})
+
+    cells = [rte(seed, p_s) for seed, p_s in enumerate((0.70, 0.72, 0.80, 0.71, 0.60))]
+    frame = beside("recadam-glue", cells)
+    assert set(frame["method"]) == {"recadam-ri"}
+    rows = {(row["table"], row["statistic"]): row for _, row in frame.iterrows()}
+    assert set(rows) == {("Table 1", "median"), ("Table 1", "maximum"), ("Table 2", "median")}
+    median, maximum = rows["Table 1", "median"], rows["Table 1", "maximum"]
+    assert (median["published"], median["ours"]) == (0.744, 0.71)
+    assert (maximum["published"], maximum["ours"]) == (0.773, 0.80)
+    assert median["differs"] == ""
+    short = [rte(0, 0.7, stages=[{**cells[0].stages[0].model_dump(), "steps": 20}], model="mine")]
+    other = beside("recadam-glue", short).iloc[0]
+    assert other["differs"] == (
+        "model mine, theirs bert-base-uncased; 1 seed, theirs 5 runs; 20 steps, theirs 7800"
+    )
+    albert = beside("recadam-glue", [rte(0, 0.7, model="albert-xxlarge-v2")])
+    assert set(albert["published"]) == {0.893, 0.917}

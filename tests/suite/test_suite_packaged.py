@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clbench.suite import library
-from clbench.suite.baselines import read_baseline
+from clbench.suite.baselines import read_baseline, vary
 from clbench.suite.read import read_suite
 from clbench.training.protocol import Protocol
 
@@ -110,6 +110,38 @@ def test_packaged_baselines_have_a_source_for_every_setting(name: str) -> None:
     assert set(baseline.sources) == set(baseline.settings)
     assert baseline.description
     assert baseline.digest is None
+
+
+def test_the_recadam_suites_follow_the_paper() -> None:
+    suite = read_suite("recadam-glue")
+    file = suite.file
+    assert file.protocol.task_steps == {
+        "glue/mnli": 61360, "glue/qqp": 56855, "glue/qnli": 33890, "glue/sst2": 21050,
+        "glue/cola": 13400, "glue/stsb": 9000, "glue/mrpc": 11500, "glue/rte": 7800,
+    }  # fmt: skip
+    # Rows of the training splits over the batch: five epochs of the large sets.
+    for task, rows in (("mnli", 392702), ("qqp", 363849), ("sst2", 67349)):
+        steps, an_epoch = file.protocol.stage_length(f"glue/{task}", rows)
+        assert round(steps / an_epoch, 2) == 5.0
+    assert {s.shift for s in file.scenario} == {"pretraining"}
+    assert len(file.seeds) == 5
+    ri, pi = (vary(name, file.baseline[name], suite.path) for name in ("recadam-ri", "recadam-pi"))
+    assert (ri.settings["initialisation"], pi.settings["initialisation"]) == (
+        "random",
+        "pretrained",
+    )
+    assert {**ri.settings, "initialisation": 0} == {**pi.settings, "initialisation": 0}
+    for name in ("recadam-glue", "recadam-k", "recadam-tiny"):
+        suite = read_suite(name)
+        for variant, table in suite.file.baseline.items():
+            assert set(table.sources) == set(table.settings), variant
+            assert variant in suite.file.methods
+    k = read_suite("recadam-k").file
+    assert [table.settings["k"] for table in k.baseline.values()] == [0.05, 0.1, 0.2, 0.5, 1]
+    same = ("model", "batch_size", "max_length", "lr", "schedule", "warmup", "clip_norm")
+    for key in (*same, "head_dropout", "corpus", "task_metric"):
+        assert getattr(k.protocol, key) == getattr(file.protocol, key), key
+    assert k.protocol.steps == file.protocol.task_steps["glue/cola"]
 
 
 def test_every_dependency_has_an_exact_version() -> None:

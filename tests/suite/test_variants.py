@@ -1,0 +1,104 @@
+"""Variants of baselines in a suite's ``[baseline.NAME]`` tables, and settings task by task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clbench.errors import ClbenchError, DataError, SuiteError, UnknownNameError
+from clbench.suite.plan import Plan, make_plan, validate
+from clbench.suite.read import read_suite
+from clbench.tasks.load import load_task
+from clbench.training.protocol import Protocol
+
+SUITE = """
+methods = ["vanilla", "soft"]
+[baseline.soft]
+of = "ewc"
+settings = { importance = 1.0 }
+sources = { importance = "ours" }
+[protocol]
+batch_size = 16
+task_batch_size = { "synthetic/sentiment" = 4 }
+[[scenario]]
+shift = "dataset"
+tasks = ["synthetic/sentiment", "synthetic/acceptability"]
+"""
+
+
+def planned(tmp_path: Path, text: str = SUITE, methods: list[str] | None = None) -> Plan:
+    path = tmp_path / "suite.toml"
+    path.write_text(text, encoding="utf-8")
+    plan = make_plan(read_suite(path), methods=methods)
+    validate(plan)
+    return plan
+
+
+def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None:
+    (_, soft) = planned(tmp_path).baselines
+    (ewc,) = planned(tmp_path, methods=["ewc"]).baselines
+    assert (soft.name, soft.method) == ("soft", "ewc")
+    assert soft.settings == {**ewc.settings, "importance": 1.0}
+    assert soft.sources == {**ewc.sources, "importance": "ours"}
+    assert [b.name for b in planned(tmp_path, methods=["soft", "ewc"]).baselines] == ["soft", "ewc"]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (('"ewc"', '"ewk"'), SuiteError, r"methods item 2: unknown method 'ewk'\. Did you mean"),
+        (("importance = 1.0", "strength = 1.0"), SuiteError,
+         r"\[baseline.soft\] settings strength: unknown key"),
+        (("importance = 1.0", "importance = -1.0"), SuiteError,
+         r"\[baseline.soft\] settings importance: must be greater"),
+        (("[baseline.soft]", "[baseline.soft]\nextra = 1"), SuiteError,
+         r"\[baseline.soft\] extra: unknown key"),
+        (('"soft"]', '"lwf"]\n[baseline.lwf]\nof = "ewc"'), SuiteError,
+         r"\[baseline.lwf\]: there is a method of that name"),
+        (("[baseline.soft]", '[baseline."a b"]\nof = "ewc"\n[baseline.soft]'), SuiteError,
+         "a name consists of letters"),
+        (("task_batch_size = { \"synthetic/sentiment\"", "task_batch_size = { \"sentiment\""),
+         SuiteError, r"task_batch_size.sentiment: there is no task 'sentiment'"),
+    ],
+)  # fmt: skip
+def test_faults_name_the_table(
+    tmp_path: Path, change: tuple[str, str], kind: type[ClbenchError], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        planned(tmp_path, SUITE.replace(*change))
+
+
+def test_methods_of_the_command_may_be_variants(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Unknown method 'sofd'"):
+        planned(tmp_path, methods=["sofd"])
+
+
+def test_settings_task_by_task() -> None:
+    protocol = Protocol(
+        batch_size=16, task_batch_size={"glue/qqp": 32}, task_steps={"glue/qqp": 50}
+    )
+    assert (protocol.batch_of("glue/qqp"), protocol.batch_of("glue/sst2")) == (32, 16)
+    assert protocol.batch_of("glue/qqp[short]") == 32
+    assert protocol.stage_length("glue/qqp", 320) == (50, 10)
+    assert protocol.stage_length("glue/sst2", 320) == (60, 20)
+
+
+def test_a_batch_size_of_a_task_counts_only_for_its_scenarios(tmp_path: Path) -> None:
+    first = planned(tmp_path).cells[0].fingerprint
+    assert planned(tmp_path, SUITE.replace("= 4 }", "= 5 }")).cells[0].fingerprint != first
+    other = SUITE.replace('"synthetic/sentiment" = 4', '"synthetic/qa" = 4')
+    none = SUITE.replace('task_batch_size = { "synthetic/sentiment" = 4 }', "")
+    assert (
+        planned(tmp_path, other).cells[0].fingerprint
+        == planned(tmp_path, none).cells[0].fingerprint
+    )
+
+
+def test_the_metric_that_is_the_score() -> None:
+    task = load_task("synthetic/acceptability", data=None, base=Path(), own={})
+    assert task.scored_by(None) is task
+    assert task.metrics == ("accuracy", "matthews")
+    assert task.scored_by("matthews").metrics == ("matthews", "accuracy")
+    with pytest.raises(DataError, match=r"'f1' is none of its metrics\. Take accuracy or matthews"):
+        task.scored_by("f1")
