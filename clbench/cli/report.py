@@ -10,8 +10,6 @@ import typer
 
 from clbench.cli.shared import Formats, ReportOut
 
-FORMATS = ("png", "svg", "pdf")
-
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
@@ -46,6 +44,7 @@ def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
     from clbench.cli.options import choice, words
     from clbench.cli.table import show_results
     from clbench.errors import RunFolderError, SettingsError
+    from clbench.report.drawing import FORMATS
     from clbench.report.write import read_runs, write_report
     from clbench.results.store import Store
     from clbench.results.table import scores_frame, to_csv

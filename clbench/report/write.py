@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from clbench.report.content import (
     table_rows,
     verdicts,
 )
+from clbench.report.drawing import FORMATS, draw
 from clbench.report.tables import table_files
 from clbench.results.cell import CellResult
 from clbench.results.folder import as_folder_error, write_text
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
-DPI = {"png": 200, "page": 110}
 MOST_SCENARIOS = 6
 """Scenarios with figures of their own on the page; the first ones."""
 
@@ -88,15 +86,15 @@ def write_report(
     suites = [store.read_suite() for store in stores]
     figures = []
     for name, title, figure in _figures(content):
-        # Laid out once: what differs between formats does not show.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        drawn = draw(figure, formats)
         for kind in formats:
             path = folder / "figures" / f"{name}.{kind}"
             with as_folder_error(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                figure.savefig(path, format=kind, dpi=DPI["png"])
-        figures.append({"title": title, "caption": figure.get_label(), "image": _inline(figure)})
+                path.write_bytes(drawn[kind])
+        image = base64.b64encode(drawn["page"]).decode("ascii")
+        image = f"data:image/png;base64,{image}"
+        figures.append({"title": title, "caption": figure.get_label(), "image": image})
     theirs = published_rows(content, [str(suite.get("name", "")) for suite in suites])
     frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
     if theirs:
@@ -180,9 +178,9 @@ def _figures(content: Content) -> Iterator[tuple[str, str, Figure]]:
             (f"matrices-{scenario}", f"{scenario}: score matrices", _later("matrices", own)),
             (f"costs-{scenario}", f"{scenario}: cost", _later("costs", own)),
         ]
-    for name, title, draw in drawn:
+    for name, title, made in drawn:
         try:
-            figure = draw()
+            figure = made()
         except ValueError:
             continue  # it has nothing to show here, such as curves of a run without points
         yield name, title, figure
@@ -192,13 +190,6 @@ def _later(name: str, cells: Sequence[CellResult]) -> Callable[[], Figure]:
     from clbench import figures
 
     return lambda: getattr(figures, name)(cells)
-
-
-def _inline(figure: Figure) -> str:
-    """The figure as a data URL."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI["page"])
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:

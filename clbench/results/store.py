@@ -7,6 +7,7 @@ the suffix ``.part`` and is removed by the next one.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,10 +120,7 @@ class Store:
         """
         found = Cells()
         shared: dict[str, Any] | None = {} if light else None
-        for path in sorted(self.cells.glob("*.json")):
-            if path.name.startswith("."):
-                continue
-            read = _read_cell(path, shared)
+        for path, read in self._read_all(shared):
             if isinstance(read, CellResult):
                 found.cells.append(read)
                 continue
@@ -271,6 +269,11 @@ class Store:
     def _cell_path(self, key: str) -> Path:
         return self.cells / f"{key}.json"
 
+    def _read_all(self, shared: dict[str, Any] | None) -> list[tuple[Path, CellResult | str]]:
+        paths = [path for path in sorted(self.cells.glob("*.json")) if path.name[0] != "."]
+        with _no_collector():
+            return [(path, _read_cell(path, shared)) for path in paths]
+
     def _move(self, path: Path, folder: str) -> Path:
         target = self.cells / folder / path.name
         number = 1
@@ -290,11 +293,45 @@ def _read_cell(path: Path, shared: dict[str, Any] | None = None) -> CellResult |
     """The cell, or what is wrong with its file; a light one, if equal parts are to be shared."""
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
     except OSError as fault:
         return str(fault.strerror or fault)
+    except ValueError:
+        return "broken off or no JSON"
+    try:
+        cell = CellResult.model_validate_json(text)
+    except ValidationError as fault:
+        return _what_is_wrong(path, text, fault)
+    if shared is not None:
+        cell = _lightened(cell, shared)
+    if cell.key != path.stem:
+        return f"holds the cell {cell.key!r}"
+    return cell
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Records hold no cycles, and to look for some among them takes half of the reading."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _what_is_wrong(path: Path, text: str, fault: ValidationError) -> str:
+    """Why a file holds no cell.
+
+    Raises
+    ------
+    RunFolderError
+        If it was written by a newer version.
+    """
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError):
-        return "broken off or no JSON" if path.stat().st_size else "empty"
+        return "broken off or no JSON" if text else "empty"
     if not isinstance(content, dict) or "schema_version" not in content:
         return "not written by clbench"
     version = content["schema_version"]
@@ -303,15 +340,7 @@ def _read_cell(path: Path, shared: dict[str, Any] | None = None) -> CellResult |
             f"{path} was written by a newer clbench (schema {version}; this one reads "
             f"{SCHEMA_VERSION}). Update clbench, or take another --out."
         )
-    try:
-        cell = CellResult.model_validate_json(text)
-    except ValidationError as fault:
-        return describe_fault(fault.errors()[0])[:200]
-    if shared is not None:
-        cell = _lightened(cell, shared)
-    if cell.key != path.stem:
-        return f"holds the cell {cell.key!r}"
-    return cell
+    return describe_fault(fault.errors()[0])[:200]
 
 
 def _lightened(cell: CellResult, shared: dict[str, Any]) -> CellResult:
