@@ -271,3 +271,6 @@ def _save(path: Path, scenario: Scenario) -> None:
         atomic_write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
         if scenario.split is not None:
             scenario.split.save(path.with_suffix(".split.json"))
+        if scenario.picture:
+            text = json.dumps(scenario.picture, allow_nan=False)
+            atomic_write(path.with_suffix(".picture.json"), text + "\n")

@@ -6,6 +6,7 @@ import base64
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,11 @@ def write_report(
     folder = Path(out) if out is not None else stores[0].out / "report"
     content = gather(cells)
     suites = [store.read_suite() for store in stores]
+    pictures: dict[str, dict[str, Any]] = {}
+    for store in stores:
+        pictures = {**store.read_pictures(), **pictures}
     figures = []
-    for name, title, figure in _figures(content):
+    for name, title, figure in _figures(content, pictures):
         drawn = draw(figure, formats)
         for kind in formats:
             path = folder / "figures" / f"{name}.{kind}"
@@ -162,9 +166,12 @@ def render(**values: Any) -> str:
     return environment.get_template("page.html").render(**values)
 
 
-def _figures(content: Content) -> Iterator[tuple[str, str, Figure]]:
+def _figures(
+    content: Content, pictures: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, str, Figure]]:
     """Name, title and figure, one after another, as each takes memory."""
     from clbench import figures
+    from clbench.figures.shift import picture
 
     drawn: list[tuple[str, str, Callable[[], Figure]]] = [
         ("tradeoff", "Old task against new", lambda: figures.tradeoff(content.cells)),
@@ -172,6 +179,9 @@ def _figures(content: Content) -> Iterator[tuple[str, str, Figure]]:
     ]
     for scenario in content.scenarios[:MOST_SCENARIOS]:
         own = [cell for cell in content.cells if cell.scenario == scenario]
+        if scenario in pictures:
+            draw_shift = partial(picture, scenario, pictures[scenario])
+            drawn.append((f"shift-{scenario}", f"{scenario}: the shift", draw_shift))
         drawn += [
             (f"curves-{scenario}", f"{scenario}: while it is forgotten", _later("curves", own)),
             (f"anchor-{scenario}", f"{scenario}: the anchor", _later("anchor_distances", own)),

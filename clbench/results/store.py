@@ -207,6 +207,15 @@ class Store:
         suite = content.get("suite") if isinstance(content, dict) else None
         return suite if isinstance(suite, dict) else {}
 
+    def read_pictures(self) -> dict[str, dict[str, Any]]:
+        """What the figures of shifts are drawn from, by scenario; those that have none left out."""
+        found = {}
+        for path in sorted((self.out / "scenarios").glob("*.picture.json")):
+            picture = _json(path)
+            if isinstance(picture, dict):
+                found[path.name.removesuffix(".picture.json")] = picture
+        return found
+
     def write_scores(self, text: str) -> None:
         """Write ``scores.csv``."""
         self._write(self.scores_path, text)

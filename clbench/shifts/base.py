@@ -76,6 +76,8 @@ class ScenarioTasks:
         How a task was divided, where it was.
     numbers
         Plain JSON values for the report, such as mean lengths.
+    picture
+        What `clbench.figures.shift` draws, as plain JSON values; kept once a scenario.
     pretraining
         Makes the pretraining the first task of R, scored on these texts and never trained.
     """
@@ -83,6 +85,7 @@ class ScenarioTasks:
     tasks: tuple[Task, ...]
     split: Split | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    picture: Mapping[str, Any] = field(default_factory=dict)
     pretraining: PretrainingTexts | None = None
 
 

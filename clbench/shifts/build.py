@@ -86,6 +86,7 @@ def build_scenario(spec: ScenarioLike, context: ShiftContext, *, severity: bool 
         shift.settings(),
         built.split,
         report,
+        built.picture,
         built.pretraining,
     )
 

@@ -36,11 +36,26 @@ class DividingShift(Shift):
             path = context.base / self.split
             where, split = f"split {path}", Split.load(path)
             self._check(split, where)
-        return ScenarioTasks(split.apply(task, where), split, split.numbers)
+        parts = split.apply(task, where)
+        return ScenarioTasks(parts, split, split.numbers, self.picture(task, parts, context))
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
         """Divide `task` by its training rows."""
         raise NotImplementedError
+
+    def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
+        """What a figure of the division is drawn from; by default nothing.
+
+        Parameters
+        ----------
+        task
+            Undivided.
+        parts
+            The tasks that it was divided into.
+        context
+            Rows, lengths and embeddings.
+        """
+        return {}
 
     def fitted_settings(self) -> dict[str, Any]:
         """The settings that decide the split, kept in it."""

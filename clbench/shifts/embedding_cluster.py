@@ -10,13 +10,15 @@ import numpy.typing as npt
 from pydantic import Field
 
 from clbench.errors import ShiftError
-from clbench.seeds import stream_seed
+from clbench.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.divide import DividingShift, row_splits
 from clbench.shifts.split import Split
 from clbench.tasks.task import IntArray, Task
 from clbench.wording import count
 
+DRAWN, AXES = 500, 20
+"""Rows of the figure, and principal axes that their embeddings are kept on."""
 STARTS = 10
 """Starting points that k-means tries, to keep the best."""
 
@@ -63,6 +65,31 @@ class EmbeddingCluster(DividingShift):
         }
         fitted = {**self.fitted_settings(), "centroids": centroids.tolist()}
         return Split.of(self.name, task, names, assigned, fitted, numbers)
+
+    def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
+        """Embeddings of at most `DRAWN` training rows on their first `AXES` principal axes.
+
+        With each row's part and label; the rows are drawn evenly over the task's, by a stream
+        of their own.
+        """
+        from sklearn.decomposition import PCA
+
+        rng = numpy_stream("picture", task.name, self.k, context.seed)
+        rows = np.sort(rng.permutation(len(task.train))[:DRAWN])
+        part_of = {i: n for n, part in enumerate(parts) for i in part.train.index.tolist()}
+        points = context.embed(task.train)
+        axes = min(AXES, *points.shape)
+        # On all rows, so that which of them are drawn decides nothing.
+        shown = PCA(axes, svd_solver="full").fit(points).transform(points[rows])
+        labels = task.train.labels[rows].tolist()
+        return {
+            "kind": "clusters",
+            "task": task.name,
+            "rows": len(task.train),
+            "parts": [part_of[i] for i in task.train.index[rows].tolist()],
+            "labels": [task.labels[i] for i in labels] if task.labels else labels,
+            "points": shown.astype(np.float64).round(3).tolist(),
+        }
 
 
 def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> FloatArray:

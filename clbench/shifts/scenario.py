@@ -101,6 +101,8 @@ class Scenario:
         How a task was divided, or None where none was.
     report
         Sizes, label balance, severity.
+    picture
+        What its figure is drawn from; empty where it has none.
     pretraining
         Texts that score the pretraining as the first task of R; None where it is none.
     """
@@ -111,6 +113,7 @@ class Scenario:
     settings: Mapping[str, Any]
     split: Split | None
     report: ScenarioReport
+    picture: Mapping[str, Any] = field(default_factory=dict)
     pretraining: PretrainingTexts | None = None
 
     @property

@@ -87,6 +87,15 @@ class SentenceLength(DividingShift):
         }
         return Split.of(self.name, task, NAMES, assigned, fitted, numbers)
 
+    def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
+        """Rows by length, for each split and part: ``[length, rows]`` in order."""
+        counts: dict[str, dict[str, list[list[int]]]] = {}
+        for key in ("train", "validation"):
+            for name, part in zip(NAMES, parts, strict=True):
+                found = np.unique(self._lengths(getattr(part, key), context), return_counts=True)
+                counts.setdefault(key, {})[name] = np.stack(found, axis=1).tolist()
+        return {"kind": "lengths", "task": task.name, "unit": self.unit, "counts": counts}
+
     def _lengths(self, rows: Rows, context: ShiftContext) -> IntArray:
         if self.unit == "tokens":
             return np.asarray(context.lengths(rows), dtype=np.int64)

@@ -6,7 +6,9 @@ import pytest
 from safetensors import SafetensorError
 from small_world import Steps, World, measured
 
+from clbench import figures
 from clbench.errors import ShiftError
+from clbench.results.store import Store
 
 ACTS_LATER = '''
 import clbench
@@ -286,3 +288,26 @@ def test_a_full_disk_costs_the_continuation_only(
         "left on device (os error 28)); an interrupted cell starts from its first stage."
     )
     assert list((world.folder / "full/stages").iterdir()) == []
+
+
+def test_a_run_keeps_what_its_shifts_are_drawn_from(world: World) -> None:
+    run = world.run(scenario="mood-length")
+    content = Store(run.path).read_pictures()["mood-length"]
+    counts = content["counts"]["train"]
+    rows = {part: sum(count for _, count in counts[part]) for part in ("short", "long")}
+    assert rows == {"short": 80, "long": 80}
+    assert max(length for length, _ in counts["short"]) <= min(n for n, _ in counts["long"])
+    figures.shift(run)
+
+
+def test_clusters_are_kept_as_points_with_part_and_label(world: World) -> None:
+    text = world.suite.read_text().replace(
+        'shift = "sentence-length"', 'shift = "embedding-cluster"'
+    )
+    world.suite.write_text(text)
+    run = world.run(scenario="mood-length")
+    content = Store(run.path).read_pictures()["mood-length"]
+    assert len(content["points"]) == len(content["parts"]) == len(content["labels"]) == 160
+    sizes = run.cells[0].scenario_report["numbers"]["cluster_sizes"]["train"]
+    assert sizes == {f"cluster-{i}": content["parts"].count(i) for i in (0, 1)}
+    assert set(content["labels"]) == {"bad", "good"}
