@@ -77,10 +77,9 @@ class EmbeddingCluster(DividingShift):
         rng = numpy_stream("picture", task.name, self.k, context.seed)
         rows = np.sort(rng.permutation(len(task.train))[:DRAWN])
         part_of = {i: n for n, part in enumerate(parts) for i in part.train.index.tolist()}
-        points = context.embed(task.train)
-        axes = min(AXES, *points.shape)
-        # On all rows, so that which of them are drawn decides nothing.
-        shown = PCA(axes, svd_solver="full").fit(points).transform(points[rows])
+        # Only these, as a task with a saved split may have had none embedded.
+        points = context.embed(task.train.take(rows))
+        shown = PCA(min(AXES, *points.shape), svd_solver="full").fit_transform(points)
         labels = task.train.labels[rows].tolist()
         return {
             "kind": "clusters",

@@ -310,4 +310,4 @@ def test_clusters_are_kept_as_points_with_part_and_label(world: World) -> None:
     assert len(content["points"]) == len(content["parts"]) == len(content["labels"]) == 160
     sizes = run.cells[0].scenario_report["numbers"]["cluster_sizes"]["train"]
     assert sizes == {f"cluster-{i}": content["parts"].count(i) for i in (0, 1)}
-    assert set(content["labels"]) == {"bad", "good"}
+    assert set(content["labels"]) == {"down", "up"}
