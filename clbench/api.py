@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,9 @@ class _Silent:
         pass
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        pass
+
+    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
         pass
 
     def cell_finished(self, result: CellResult) -> None:

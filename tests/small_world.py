@@ -179,6 +179,9 @@ class Steps(Listener):
     def cell_started(self, cell: Any) -> None:
         pass
 
+    def point(self, cell: Any, stage: int, step: int, values: Any) -> None:
+        pass
+
     def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
         self.steps += 1
         if self.steps == self._stop_after:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from clbench.cli.console import duration, err, plural
 from clbench.results.cell import CellResult
+from clbench.results.store import Store
 from clbench.results.table import alone_score
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
+    from clbench.cli.live import LiveTable
     from clbench.evaluation.listener import Listener
     from clbench.suite.plan import Cell
 
@@ -31,14 +33,16 @@ def listener(suite: str, out: Path) -> Iterator[Listener]:
     if not console.is_terminal:
         yield Lines(suite, out, console)
         return
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn, TextColumn
+
+    from clbench.cli.live import LiveTable
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with LiveTable(*columns, console=console, transient=True) as progress:
         yield Bars(suite, out, console, progress)
 
 
@@ -103,6 +107,9 @@ class Lines:
             self.spoke = self.clock()
             self.say(f"{self.count()} {cell.key}: {position(stage, stages, step, steps)}")
 
+    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
+        """Of no interest here."""
+
     def cell_finished(self, result: CellResult) -> None:
         """Say the cell's scores, or why it failed."""
         self.done += 1
@@ -142,20 +149,26 @@ class Lines:
 
 
 class Bars(Lines):
-    """A bar for all cells with the time left, and one for each cell that is running."""
+    """A bar for all cells with the time left, one for each that runs, and a table of results."""
 
     def __init__(
         self,
         suite: str,
         out: Path,
         console: Console,
-        progress: Progress,
+        progress: LiveTable,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(suite, out, console, clock)
         self.bars = progress
         self.all = progress.add_task(suite, total=1.0, note="")
         self.rows: dict[str, TaskID] = {}
+
+    def started(self, total_cells: int, pending: int) -> None:
+        """Show what was finished before."""
+        super().started(total_cells, pending)
+        if pending < total_cells:
+            self.bars.add_results(Store(self.out).read(light=True).cells)
 
     def cell_started(self, cell: Cell) -> None:
         """Show the cell's bar, empty."""
@@ -173,8 +186,9 @@ class Bars(Lines):
         self._overall()
 
     def cell_finished(self, result: CellResult) -> None:
-        """Print the cell's line above the bars."""
+        """Print the cell's line above the bars, and take it into the table."""
         super().cell_finished(result)
+        self.bars.add_results([result])
         if result.key in self.rows:
             self.bars.remove_task(self.rows.pop(result.key))
         self._overall()

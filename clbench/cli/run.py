@@ -64,6 +64,9 @@ def run(
     gpus: Annotated[
         float | None, typer.Option(metavar="X", help="GPUs of a cell, such as 0.5 or 1.")
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write logs to DIR/tensorboard.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cells and an estimate; write nothing.")
     ] = False,
@@ -102,5 +105,9 @@ def run(
     from clbench.cli.table import show_results
 
     with listener(plan.suite.name, plan.out) as told:
+        if tensorboard:
+            from clbench.evaluation.tensorboard import TensorBoard
+
+            told = TensorBoard(told, plan.out / "tensorboard")
         done = api.execute(plan, replace=replace, place=place, listener=told)
     return show_results(done.path, done.cells)

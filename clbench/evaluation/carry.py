@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from clbench.training.stage import Context, Stage
 
 Row = list[dict[str, float] | None]
 StageProgress = Callable[[int, int, int], None]
+StagePoints = Callable[[int, int, Mapping[str, float]], None]
 EpochScores = Callable[[int, int, Row], None]
 
 
@@ -91,6 +93,8 @@ class Carrier:
         Trained stages.
     progress
         Told (stage, steps done, steps in all).
+    points
+        Told (stage, step, values) at the points of curves; see `train_stage`.
     after_epoch
         Told (stage, epochs done in it, row of R) after each pass over the rows; every scored
         row counts for it, not a part as for curves.
@@ -107,6 +111,7 @@ class Carrier:
         cache: Stages,
         progress: StageProgress | None = None,
         *,
+        points: StagePoints | None = None,
         after_epoch: EpochScores | None = None,
         model: Classifier | None = None,
     ) -> None:
@@ -116,6 +121,7 @@ class Carrier:
         self._numerics = numerics
         self._cache = cache
         self._progress = progress
+        self._points = points
         self._after_epoch = after_epoch
         self._start = model
         self._outcome = Outcome([], [], [], [], [])
@@ -236,6 +242,7 @@ class Carrier:
             acting,
             probe=probe,
             progress=progress,
+            points=None if self._points is None else partial(self._points, position),
             after_epoch=self._epoch_teller(stage, position),
         )
 

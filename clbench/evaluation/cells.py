@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +35,9 @@ class Reporter(Protocol):
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
         """Called after a training step; stages and steps counted from 1 when done."""
 
+    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
+        """Called at the points of a stage's curves; stages count from 1."""
+
 
 def run_cell(
     cell: Cell, scenes: Scenes, setting: Numerics, cache: Stages, reporter: Reporter
@@ -59,7 +63,10 @@ def run_cell(
         def progress(stage: int, step: int, steps: int) -> None:
             reporter.progress(cell, stage + 1, stages, step, steps)
 
-        carrier = Carrier(cell, scene, method, setting, cache, progress)
+        def point(stage: int, step: int, values: Mapping[str, float]) -> None:
+            reporter.point(cell, stage + 1, step, values)
+
+        carrier = Carrier(cell, scene, method, setting, cache, progress, points=point)
         outcome = carrier.run()
         common |= _outcome(cell, scene, outcome)
         status, reason = "ok", None

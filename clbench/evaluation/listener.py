@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from clbench.results.cell import CellResult
@@ -19,6 +20,12 @@ class Listener(Protocol):
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
         """Called after a training step; stages and steps counted from 1 when done."""
+
+    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
+        """Called at the points of a stage's curves, with ``loss``, ``lr`` and scores.
+
+        Stages count from 1. A cell's last ones may not be told before it is finished.
+        """
 
     def cell_finished(self, result: CellResult) -> None:
         """Called when a cell's result is on disk, finished or failed."""

@@ -183,7 +183,7 @@ class Flow:
             ready, _ = self._ray.wait([self._reading], timeout=0)
             if not ready:
                 return
-            positions = self._ray.get(self._reading)
+            positions, points = self._ray.get(self._reading)
             self._reading = None
         except self._ray.exceptions.RayError:
             self._reading = None  # its node left; it starts anew elsewhere
@@ -192,6 +192,9 @@ class Flow:
         for key, position in positions.items():
             if key in cells:
                 self._listener.progress(cells[key], *position)
+        for key, point in points:
+            if key in cells:
+                self._listener.point(cells[key], *point)
 
 
 def _shared_stage(cell: Cell) -> Hashable | None:

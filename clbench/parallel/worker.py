@@ -106,21 +106,33 @@ class Told:
             self._spoke = time.monotonic()
             self._board.tell.remote(cell.key, (stage, stages, step, steps))
 
+    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
+        """Tell a point of a curve."""
+        self._board.add.remote(cell.key, (stage, step, dict(values)))
+
+
+Point = tuple[int, int, dict[str, float]]
+
 
 class Board:
-    """An actor that remembers how far each running cell is."""
+    """An actor that remembers how far each running cell is, and the points of curves."""
 
     def __init__(self) -> None:
         self._latest: dict[str, tuple[int, int, int, int]] = {}
+        self._points: list[tuple[str, Point]] = []
 
     def tell(self, key: str, position: tuple[int, int, int, int]) -> None:
         """Remember a position."""
         self._latest[key] = position
 
-    def read(self) -> dict[str, tuple[int, int, int, int]]:
-        """What was told since the last time."""
-        latest, self._latest = self._latest, {}
-        return latest
+    def add(self, key: str, point: Point) -> None:
+        """Remember a point: stage, step and values."""
+        self._points.append((key, point))
+
+    def read(self) -> tuple[dict[str, tuple[int, int, int, int]], list[tuple[str, Point]]]:
+        """Positions by cell, and points, that were told since the last time."""
+        (latest, self._latest), (points, self._points) = (self._latest, {}), (self._points, [])
+        return latest, points
 
 
 class _Given:

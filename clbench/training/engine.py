@@ -21,6 +21,7 @@ from clbench.training.stage import Stage
 
 Probe = Callable[[], Mapping[str, float]]
 Progress = Callable[[int, int], None]
+Points = Callable[[int, Mapping[str, float]], None]
 
 ENGINE_CURVES = ("step", "loss", "lr", "scores")
 """Curves of every stage; all others are the method's."""
@@ -100,6 +101,7 @@ def train_stage(
     *,
     probe: Probe | None = None,
     progress: Progress | None = None,
+    points: Points | None = None,
     after_epoch: Callable[[], None] | None = None,
 ) -> Trace:
     """Train on one task with the hooks of `method`, up to but without `after_stage`.
@@ -114,6 +116,9 @@ def train_stage(
         Scores all seen tasks; called at the protocol's curve points and once before.
     progress
         Told (steps done, steps in all).
+    points
+        Told (step, values) at each point of the curves: ``loss``, ``lr``, and ``score of TASK``
+        for each task that was scored.
     after_epoch
         Called after each pass over the rows, and at the end of a last one that is not whole;
         it may score, but must not change weights.
@@ -127,7 +132,7 @@ def train_stage(
     """
     devices = [stage.device] if stage.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        return _train(stage, method, probe, progress, after_epoch)
+        return _train(stage, method, probe, progress, points, after_epoch)
 
 
 def _train(
@@ -135,6 +140,7 @@ def _train(
     method: Method,
     probe: Probe | None,
     progress: Progress | None,
+    points: Points | None,
     after_epoch: Callable[[], None] | None,
 ) -> Trace:
     method.before_stage(stage)
@@ -146,7 +152,7 @@ def _train(
     lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
     stage.total_steps = sum(lengths)
     trace = Trace(rows, stage.epoch_steps)
-    curve = _Curve(stage, trace, probe)
+    curve = _Curve(stage, trace, probe, points)
     curve.start()
     batches = plan(
         portions, stage.protocol.batch_of(stage.name), stage.total_steps, stage.stream("order")
@@ -230,7 +236,10 @@ def _clip(parameters: list[nn.Parameter], largest: float) -> None:
 class _Curve:
     """Points of the curves of a stage: loss, rate and the scores on all seen tasks."""
 
-    def __init__(self, stage: Stage, trace: Trace, probe: Probe | None) -> None:
+    def __init__(
+        self, stage: Stage, trace: Trace, probe: Probe | None, tell: Points | None
+    ) -> None:
+        self._tell = tell
         self.meter = _Meter(stage)
         self.rate = 0.0
         self._stage = stage
@@ -255,17 +264,23 @@ class _Curve:
         curves["step"].append(step)
         curves["loss"].append(self.meter.reset())
         curves["lr"].append(self.rate)
+        scores: Mapping[str, float] = {}
         if step in self._at:
-            self._score(step)
+            scores = self._score(step)
             _training_mode(self._stage)
+        if self._tell is not None:
+            told = {f"score of {task}": score for task, score in scores.items()}
+            self._tell(step, {"loss": curves["loss"][-1], "lr": self.rate, **told})
 
-    def _score(self, step: int) -> None:
+    def _score(self, step: int) -> Mapping[str, float]:
         if self._probe is None:
-            return
+            return {}
         started = time.perf_counter()
-        for task, score in self._probe().items():
+        scores = self._probe()
+        for task, score in scores.items():
             self._trace.curves["scores"].setdefault(task, []).append([step, score])
         self._trace.probe_seconds += time.perf_counter() - started
+        return scores
 
 
 def _training_mode(stage: Stage) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from handmade import Asked, failed, pair, reference
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 
 from clbench.cli.console import duration
+from clbench.cli.live import LiveTable
 from clbench.cli.progress import Bars, Lines, fraction, outcome
 
 
@@ -79,7 +80,7 @@ def test_bars_on_a_terminal_show_cell_step_and_time_left() -> None:
         BarColumn(bar_width=10),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    progress = Progress(*columns, console=console, auto_refresh=False)
+    progress = LiveTable(*columns, console=console, auto_refresh=False)
     with progress:
         bars = Bars("quick", Path("out"), console, progress, clock)
         bars.started(2, 2)
@@ -95,6 +96,30 @@ def test_bars_on_a_terminal_show_cell_step_and_time_left() -> None:
         progress.refresh()
         assert progress.tasks[0].completed == pytest.approx(0.5)
     assert "[1/2] sst2-mrpc--vanilla--seed0: p_o 0.800" in file.getvalue()
+
+
+def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
+    def shown(table: LiveTable) -> str:
+        file = io.StringIO()
+        Console(file=file, width=100).print(*table.get_renderables())
+        return file.getvalue()
+
+    console = Console(file=io.StringIO(), width=100, height=14, force_terminal=True)
+    table = LiveTable(TextColumn("{task.description}"), console=console, auto_refresh=False)
+    bars = Bars("quick", Path("out"), console, table)
+    bars.started(9, 9)
+    assert "p_o" not in shown(table)
+    bars.cell_finished(pair("vanilla", 0))
+    assert "0.800" in shown(table)
+    assert "±" not in shown(table)
+    bars.cell_finished(pair("vanilla", 1, R=[[0.9, 0.5], [0.6, 0.7]]))
+    assert "0.700 ±0.141" in shown(table)
+    # Of more scenarios than the window has lines for, those that changed last are shown.
+    for name in ("second", "third", "fourth", "fifth"):
+        other = pair("vanilla", 0).model_copy(update={"scenario": name, "key": name})
+        table.add_results([other])
+    assert "fifth" in shown(table)
+    assert "sst2-mrpc" not in shown(table)
 
 
 def test_lines_of_references_and_sequences() -> None:

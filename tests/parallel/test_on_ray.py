@@ -59,6 +59,9 @@ class Watch(Steps):
         self.running.add(cell.key)
         self.most = max(self.most, len(self.running))
 
+    def point(self, cell: Any, stage: int, step: int, values: Any) -> None:
+        pass
+
     def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
         self.seen.add(cell.key)
         if self.at_second_cell is not None and len(self.seen) == 2:

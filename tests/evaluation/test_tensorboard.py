@@ -1,0 +1,83 @@
+"""Curves for TensorBoard, read back by its own reader."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import Steps, World
+
+from clbench import api
+from clbench.errors import SettingsError
+from clbench.evaluation.tensorboard import TensorBoard
+from clbench.suite.plan import Plan
+
+tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+
+def planned(world: World) -> Plan:
+    return api.make(
+        world.suite, out=world.folder / "out", scenarios=["mood-thing"], plugins=[world.plugin]
+    )
+
+
+def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    events = tensorboard.EventAccumulator(str(folder)).Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+class Peeks(Steps):
+    """Looks into the logs while the cell is still trained."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.seen: list[int] = []
+
+    def point(self, cell: Any, stage: int, step: int, values: Any) -> None:
+        self.seen.append(len(read(self.folder / cell.key).get(f"stage{stage}/loss", [])))
+
+
+def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(world: World) -> None:
+    folder = world.folder / "out" / "tensorboard"
+    inner = Peeks(folder)
+    done = api.execute(planned(world), listener=TensorBoard(inner, folder))
+    (cell,) = done.cells
+    assert inner.seen == [1, 2, 3, 1, 2, 3]
+    found = read(folder / cell.key)
+    for number, stage in enumerate(cell.stages, 1):
+        curves = stage.curves
+        for name in ("loss", "lr"):
+            wanted = dict(zip(curves["step"], curves[name], strict=True))
+            assert dict(found[f"stage{number}/{name}"]) == pytest.approx(wanted)
+        for task, points in curves["scores"].items():
+            told = dict(found[f"stage{number}/score of {task}"])
+            assert told == pytest.approx(dict(points))
+    assert found["final/p_o"] == [(0, pytest.approx(cell.scores["p_o"]))]
+
+
+def test_a_cell_that_is_run_again_begins_its_logs_anew(world: World) -> None:
+    folder = world.folder / "out" / "tensorboard"
+    key = planned(world).cells[0].key
+    (folder / key).mkdir(parents=True)
+    (folder / key / "old").write_text("x")
+    api.execute(planned(world), listener=TensorBoard(Steps(), folder))
+    assert not (folder / key / "old").exists()
+
+
+def test_a_missing_package_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("torch.utils.tensorboard"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(SettingsError, match=r"pip install 'clbench\[tensorboard\]'"):
+        TensorBoard(Steps(), tmp_path)
