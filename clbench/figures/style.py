@@ -102,10 +102,15 @@ def plain(axes: Axes) -> None:
     axes.tick_params(labelsize="small")
 
 
-def legend(figure: Figure, shown: dict[str, Look], *, columns: int = 5) -> None:
-    """Methods with their looks, above the panels."""
+def legend(figure: Figure, shown: dict[str, Look]) -> None:
+    """Methods with their looks, above the panels, in as many columns as there is room for."""
     from matplotlib.lines import Line2D
 
+    longest = max(map(len, shown))
+    columns = max(1, min(5, int(figure.get_figwidth() / (0.4 + 0.075 * longest))))
+    # The panels keep their height, for which two rows are allowed.
+    rows = -(-len(shown) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
     handles = [
         Line2D([], [], color=look.color, marker=look.mark, ms=6 * look.scale, ls="none", label=name)
         for name, look in shown.items()

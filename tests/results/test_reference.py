@@ -1,0 +1,45 @@
+"""The runs behind the figures of the README and the documentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from clbench.results.store import Store
+
+ROOT = Path(__file__).parents[2]
+RUNS = sorted(path for path in (ROOT / "results" / "reference").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
+def test_scores_and_no_weights_or_places_of_a_machine(folder: Path) -> None:
+    found = Store(folder).read()
+    assert not found.broken
+    assert found.cells
+    assert all(cell.status == "ok" for cell in found.cells)
+    assert Store(folder).read_suite()["name"]
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert path.suffix == ".json"
+            text = path.read_text(encoding="utf-8")
+            assert len(text) < 200_000
+            assert not re.search(r'"/[a-z]+/', text), path
+
+
+def test_the_readme_states_what_the_reference_run_holds() -> None:
+    cells = Store(ROOT / "results" / "reference" / "sst2-mrpc-minilm").read().cells
+    mean = {
+        (name, score): fmean(float(c.scores[score] or 0) for c in cells if c.baseline == name)
+        for name in ("vanilla", "ewc", "bertcl-combined")
+        for score in ("p_o_before", "p_o", "p_s", "forgetting")
+    }
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    first = f"{mean['vanilla', 'p_o_before']:.3f} to {mean['vanilla', 'p_o']:.3f}"
+    assert f"forgot {mean['vanilla', 'forgetting']:.3f}"[:10].replace("0.", ".") in text
+    assert first.replace("0.", ".") in text
+    assert round(mean["ewc", "p_o"] - mean["vanilla", "p_o"], 2) == 0.07
+    assert round(mean["vanilla", "p_s"] - mean["bertcl-combined", "p_s"], 2) == 0.1
+    assert len({cell.seed for cell in cells}) == 3
