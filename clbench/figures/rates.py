@@ -65,5 +65,6 @@ def rate_distributions(
     return style.captioned(
         figure,
         f"Learning rate of each group of layers, from the embeddings to the head (n = {len(pairs)} "
-        f"distribution{'' if len(pairs) == 1 else 's'}); thick: {combined_name}.",
+        f"distribution{'' if len(pairs) == 1 else 's'})"
+        + ("." if combined is None else f"; thick: {combined_name}."),
     )

@@ -176,6 +176,7 @@ def _figures(
     drawn: list[tuple[str, str, Callable[[], Figure]]] = [
         ("tradeoff", "Old task against new", lambda: figures.tradeoff(content.cells)),
         ("forgetting", "What was forgotten", lambda: figures.forgetting(content.cells)),
+        ("rates", "Learning rates by depth", partial(_rates, content.cells)),
     ]
     for scenario in content.scenarios[:MOST_SCENARIOS]:
         own = [cell for cell in content.cells if cell.scenario == scenario]
@@ -194,6 +195,32 @@ def _figures(
         except ValueError:
             continue  # it has nothing to show here, such as curves of a run without points
         yield name, title, figure
+
+
+def _rates(cells: Sequence[CellResult]) -> Figure:
+    """The rates of methods that have some for each group of layers, and the flat rate.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or they differ in the number of groups or the flat rate.
+    """
+    from clbench.figures import rate_distributions
+
+    found: dict[str, list[float]] = {}
+    flats = set()
+    for cell in cells:
+        flat = float(cell.settings.get("protocol", {}).get("lr") or 0.0)
+        method = cell.settings.get("method", {})
+        multiples = method.get("multiples")
+        rates = method.get("rates") or (multiples and [flat * each for each in multiples])
+        if isinstance(rates, list) and rates:
+            found[cell.baseline] = [float(rate) for rate in rates]
+            flats.add(flat)
+    if len(flats) != 1:
+        raise ValueError("there is no one flat rate to draw rates beside")
+    inner = [f"group {number}" for number in range(1, len(next(iter(found.values()))) - 1)]
+    return rate_distributions(found, groups=["embeddings", *inner, "head"], flat=flats.pop())
 
 
 def _later(name: str, cells: Sequence[CellResult]) -> Callable[[], Figure]:
