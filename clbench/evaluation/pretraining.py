@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Batches = Sequence[dict[str, Tensor]]
 HEAD_TEXTS = 2000
 """Texts that a missing head is fitted on, at most."""
+FEW_TOKENS = 400
+"""Tokens below which an accuracy has a standard error above .025, and is noted."""
 LITTLE = 2.0
 """Accuracy, in shares of the most frequent token, below which there is little to forget."""
 
@@ -48,8 +50,10 @@ class PretrainingScore:
         Masked texts, and a part of them for the points of curves.
     told
         What is scored, for the reader of a result.
+    places
+        Number of predicted tokens.
     commonest
-        Share of the predicted tokens that are the most frequent one.
+        Share of them that are the most frequent one.
     """
 
     def __init__(
@@ -58,9 +62,11 @@ class PretrainingScore:
         batches: Batches,
         part: Batches,
         told: str,
+        places: int,
         commonest: float,
     ) -> None:
         self._said = told
+        self._places = places
         self._commonest = commonest
         self._loss = named_loss(language.loss)
         self._batches = batches
@@ -114,9 +120,19 @@ class PretrainingScore:
             )
         return {"accuracy": right / count, "cross_entropy": loss / count}
 
+    @property
+    def counted(self) -> str:
+        """How much is scored, for the log of a run."""
+        few = (
+            f", fewer than {FEW_TOKENS}: give a longer corpus" if self._places < FEW_TOKENS else ""
+        )
+        return f"{self._said}{few}"
+
     def told(self, pretrained: dict[str, float]) -> str:
         """What is scored, and whether the pretrained model's scores leave anything to forget."""
         always = f"always the most frequent one: {self._commonest:.3f}"
+        if self._places < FEW_TOKENS:
+            return f"{self._said} ({always}), which is too few; give a longer corpus."
         if pretrained["accuracy"] >= LITTLE * self._commonest:
             return f"{self._said} ({always})."
         return (
@@ -187,7 +203,7 @@ def pretraining_score(
     labels = torch.cat([_labels(batch) for batch in whole])
     told = _told(language, len(labels), sum(map(size_of, whole)), protocol.corpus)
     commonest = int(labels.bincount().max()) / len(labels)
-    return PretrainingScore(language, whole, part, told + fitted, commonest)
+    return PretrainingScore(language, whole, part, told + fitted, len(labels), commonest)
 
 
 def _fit(

@@ -154,17 +154,20 @@ def _build_all(builder: SceneBuilder, pending: Sequence[Cell], listener: Listene
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
         started = time.perf_counter()
         try:
-            scenario = builder.scene(spec).scenario
+            scene = builder.scene(spec)
         except ClbenchError:
             raise
         except Exception as fault:
             listener.note(f"{spec.name} cannot be built: {explain(fault)}")
             continue
         seconds = time.perf_counter() - started
+        scenario = scene.scenario
         severity = scenario.report.severity
         told = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)
         listener.note(f"{scenario.name}: {sizes}{told} [{seconds:.1f} s]")
+        if scene.pretraining is not None:
+            listener.note(f"{scenario.name}: {scene.pretraining.counted}")
 
 
 def _write(

@@ -68,7 +68,8 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     times.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
     times.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     times.xaxis.set_minor_formatter(NullFormatter())
-    times.set_xlabel("training, seconds (hollow: with its search)")
+    hollow = " (hollow: with its search)" if any(cell.search for cell in cells) else ""
+    times.set_xlabel(f"training, seconds{hollow}")
     memory.set_xlabel("peak memory, MB")
     for axes in (times, memory):
         axes.axhline(0.0, lw=0.8, color=style.GREY, zorder=0)

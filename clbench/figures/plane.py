@@ -50,7 +50,7 @@ def tradeoff(results: style.Results) -> Figure:
         "Score on the old task (p_o) against score on the new one (p_s) after training on both, "
         "as fractions; large marks are means, small ones single seeds, "
         f"{style.seeds_in_words(cells)}. Dashed: lines of equal p_o + p_s. Grey: methods that no "
-        "other one beats in both.",
+        "other one beats in both, those that keep rows of earlier tasks among them.",
     )
 
 

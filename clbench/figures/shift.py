@@ -46,7 +46,10 @@ def shift(run: Run | str | Path, scenario: str | None = None) -> Figure:
     name = next(iter(pictures), None) if scenario is None else scenario
     if name is None or name not in pictures:
         what = "no scenario" if scenario is None else f"scenario {scenario!r} is none that"
-        raise ValueError(f"{what} of {folder} has clusters or lengths to draw")
+        raise ValueError(
+            f"{what} of {folder} has clusters or lengths to draw; embedding and length shifts "
+            "keep them, in runs of this version on"
+        )
     return picture(name, pictures[name])
 
 

@@ -109,6 +109,7 @@ def write_report(
     shown, left_out = details(content)
     page = folder / "index.html"
     text = render(
+        notes=notes,
         title=" and ".join(dict.fromkeys(str(s.get("name", "run")) for s in suites)),
         overview=overview(content),
         verdicts=verdicts(content),
@@ -148,7 +149,24 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
                 renamed = f"{cell.baseline} ({store.out.name})"
                 cell = cell.model_copy(update={"baseline": renamed})
             cells.append(cell)
+    if differences := _other_protocols(stores):
+        notes.append(
+            f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
+            "are not of their methods alone."
+        )
     return cells, notes
+
+
+def _other_protocols(stores: Sequence[Store]) -> list[str]:
+    """What of the protocol is not the same in all runs, in words."""
+    protocols = [store.read_suite().get("protocol", {}) for store in stores]
+    found = []
+    for key in dict.fromkeys(key for protocol in protocols for key in protocol):
+        values = [protocol.get(key) for protocol in protocols]
+        if any(value != values[0] for value in values):
+            each = zip(stores, values, strict=True)
+            found.append(f"{key}: " + ", ".join(f"{v} in {store.out.name}" for store, v in each))
+    return found
 
 
 def render(**values: Any) -> str:

@@ -12,7 +12,8 @@ from clbench.suite.read import read_suite
 if TYPE_CHECKING:
     import pandas as pd
 
-    from clbench.results.cell import CellResult
+    from clbench.results.cell import CellResult, StageRecord
+    from clbench.training.protocol import Protocol
 
 COLUMNS = (
     *("source", "table", "suite", "scenario", "task", "method", "score", "metric", "statistic"),
@@ -20,6 +21,13 @@ COLUMNS = (
 )
 OVER_SEEDS: dict[str, Callable[[list[float]], float]] = {"median": median, "maximum": max}
 """What a table says of several runs; of single runs, our mean stands beside it."""
+
+
+COMPARED = (
+    *("lr", "batch_size", "task_batch_size", "max_length", "schedule", "warmup", "weight_decay"),
+    *("clip_norm", "head_dropout", "pooling", "task_metric"),
+)
+"""Settings of a protocol that are named where a run's differ from its suite's."""
 
 
 def published() -> pd.DataFrame:
@@ -108,10 +116,29 @@ def _differences(row: dict[Any, Any], cells: Sequence[CellResult]) -> list[str]:
         theirs = "one run" if row["n"] == 1 else f"{row['n']} runs"
         ours = "1 seed" if len(cells) == 1 else f"{word} of {len(cells)} seeds"
         found.append(f"{ours}, theirs {theirs}")
-    wanted = read_suite(row["suite"]).file.protocol.task_steps.get(row["task"])
-    taken = {cell.stages[-1].steps for cell in cells if cell.stages}
-    if wanted is not None and taken - {wanted}:
-        found.append(f"{' or '.join(map(str, sorted(taken)))} steps, theirs {wanted}")
+    followed = read_suite(row["suite"]).file.protocol
+    for position, task in enumerate(cell.tasks[len(cell.tasks) - len(cell.stages) :]):
+        found += _other_length(task, [c.stages[position] for c in cells], followed)
+    values = followed.model_dump(mode="json")
+    found += [
+        f"{key} {protocol[key]}, theirs {values[key]}"
+        for key in COMPARED
+        if key in protocol and protocol[key] != values[key]
+    ]
+    if row["method"].startswith("recadam"):
+        found.append("k and t0 fixed, theirs chosen by task on the reported split")
     if cell.shift == "sentence-length":
         found.append("split by length, theirs close to a random one")
     return found
+
+
+def _other_length(task: str, stages: Sequence[StageRecord], theirs: Protocol) -> list[str]:
+    """Where stages were of another length than the suite gives them."""
+    steps = theirs.task_steps.get(task)
+    if steps is not None:
+        taken: list[float] = sorted({stage.steps for stage in stages} - {steps})
+        return [f"{' or '.join(map(str, taken))} steps, theirs {steps}"] if taken else []
+    epochs = theirs.task_epochs.get(task.partition("[")[0], theirs.epochs)
+    taken = sorted({stage.epochs for stage in stages} - {epochs})
+    passes = " or ".join(f"{value:g}" for value in taken)
+    return [f"{task}: {passes} epochs, theirs {epochs}"] if taken else []

@@ -31,8 +31,8 @@ COLUMNS = (
     *COSTS,
     *("keeps_rows", "status", "reason"),
 )
-Alone = dict[tuple[str, int, int | None], float | None]
-"""Score of a task trained alone, by scenario, seed and position among those trained."""
+Alone = dict[tuple[str, int, str, int | None], float | None]
+"""Score of a task trained alone, by scenario, seed, protocol and position among those trained."""
 
 GROUP = ("scenario", "shift", "method", "model")
 
@@ -43,7 +43,7 @@ def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
     The column ``method`` holds the baseline's name, since two baselines may share a method.
     Single-task references have no row; they only serve intransigence,
     R*[T-1] - R[T-1, T-1] (Chaudhry et al. 2018), which is filled in where the reference of
-    the same scenario and seed is there. Scores of failed cells are missing.
+    the same scenario, seed and protocol is there. Scores of failed cells are missing.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
 
     every = list(cells)
     alone: Alone = {
-        (cell.scenario, cell.seed, cell.reference_of): alone_score(cell)
+        (cell.scenario, cell.seed, _protocol(cell), cell.reference_of): alone_score(cell)
         for cell in every
         if cell.reference_of is not None and cell.status == "ok"
     }
@@ -130,11 +130,16 @@ def _row(cell: CellResult, alone: Alone) -> dict[str, Any]:
     row.update({name: cell.scores.get(name) for name in SCORES})
     # The pretraining, where it is the first task, is scored and has no stage.
     trained = len(cell.stages) or len(cell.tasks)
-    reference = alone.get((cell.scenario, cell.seed, trained - 1))
+    reference = alone.get((cell.scenario, cell.seed, _protocol(cell), trained - 1))
     own = cell.R[-1][-1] if cell.R and cell.R[-1] else None
     if row["intransigence"] is None and reference is not None and own is not None:
         row["intransigence"] = reference - own
     return row
+
+
+def _protocol(cell: CellResult) -> str:
+    """What tells cells of other protocols apart, as of several runs in one report."""
+    return f"{cell.model} {cell.settings.get('protocol')}"
 
 
 def alone_score(cell: CellResult) -> float | None:

@@ -165,7 +165,13 @@ def vary(name: str, table: VariantTable, suite: Path) -> Baseline:
     place = f"[baseline.{quoted(name)}]"
     if name in library.baselines() or name in _methods():
         raise UnknownNameError(f"{place}: there is a method of that name. Give yours another.")
-    varied = read_baseline(table.of, base=suite.parent)
+    try:
+        varied = read_baseline(table.of, base=suite.parent)
+    except UnknownNameError as fault:
+        text = str(fault)
+        raise UnknownNameError(
+            f"{place} of: {text[:1].lower()}{text[1:]} A variant of a variant there is not."
+        ) from fault
     kept = {key: text for key, text in varied.sources.items() if key not in table.settings}
     return replace(
         varied,

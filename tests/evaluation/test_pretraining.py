@@ -181,7 +181,10 @@ def test_a_missing_head_is_fitted_once_and_said(kind: str, tmp_path: Path) -> No
     assert "by a head fitted in 3 steps with the encoder frozen" in score.told(first)
     again, _ = scored(folder, texts)
     assert again.of(backbone, precision=PRECISION, device=CPU) == first
-    assert "has little to forget" in score.told({"accuracy": 0.0})
+    assert "too few; give a longer corpus" in score.told({"accuracy": 0.0})
+    assert "fewer than 400: give a longer corpus" in score.counted
+    many, _ = scored(folder, tuple(sentences(300).split("\n")))
+    assert "has little to forget" in many.told({"accuracy": 0.0})
 
 
 def test_a_decoder_predicts_the_next_token(tmp_path: Path) -> None:

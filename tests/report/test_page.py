@@ -106,6 +106,19 @@ def test_two_runs_tell_equal_methods_apart(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_runs_of_other_protocols_are_told_apart(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    store = Store(second)
+    with store.lock():
+        suite = store.read_suite()
+        store.write_suite({**suite, "protocol": {"model": "tiny", "limit": 32}})
+    made = write_report([first, second], tmp_path / "both", formats=[])
+    (note,) = made.notes
+    assert "The protocols differ (limit: None in a, 32 in b)" in note
+    assert "The protocols differ" in made.page.read_text(encoding="utf-8")
+    assert write_report([first], tmp_path / "one", formats=[]).notes == ()
+
+
 def test_published_numbers_stand_beside_ours_and_bear_their_source(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", name="paper-dataset-shift")
     store = Store(folder)
@@ -121,7 +134,8 @@ def test_published_numbers_stand_beside_ours_and_bear_their_source(tmp_path: Pat
     assert back.loc["p_o", "ours"] == pytest.approx(0.75)
     assert back.loc["p_o", "difference"] == pytest.approx(0.75 - 0.904)
     assert back.loc["p_o", "differs"] == (
-        "model tiny, theirs bert-base-uncased; mean of 2 seeds, theirs one run"
+        "model tiny, theirs bert-base-uncased; mean of 2 seeds, theirs one run; "
+        "a: 1 epochs, theirs 3; b: 1 epochs, theirs 3"
     )
     other = make_run(tmp_path / "other")
     text = write_report([other], formats=[]).page.read_text(encoding="utf-8")

@@ -76,6 +76,13 @@ def test_intransigence_is_the_reference_minus_the_last_task_of_the_same_seed() -
     assert summary(frame).iloc[0]["intransigence_mean"] == pytest.approx(0.05)
 
 
+def test_references_of_another_protocol_do_not_count() -> None:
+    """As where one report holds two runs."""
+    few = {"protocol": {"limit": 32}}
+    other = CellResult.model_validate({**reference(1, 0.75).model_dump(), "settings": few})
+    assert math.isnan(scores_frame([pair(), other]).loc[0, "intransigence"])
+
+
 def test_a_reference_may_keep_the_columns_of_the_other_tasks() -> None:
     wide = CellResult.model_validate(
         {**reference(1, 0.75).model_dump(), "R": [[None, 0.75]], "tasks": ["a", "b"]}

@@ -47,7 +47,8 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        (('"ewc"', '"ewk"'), SuiteError, r"methods item 2: unknown method 'ewk'\. Did you mean"),
+        (('"ewc"', '"ewk"'), SuiteError,
+         r"methods item 2: \[baseline.soft\] of: unknown method 'ewk'\. Did you mean"),
         (("importance = 1.0", "strength = 1.0"), SuiteError,
          r"\[baseline.soft\] settings strength: unknown key"),
         (("importance = 1.0", "importance = -1.0"), SuiteError,
