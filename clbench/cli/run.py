@@ -38,7 +38,8 @@ def run(
     corpus: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Text, one a line, for ewc-mlm; or wiki40b/en, built-in."
+            metavar="FILE",
+            help="Text, one a line, for ewc-mlm and the shift pretraining; or a name.",
         ),
     ] = None,
     plugin: Annotated[
