@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.progress import Progress
+from rich.progress import Progress, ProgressColumn
 
 from clbench.cli.table import results_table
 from clbench.results.cell import CellResult
@@ -25,15 +25,16 @@ class LiveTable(Progress):
     It holds the scenarios that cells finished in last, as many as the window has lines for.
     """
 
-    _table: Table | None = None
+    def __init__(self, *columns: ProgressColumn | str, **options: Any) -> None:
+        self._found: dict[str, dict[str, CellResult]] = {}
+        self._table: Table | None = None
+        super().__init__(*columns, **options)
 
     def add_results(self, results: Iterable[CellResult]) -> None:
         """Take finished cells into the table; one of the same key takes the other's place."""
-        found: dict[str, dict[str, CellResult]] = getattr(self, "_found", {})
-        self._found = found
         for result in results:
-            cells = found.pop(result.scenario, {})
-            found[result.scenario] = {**cells, result.key: result}
+            cells = self._found.pop(result.scenario, {})
+            self._found[result.scenario] = {**cells, result.key: result}
         self._table = self._made()
 
     def get_renderables(self) -> Iterable[RenderableType]:

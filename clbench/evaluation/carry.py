@@ -332,6 +332,8 @@ class Carrier:
             "seed": self._cell.seed,
             "stages": [[stage, tasks[stage].name, tasks[stage].train.digest] for stage in stages],
             "scored": [[tasks[stage].validation.digest] for stage in stages],
+            # Kept rows hold its scores, which go with the scenario's number of texts.
+            "pretraining": None if self._pretraining is None else recipe.get("scenario"),
             "method": None if self._plain(position) else recipe.get("method"),
         }
 
