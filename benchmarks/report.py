@@ -4,14 +4,17 @@
 
 Copies the cells of a run, the built-in quick one by default, under other scenarios and seeds until
 there are enough, writes a report in a process of its own, and says how long it took, how much
-memory it held at most, and how large the page is.
+memory it and the processes that draw for it held together at most, and how large the page is;
+then the same with the drawing in one process.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,18 +22,36 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import clbench
 from clbench.results.store import Store
 
 WORK = """
-import sys, time, resource
-started = time.perf_counter()
+import sys
 from clbench.cli import main
-code = main(["report", sys.argv[1]])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(f"seconds {time.perf_counter() - started:.1f} peak {peak:.0f}", file=sys.stderr)
-sys.exit(code)
+sys.exit(main(["report", sys.argv[1]]))
 """
+EVERY = 0.25
+"""Seconds between two looks at the memory; a look takes some milliseconds."""
+
+
+def report(folder: Path, processors: int | None = None) -> tuple[float, float]:
+    """Seconds and megabytes of a report; pages that processes share count once."""
+    environment = dict(os.environ)
+    if processors is not None:
+        environment["LOKY_MAX_CPU_COUNT"] = str(processors)
+    started = time.perf_counter()
+    work = psutil.Popen(
+        [sys.executable, "-c", WORK, str(folder)], stdout=subprocess.DEVNULL, env=environment
+    )
+    most = 0.0
+    while work.poll() is None:
+        with contextlib.suppress(psutil.Error):  # one has just ended
+            every = [work, *work.children(recursive=True)]
+            most = max(most, sum(process.memory_full_info().pss for process in every) / 1e6)
+        time.sleep(EVERY)
+    return time.perf_counter() - started, most
 
 
 def copies(source: Path, target: Path, count: int) -> int:
@@ -73,14 +94,9 @@ def main() -> None:
         scenarios = copies(source, folder, args.cells)
         size = sum(path.stat().st_size for path in (folder / "cells").iterdir()) / 1e6
         print(f"{args.cells} cells of {scenarios} scenarios, {size:.0f} MB")
-        started = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", WORK, str(folder)], stdout=subprocess.DEVNULL, check=False,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        print(
-            done.stderr.splitlines()[-1], f"(whole process {time.perf_counter() - started:.1f} s)"
-        )
+        for words, processors in (("as it comes", None), ("in one process", 1)):
+            seconds, most = report(folder, processors)
+            print(f"{words}: {seconds:.1f} s, {most:.0f} MB")
         page = folder / "report" / "index.html"
         print(f"page {page.stat().st_size / 1e6:.1f} MB")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clbench import optim as optim
     from clbench import search as search
     from clbench.api import Run as Run
+    from clbench.api import load_run as load_run
     from clbench.api import run as run
     from clbench.errors import ClbenchError as ClbenchError
     from clbench.methods.base import Method as Method
@@ -36,6 +37,7 @@ _EXPORTS = {
     "Run": "clbench.api",
     "Shift": "clbench.shifts.base",
     "Task": "clbench.tasks.task",
+    "load_run": "clbench.api",
     "lr_groups": "clbench.models.groups",
     "method": "clbench.methods.registry",
     "run": "clbench.api",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,22 @@ class Run:
     def failed(self) -> tuple[CellResult, ...]:
         """The cells that failed; each has its `reason`."""
         return tuple(cell for cell in self.cells if cell.status == "failed")
+
+
+def load_run(path: str | Path) -> Run:
+    """A run that was done before, from its folder; warns of files that hold no cell.
+
+    Raises
+    ------
+    RunFolderError
+        If the folder holds no run, or a file of a newer version.
+    """
+    store = Store(Path(path))
+    store.require()
+    found = store.read()
+    for line in found.broken_lines(()):
+        warnings.warn(line, stacklevel=2)
+    return Run(store.out, tuple(found.cells))
 
 
 def run(

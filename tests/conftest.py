@@ -6,6 +6,8 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Reports are drawn in the test's own process: test workers share the cores.
+os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
 import pytest
 

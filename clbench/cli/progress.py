@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from clbench.cli.console import duration, err, plural
 from clbench.results.cell import CellResult
+from clbench.results.light import Light
 from clbench.results.store import Store
 from clbench.results.table import alone_score
 
@@ -168,7 +169,7 @@ class Bars(Lines):
         """Show what was finished before."""
         super().started(total_cells, pending)
         if pending < total_cells:
-            self.bars.add_results(Store(self.out).read(light=True).cells)
+            self.bars.add_results(Store(self.out).read(each=Light()).cells)
 
     def cell_started(self, cell: Cell) -> None:
         """Show the cell's bar, empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +46,8 @@ def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
     from clbench.cli.table import show_results
     from clbench.errors import RunFolderError, SettingsError
     from clbench.report.drawing import FORMATS
-    from clbench.report.write import read_runs, write_report
+    from clbench.report.reading import read_runs
+    from clbench.report.write import write_report
     from clbench.results.store import Store
     from clbench.results.table import scores_frame, to_csv
 
@@ -53,6 +55,7 @@ def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
     if len({run.resolve() for run in runs}) < len(runs):
         raise SettingsError("RUN: one folder is named twice. Name each once.")
     cells, notes = read_runs([Store(run) for run in runs])
+    gc.freeze()  # they stay to the end, so the collector need not go through them again and again
     if len(runs) == 1:
         try:
             Store(runs[0]).write_scores(to_csv(scores_frame(cells)))
@@ -61,7 +64,7 @@ def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
             err().print(f"scores.csv is left as it was: {fault}", soft_wrap=True)
     for line in notes:
         err().print(line, soft_wrap=True)
-    code = show_results(runs[0], cells)
+    code = show_results(runs[0] if len(runs) == 1 else None, cells)
     made = write_report(runs, out, formats=chosen, read=(cells, notes))
     stdout().print(f"Report: {made.page}", soft_wrap=True)
     return code

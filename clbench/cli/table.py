@@ -20,8 +20,15 @@ SEQUENCE = (("average", "average"), ("bwt", "BWT"))
 FOOTNOTE = "* keeps rows of earlier tasks, which the other methods may not see"
 
 
-def show_results(path: Path, cells: Sequence[CellResult]) -> int:
+def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
     """Print table, footnote and failures.
+
+    Parameters
+    ----------
+    path
+        The folder of the run whose cells they are; None for those of several.
+    cells
+        Finished and failed ones.
 
     Returns
     -------
@@ -49,7 +56,7 @@ def show_results(path: Path, cells: Sequence[CellResult]) -> int:
             f"{len(failed)} of {plural(len(cells), 'cell')} failed; the same command tries "
             f"{'it' if len(failed) == 1 else 'them'} again."
         )
-    if (path / "scores.csv").exists():  # not in a folder that can only be read
+    if path is not None and (path / "scores.csv").exists():  # not in a folder that can only be read
         console.print(f"Scores: {path / 'scores.csv'}", soft_wrap=True)
     return 1 if failed else 0
 

@@ -201,7 +201,7 @@ def pretraining_score(
     if language.missing:
         fitted = _fit(language, texts, protocol, device, batches)
     labels = torch.cat([_labels(batch) for batch in whole])
-    told = _told(language, len(labels), sum(map(size_of, whole)), protocol.corpus)
+    told = _told(language, len(labels), sum(map(size_of, whole)), longest, protocol.corpus)
     commonest = int(labels.bincount().max()) / len(labels)
     return PretrainingScore(language, whole, part, told + fitted, len(labels), commonest)
 
@@ -266,11 +266,11 @@ def _thinned(batches: Batches, count: int) -> Batches:
     return found
 
 
-def _told(language: LanguageModel, places: int, texts: int, corpus: str) -> str:
+def _told(language: LanguageModel, places: int, texts: int, longest: int, corpus: str) -> str:
     what = "masked-LM" if language.loss == "mlm" else "next-token"
     return (
         f"pretraining: {what} accuracy over {places} tokens of {texts} held-out texts of "
-        f"{corpus_name(corpus)}"
+        f"{corpus_name(corpus)}, cut at {longest} tokens"
     )
 
 

@@ -1,7 +1,7 @@
 """Figures of results; each function returns a matplotlib Figure and needs no display.
 
-Those of runs take what `clbench.run` returns, or cells; `shift` takes the run or its
-folder. ``figure.get_label()`` is the caption.
+Those of runs take what `clbench.run` and `clbench.load_run` return, or cells; `shift` takes the
+run or its folder. ``figure.get_label()`` is the caption.
 """
 
 from clbench.figures.anchor import anchor_distances

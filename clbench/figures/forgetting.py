@@ -59,6 +59,7 @@ def forgetting(results: style.Results) -> Figure:
         axes.set_ylim(-0.6, len(order) - 0.4)
         axes.set_xlabel("forgotten, points")
         axes.set_title(scenario, fontsize="medium")
+        axes.locator_params(axis="x", nbins=style.TICKS)
         axes.grid(axis="x", lw=0.4, alpha=0.6)
     return style.captioned(
         figure,

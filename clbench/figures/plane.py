@@ -90,6 +90,7 @@ def _panel(axes: Axes, methods: dict[str, list[CellResult]], shown: dict[str, st
         *zip(*(means[name] for name in best), strict=True), "-", lw=3, color=style.LIGHT, zorder=0
     )
     axes.margins(0.08)
+    axes.locator_params(nbins=style.TICKS)
     _equal_sums(axes)
 
 
@@ -114,6 +115,8 @@ def _equal_sums(axes: Axes) -> None:
             fontsize="xx-small",
             color=style.GREY,
             ha="right",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            zorder=0,
         )
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)

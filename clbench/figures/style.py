@@ -20,6 +20,8 @@ BLACK, GREY, LIGHT = "#000000", "#8a8a8a", "#d9d9d9"
 
 PANEL = (3.4, 3.0)
 """Width and height of one panel in inches."""
+TICKS = 5
+"""Steps of an axis at most, where there may be many panels; ticks take most of the drawing."""
 
 
 class HasCells(Protocol):

@@ -25,6 +25,8 @@ SOONEST = 3.0
 """Smallest t0 that comes of scaling."""
 POINTS = 30
 """Points of the curves in a stage, about; each waits for the device."""
+LEAP = 0.05
+"""Change of λ that gets a point of its own, so that its rise shows in a stage of any length."""
 
 
 class RecAdam(Method):
@@ -95,6 +97,7 @@ class RecAdam(Method):
             self._check_pull(context.protocol.lr)
         self._anchor = context.snapshot()
         self._random = self.initialisation == "random"
+        self._told = 0.0
         if self._random:
             seed = stream_seed("random backbone", context.seed, context.scenario)
             context.model.randomise_backbone(seed)
@@ -142,17 +145,27 @@ class RecAdam(Method):
 
     def before_step(self, stage: Stage) -> None:
         """Record how far the weights are from the anchor and how much the step will learn."""
-        if stage.step % max(1, math.ceil(stage.steps / POINTS)):
-            return
-        group = self._group
+        learning = self._learning(stage.step + 1, self._group)
+        due = stage.step % max(1, math.ceil(stage.steps / POINTS)) == 0
+        if due or abs(learning - self._told) >= LEAP:
+            stage.record("lambda", learning)
+            self._told = learning
         if stage.step == 0:
             for key in ("k", "t0", "gamma"):
-                stage.record(key, group[key])
-        stage.record("lambda", self._learning(stage.step + 1, group))
+                stage.record(key, self._group[key])
+        if due:
+            self._record_distance(stage, stage.step)
+
+    def after_step(self, stage: Stage) -> None:
+        """Record how far the weights are in the end."""
+        if stage.step + 1 == stage.steps:
+            self._record_distance(stage, stage.steps)
+
+    def _record_distance(self, stage: Stage, step: int) -> None:
         parts = _squared_distances(self._layers)
-        stage.record("distance", math.sqrt(sum(parts.values())))
+        stage.record("distance", math.sqrt(sum(parts.values())), step=step)
         for name, value in parts.items():
-            stage.record(f"distance.{name}", math.sqrt(value))
+            stage.record(f"distance.{name}", math.sqrt(value), step=step)
 
     def after_stage(self, stage: Stage) -> None:
         """Take the weights as the next anchor, if that is asked for."""

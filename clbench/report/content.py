@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clbench.report.comparisons import REFERENCE, SCORES, comparisons_frame
+from clbench.report.curves import lines
 from clbench.report.verdict import sentences
 from clbench.results.cell import CellResult
 from clbench.results.statistics import LEVEL
@@ -17,6 +18,8 @@ from clbench.results.table import failures, scores_frame, summary
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_SCENARIOS = 6
+"""Scenarios with figures of their own on the page; the first ones."""
 MOST_DETAILS = 500
 """Cells whose details stand on the page; of more, only those that failed."""
 
@@ -41,14 +44,22 @@ class Content:
     @property
     def scenarios(self) -> list[str]:
         """Those with a finished cell, in order."""
-        good = self.frame[self.frame["status"] == "ok"]
-        return list(dict.fromkeys(good["scenario"]))
+        return finished_scenarios(self.cells)
+
+
+def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
+    """Scenarios with a finished cell, in order."""
+    return list(dict.fromkeys(cell.scenario for cell in cells if cell.status == "ok"))
 
 
 def gather(cells: Sequence[CellResult]) -> Content:
     """Tables and statistics of cells."""
-    frame = scores_frame(cells)
-    return Content(tuple(cells), frame, summary(frame), comparisons_frame(frame))
+    from threadpoolctl import threadpool_limits
+
+    # Its many products are small: several threads would only wait for each other.
+    with threadpool_limits(limits=1, user_api="blas"):
+        frame = scores_frame(cells)
+        return Content(tuple(cells), frame, summary(frame), comparisons_frame(frame))
 
 
 def verdicts(content: Content) -> list[tuple[str, list[str]]]:
@@ -116,6 +127,7 @@ def details(content: Content) -> tuple[list[dict[str, Any]], int]:
             "versions": json.dumps({**cell.versions, **cell.host}, indent=1),
             "tasks": cell.tasks,
             "stages": [_stage(cell, number) for number in range(len(cell.R))],
+            "curve_rows": cell.settings.get("protocol", {}).get("curve_rows", "some"),
             "notes": cell.notes,
             "search": {name: value for name, value in cell.search.items() if value is not None},
             "peak_memory_mb": cell.peak_memory_mb,
@@ -138,6 +150,7 @@ def _stage(cell: CellResult, number: int) -> dict[str, Any]:
         "steps": None if stage is None else float(stage.steps),
         "seconds": None if stage is None else stage.train_seconds,
         "cached": stage is not None and stage.cached,
+        "curves": [] if stage is None else lines(stage),
     }
 
 

@@ -1,9 +1,10 @@
-"""A figure in several formats, laid out once."""
+"""Figures in several formats, each laid out once, on all processors."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,45 @@ COLOURS = 256
 """Of the image in the page, which is a third as large as with all of them."""
 
 
+MOST_PIXELS = 6e6
+"""Of the PNG beside the page: figures of many panels get fewer dots an inch."""
+MOST_PROCESSES = 2
+"""That draw at a time: each takes some 200 MB."""
+
+
+def draw_all(
+    figures: Iterable[tuple[str, str, Figure]], formats: Sequence[str]
+) -> Iterator[tuple[str, str, str, dict[str, bytes]]]:
+    """`draw` of figures with a name and a title; begins at once, and goes on while others work.
+
+    On a machine of several processors the drawing is done in processes of its own, which need
+    no guard of the main module. ``LOKY_MAX_CPU_COUNT=1`` in the environment draws here.
+
+    Yields
+    ------
+    tuple
+        Name, title, caption and what `draw` gives, in the order of `figures`.
+    """
+    from joblib import Parallel, cpu_count, delayed
+
+    work = Parallel(
+        n_jobs=min(MOST_PROCESSES, cpu_count()),
+        backend="loky",
+        return_as="generator",
+        batch_size=1,
+    )
+    found: Iterator[tuple[str, str, str, dict[str, bytes]]] = work(
+        delayed(_drawn)(*each, formats) for each in figures
+    )
+    return found
+
+
+def _drawn(
+    name: str, title: str, figure: Figure, formats: Sequence[str]
+) -> tuple[str, str, str, dict[str, bytes]]:
+    return name, title, str(figure.get_label()), draw(figure, formats)
+
+
 def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
     """The figure in each of `formats`, and as ``page``, a smaller PNG.
 
@@ -30,18 +70,21 @@ def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from PIL import Image
 
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    figure.dpi = PNG
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+    dpi = max(PAGE, min(PNG, int(math.sqrt(MOST_PIXELS / math.prod(figure.get_size_inches())))))
+    figure.dpi = dpi
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
     pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
     large = Image.fromarray(pixels).convert("RGB")
-    width, height = (round(side * PAGE / PNG) for side in large.size)
+    del canvas, pixels
+    width, height = (round(side * PAGE / dpi) for side in large.size)
     small = large.resize((width, height), Image.Resampling.LANCZOS)
     found = {"page": _png(small.quantize(COLOURS, dither=Image.Dither.NONE), PAGE)}
     if "png" in formats:
-        found["png"] = _png(large, PNG)
+        found["png"] = _png(large, dpi)
     for kind, other in (("svg", FigureCanvasSVG), ("pdf", FigureCanvasPdf)):
         if kind in formats:
             buffer = io.BytesIO()

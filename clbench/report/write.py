@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clbench
-from clbench.errors import RunFolderError
+from clbench.cache import atomic_write
 from clbench.report.content import (
+    MOST_SCENARIOS,
     Content,
     details,
+    finished_scenarios,
     gather,
     overview,
     published_rows,
     table_rows,
     verdicts,
 )
-from clbench.report.drawing import FORMATS, draw
+from clbench.report.drawing import FORMATS, draw_all
+from clbench.report.reading import read_runs
 from clbench.report.tables import table_files
 from clbench.results.cell import CellResult
 from clbench.results.folder import as_folder_error, write_text
@@ -30,9 +33,6 @@ from clbench.results.store import Store
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-MOST_SCENARIOS = 6
-"""Scenarios with figures of their own on the page; the first ones."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def write_report(
     Parameters
     ----------
     runs
-        Folders of runs. Of several runs, methods that bear the same name in two of them are
-        told apart by the name of the run.
+        Folders of runs. Methods of a later one bear the name of its run where they would be
+        taken for an earlier one's, see `read_runs`.
     out
         Folder of the report; ``report`` in the first run's folder by default.
     formats
@@ -83,22 +83,21 @@ def write_report(
     stores = [Store(Path(run)) for run in runs]
     cells, notes = read_runs(stores) if read is None else read
     folder = Path(out) if out is not None else stores[0].out / "report"
-    content = gather(cells)
     suites = [store.read_suite() for store in stores]
     pictures: dict[str, dict[str, Any]] = {}
     for store in stores:
         pictures = {**store.read_pictures(), **pictures}
+    drawn = draw_all(_figures(cells, pictures), formats)
+    content = gather(cells)  # while others draw
     figures = []
-    for name, title, figure in _figures(content, pictures):
-        drawn = draw(figure, formats)
+    for name, title, caption, files in drawn:
         for kind in formats:
             path = folder / "figures" / f"{name}.{kind}"
             with as_folder_error(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(drawn[kind])
-        image = base64.b64encode(drawn["page"]).decode("ascii")
+                atomic_write(path, files[kind])
+        image = base64.b64encode(files["page"]).decode("ascii")
         image = f"data:image/png;base64,{image}"
-        figures.append({"title": title, "caption": figure.get_label(), "image": image})
+        figures.append({"title": title, "caption": caption, "image": image})
     theirs = published_rows(content, [str(suite.get("name", "")) for suite in suites])
     frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
     if theirs:
@@ -125,50 +124,6 @@ def write_report(
     return Report(page, content, tuple(notes))
 
 
-def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
-    """The cells of all runs, and a line for each file that holds none.
-
-    Raises
-    ------
-    RunFolderError
-        If a folder is no run or has no cell.
-    """
-    cells: list[CellResult] = []
-    notes: list[str] = []
-    seen: dict[str, Path] = {}
-    for store in stores:
-        store.require()
-        found = store.read(light=True)
-        notes += found.broken_lines(())
-        if not found.cells:
-            raise RunFolderError(f"{store.out} holds no finished cell yet.")
-        clash = {c.baseline for c in found.cells if seen.get(c.key, store.out) != store.out}
-        for cell in found.cells:
-            seen.setdefault(cell.key, store.out)
-            if cell.baseline in clash:
-                renamed = f"{cell.baseline} ({store.out.name})"
-                cell = cell.model_copy(update={"baseline": renamed})
-            cells.append(cell)
-    if differences := _other_protocols(stores):
-        notes.append(
-            f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
-            "are not of their methods alone."
-        )
-    return cells, notes
-
-
-def _other_protocols(stores: Sequence[Store]) -> list[str]:
-    """What of the protocol is not the same in all runs, in words."""
-    protocols = [store.read_suite().get("protocol", {}) for store in stores]
-    found = []
-    for key in dict.fromkeys(key for protocol in protocols for key in protocol):
-        values = [protocol.get(key) for protocol in protocols]
-        if any(value != values[0] for value in values):
-            each = zip(stores, values, strict=True)
-            found.append(f"{key}: " + ", ".join(f"{v} in {store.out.name}" for store, v in each))
-    return found
-
-
 def render(**values: Any) -> str:
     """The page; every value is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -185,19 +140,19 @@ def render(**values: Any) -> str:
 
 
 def _figures(
-    content: Content, pictures: Mapping[str, Mapping[str, Any]]
+    cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, Figure]]:
-    """Name, title and figure, one after another, as each takes memory."""
+    """Name, title and figure."""
     from clbench import figures
     from clbench.figures.shift import picture
 
     drawn: list[tuple[str, str, Callable[[], Figure]]] = [
-        ("tradeoff", "Old task against new", lambda: figures.tradeoff(content.cells)),
-        ("forgetting", "What was forgotten", lambda: figures.forgetting(content.cells)),
-        ("rates", "Learning rates by depth", partial(_rates, content.cells)),
+        ("tradeoff", "Old task against new", lambda: figures.tradeoff(cells)),
+        ("forgetting", "What was forgotten", lambda: figures.forgetting(cells)),
+        ("rates", "Learning rates by depth", partial(_rates, cells)),
     ]
-    for scenario in content.scenarios[:MOST_SCENARIOS]:
-        own = [cell for cell in content.cells if cell.scenario == scenario]
+    for scenario in finished_scenarios(cells)[:MOST_SCENARIOS]:
+        own = [cell for cell in cells if cell.scenario == scenario]
         if scenario in pictures:
             draw_shift = partial(picture, scenario, pictures[scenario])
             drawn.append((f"shift-{scenario}", f"{scenario}: the shift", draw_shift))

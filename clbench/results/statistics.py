@@ -259,10 +259,11 @@ def _needed(mean: float, deviation: float, level: float) -> int | None:
 @cache
 def _widths(level: float, most: int) -> Floats:
     """Half the width of a t interval over the deviation, for 2 … `most` values."""
-    from scipy.stats import t
+    # Student's quantile without scipy.stats, whose import takes longer than a small report.
+    from scipy.special import stdtrit
 
     n = np.arange(2, most + 1)
-    widths: Floats = t.ppf((1 + level) / 2, n - 1) / np.sqrt(n)
+    widths: Floats = stdtrit(n - 1, (1 + level) / 2) / np.sqrt(n)
     return widths
 
 

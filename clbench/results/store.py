@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,14 +101,19 @@ class Store:
                 self.cells.mkdir(exist_ok=True)
             yield self
 
-    def read(self, *, set_aside: Container[str] = (), light: bool = False) -> Cells:
+    def read(
+        self,
+        *,
+        set_aside: Container[str] = (),
+        each: Callable[[CellResult], CellResult] | None = None,
+    ) -> Cells:
         """All cells, in the order of the suite's scenarios, methods and seeds.
 
         Parameters
         ----------
-        light
-            Without recipes, further metrics and scenario reports, and with equal settings held
-            once: what tables and figures need, in a fraction of the memory.
+        each
+            Makes of every cell what is kept of it, such as `clbench.results.light.Light`; it is
+            called scenario by scenario.
         set_aside
             Keys whose files are moved to ``cells/broken/`` if they hold no cell; only with the
             lock held. Other files are left where they are.
@@ -119,14 +124,14 @@ class Store:
             If a file was written by a newer version, which must not be run over.
         """
         found = Cells()
-        shared: dict[str, Any] | None = {} if light else None
-        for path, read in self._read_all(shared):
+        scenarios, methods = self._suite_order()
+        for path, read in self._read_all(scenarios, each):
             if isinstance(read, CellResult):
                 found.cells.append(read)
                 continue
             kept = self._move(path, "broken") if path.stem in set_aside else None
             found.broken.append(Broken(path, read, kept and kept.relative_to(self.out)))
-        scenarios, methods = self._suite_order()
+        found.broken.sort(key=lambda file: file.path)
         found.cells.sort(
             key=lambda cell: (
                 scenarios.get(cell.scenario, len(scenarios)),
@@ -278,10 +283,15 @@ class Store:
     def _cell_path(self, key: str) -> Path:
         return self.cells / f"{key}.json"
 
-    def _read_all(self, shared: dict[str, Any] | None) -> list[tuple[Path, CellResult | str]]:
-        paths = [path for path in sorted(self.cells.glob("*.json")) if path.name[0] != "."]
+    def _read_all(
+        self, order: Mapping[str, int], each: Callable[[CellResult], CellResult] | None
+    ) -> list[tuple[Path, CellResult | str]]:
+        def place(path: Path) -> tuple[int, str]:
+            return order.get(path.name.partition("--")[0], len(order)), path.name
+
+        paths = [path for path in self.cells.glob("*.json") if path.name[0] != "."]
         with _no_collector():
-            return [(path, _read_cell(path, shared)) for path in paths]
+            return [(path, _read_cell(path, each)) for path in sorted(paths, key=place)]
 
     def _move(self, path: Path, folder: str) -> Path:
         target = self.cells / folder / path.name
@@ -298,8 +308,10 @@ class Store:
         write_text(path, text)
 
 
-def _read_cell(path: Path, shared: dict[str, Any] | None = None) -> CellResult | str:
-    """The cell, or what is wrong with its file; a light one, if equal parts are to be shared."""
+def _read_cell(
+    path: Path, each: Callable[[CellResult], CellResult] | None = None
+) -> CellResult | str:
+    """The cell, or what is wrong with its file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as fault:
@@ -310,11 +322,9 @@ def _read_cell(path: Path, shared: dict[str, Any] | None = None) -> CellResult |
         cell = CellResult.model_validate_json(text)
     except ValidationError as fault:
         return _what_is_wrong(path, text, fault)
-    if shared is not None:
-        cell = _lightened(cell, shared)
     if cell.key != path.stem:
         return f"holds the cell {cell.key!r}"
-    return cell
+    return cell if each is None else each(cell)
 
 
 @contextmanager
@@ -350,20 +360,6 @@ def _what_is_wrong(path: Path, text: str, fault: ValidationError) -> str:
             f"{SCHEMA_VERSION}). Update clbench, or take another --out."
         )
     return describe_fault(fault.errors()[0])[:200]
-
-
-def _lightened(cell: CellResult, shared: dict[str, Any]) -> CellResult:
-    changes: dict[str, Any] = {"recipe": {}, "metrics": [], "scenario_report": {}}
-    for name in ("settings", "versions", "host"):
-        part = getattr(cell, name)
-        if name == "settings":
-            part = {key: _once(value, shared) for key, value in part.items()}
-        changes[name] = _once(part, shared)
-    return cell.model_copy(update=changes)
-
-
-def _once(value: Any, shared: dict[str, Any]) -> Any:
-    return shared.setdefault(json.dumps(value, sort_keys=True), value)
 
 
 def _json(path: Path) -> Any:

@@ -71,6 +71,20 @@ def task_identity(
     return {"name": name, **found}
 
 
+def known_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> tuple[str, ...]:
+    """The metrics of a task, as far as they are known before it is loaded.
+
+    That is of GLUE, of the suite's own tables, and of a plug-in whose loader has an attribute
+    ``metrics``; of others none are.
+    """
+    if name not in own and name not in TASKS:
+        return ()
+    spec = own.get(name)
+    if isinstance(spec, FileTaskSpec):
+        return spec.scores
+    return tuple(getattr(_loader(name, spec), "metrics", ()))
+
+
 def _loader(name: str, spec: SyntheticTaskSpec | None) -> Any:
     return TASKS.get(name) if spec is None else SyntheticTask.own(name, spec)
 

@@ -58,12 +58,17 @@ class SyntheticTask:
         return Task(
             name,
             spec.labels,
-            METRICS.get(spec.name, ("accuracy",)),
+            self.metrics,
             self._splits["train"],
             self._splits["validation"],
             head=name,
             source=self.identity(source),
         )
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Its metrics; the first is the score."""
+        return METRICS.get(self.spec_name, ("accuracy",))
 
     @property
     def description(self) -> str:

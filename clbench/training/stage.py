@@ -270,8 +270,16 @@ class Stage(Context):
         """The protocol's schedule over the running phase's steps."""
         return make_schedule(optimizer, self.protocol.schedule, self.protocol.warmup, self.steps)
 
-    def record(self, name: str, value: float | Tensor) -> None:
-        """Add a point to the curve `name` at the present step."""
+    def record(self, name: str, value: float | Tensor, *, step: int | None = None) -> None:
+        """Add a point to the curve `name`.
+
+        Parameters
+        ----------
+        name, value
+            What was measured, one number.
+        step
+            Of the running phase; by default the steps that were done before the present one.
+        """
         number = float(value.detach() if isinstance(value, Tensor) else value)
-        point = [float(self.done_before + self.step), number]
+        point = [float(self.done_before + (self.step if step is None else step)), number]
         self.log.setdefault(name, []).append(point)

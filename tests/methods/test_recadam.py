@@ -76,7 +76,28 @@ def test_the_distance_is_euclidean_and_adds_up(folder: Path) -> None:
             found = stage.log[f"distance.{layer.name}"][0]
             assert found == [0.0, pytest.approx(math.sqrt(square), rel=1e-5)]
     assert stage.log["distance"][0] == [0.0, pytest.approx(math.sqrt(total), rel=1e-5)]
-    assert len(stage.log["distance"]) == 30
+    assert len(stage.log["distance"]) == 31
+    now = {n: v.double().numpy() for n, v in weights(cell).items()}
+    end = sum(
+        float(np.square(now[n] - w.double().numpy()).sum()) for n, w in cell.pretrained.items()
+    )
+    assert stage.log["distance"][-1] == [30.0, pytest.approx(math.sqrt(end), rel=1e-5)]
+
+
+def test_the_rise_of_lambda_is_recorded_between_the_other_points(folder: Path) -> None:
+    protocol = STEADY.model_copy(update={"steps": 240})
+    method = RecAdam(scaling="printed", k=1.0, t0=100.0, gamma=100.0)
+    cell = Cell(folder, method, protocol=protocol).run()
+    curves = cell.traces[0].curves
+    assert [step for step, _ in curves["distance"]] == [*range(0, 240, 8), 240]
+    told = dict(curves["lambda"])
+    assert told.keys() >= set(range(0, 240, 8))
+    exact = [1 / (1 + math.exp(-(t - 100.0))) for t in range(1, 241)]
+    last = 0.0
+    for step, value in enumerate(exact):
+        last = told.get(float(step), last)
+        assert last == pytest.approx(value, abs=0.05)
+    assert len(told) < 45
 
 
 def test_a_later_stage_goes_back_to_the_pretrained_weights(folder: Path) -> None:

@@ -11,8 +11,11 @@ import pytest
 from matplotlib.image import imread
 from report_browser import BROWSER, pictured, played
 
+import clbench
 from clbench.cli import main
+from clbench.errors import RunFolderError
 from clbench.report import write_report
+from clbench.report.reading import read_runs
 from clbench.report.tables import table_files
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
@@ -116,7 +119,54 @@ def test_runs_of_other_protocols_are_told_apart(tmp_path: Path) -> None:
     (note,) = made.notes
     assert "The protocols differ (limit: None in a, 32 in b)" in note
     assert "The protocols differ" in made.page.read_text(encoding="utf-8")
+    with store.lock():
+        store.write_cell(cell("one", "lwf", 0, 0.7))
+    third = make_run(tmp_path / "more" / "b")
+    with Store(third).lock():
+        Store(third).write_cell(cell("one", "lwf", 0, 0.7))
+    made = write_report([first, second, third], tmp_path / "all", formats=[])
+    assert list(dict.fromkeys(made.content.frame["method"])) == [
+        "vanilla", "ewc",
+        f"vanilla ({tmp_path.name}/b)", f"ewc ({tmp_path.name}/b)", f"lwf ({tmp_path.name}/b)",
+        "vanilla (more/b)", "ewc (more/b)", "lwf (more/b)",
+    ]  # fmt: skip
     assert write_report([first], tmp_path / "one", formats=[]).notes == ()
+
+
+def test_details_hold_the_curves(run: Path) -> None:
+    text = write_report([run], formats=[]).page.read_text(encoding="utf-8")
+    of_a_cell = text.split("one--vanilla--seed0</summary>")[1].split("</summary><pre>")[0]
+    assert of_a_cell.count("<b>score on a</b>") == 2
+    assert "0.9 at step 0, 0.6 at step 4" in of_a_cell
+    assert of_a_cell.count('<polyline points="2,2 158,30"/>') == 2
+
+
+def test_a_finished_run_is_loaded_and_drawn(run: Path) -> None:
+    (run / "cells" / "one--lwf--seed0.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"one--lwf--seed0\.json is no finished cell"):
+        loaded = clbench.load_run(run)
+    assert (loaded.path, len(loaded.cells), len(loaded.failed)) == (run, 16, 1)
+    assert list(loaded.summary["method"]) == ["vanilla", "ewc", "vanilla", "ewc"]
+    assert len(clbench.figures.tradeoff(loaded).axes) == 2
+    assert "one" in clbench.figures.curves(loaded, "one").get_label()
+    with pytest.raises(RunFolderError, match="There is no folder"):
+        clbench.load_run(run / "none")
+
+
+def test_of_many_cells_only_those_keep_curves_that_show_them(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    store = Store(folder)
+    with store.lock():
+        for number in range(8):
+            store.write_cell(cell(f"more{number}", "vanilla", 0, 0.5))
+    cells, _ = read_runs([store])
+    assert all(cell.stages[0].curves for cell in cells)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clbench.report.reading.MOST_DETAILS", 2)
+        cells, _ = read_runs([store])
+    with_curves = {cell.scenario for cell in cells if cell.stages[0].curves}
+    assert with_curves == {*(f"more{n}" for n in range(6)), "two"}  # one of two failed
+    assert len(cells) == 24
 
 
 def test_published_numbers_stand_beside_ours_and_bear_their_source(tmp_path: Path) -> None:

@@ -61,6 +61,12 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
          "a name consists of letters"),
         (("task_batch_size = { \"synthetic/sentiment\"", "task_batch_size = { \"sentiment\""),
          SuiteError, r"task_batch_size.sentiment: there is no task 'sentiment'"),
+        (("task_batch_size = {", "task_metric = { \"synthetic/sentiment\" = \"f1\" }\n"
+          "task_batch_size = {"),
+         SuiteError, r"task_metric.\"synthetic/sentiment\": 'f1' is none of its metrics"),
+        (("task_batch_size = {", "task_metric = { \"glue/mrpc\" = \"pearson\" }\n"
+          "task_batch_size = {"),
+         SuiteError, r"'pearson' is none of its metrics\. Take accuracy or f1"),
     ],
 )  # fmt: skip
 def test_faults_name_the_table(
