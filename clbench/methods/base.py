@@ -3,6 +3,7 @@
 The engine calls the hooks; it never asks which method it runs. In calling order:
 
 ========================  =======================================================
+before a run              `check_protocol`
 once for a cell           `setup`
 once for a stage          `before_stage`, `training_data`, `phases`
 once for a phase          `before_phase`, `parameter_groups`, `optimizer`, `schedule`
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from clbench.training.batches import Batch, TaskData
+    from clbench.training.protocol import Protocol
     from clbench.training.stage import Context, Stage
 
 
@@ -70,6 +72,15 @@ class Method(Configured):
         has trained it. EWC, for one, has nothing to add in stage 0.
         """
         return True
+
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Refuse a protocol that the settings do not fit, before anything is trained.
+
+        Raises
+        ------
+        SettingsError
+            With what does not fit, and what to do.
+        """
 
     def setup(self, context: Context) -> None:
         """Called once, when the pretrained model is loaded: take anchors, wrap the model."""

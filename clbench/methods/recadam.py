@@ -17,6 +17,7 @@ from clbench.training.schedule import rate_factor
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from clbench.training.protocol import Protocol
     from clbench.training.stage import Context, Stage
 
 LEFT = 0.1
@@ -91,10 +92,14 @@ class RecAdam(Method):
         if self.scaling == "stage":
             self._check_pull(self.for_lr)
 
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Refuse a flat rate at which the printed strength overshoots."""
+        if self.scaling == "printed":
+            self._check_pull(protocol.lr)
+
     def setup(self, context: Context) -> None:
         """Keep the pretrained weights, and leave them if training starts elsewhere."""
-        if self.scaling == "printed":
-            self._check_pull(context.protocol.lr)
+        self.check_protocol(context.protocol)
         self._anchor = context.snapshot()
         self._random = self.initialisation == "random"
         self._told = 0.0

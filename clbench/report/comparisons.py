@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from clbench.results.statistics import FEWEST, LEVEL, compare, holm, summarise
+from clbench.results.statistics import (
+    FEWEST,
+    LEVEL,
+    MOST_SEEDS,
+    Comparison,
+    compare,
+    holm,
+    summarise,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,12 +110,23 @@ def _rows(values: dict[str, dict[int, float]], score: str, reference: str) -> li
                 "p_holm": corrected[name],
                 "verdict": comparison.verdict,
                 "seeds_needed": comparison.needed,
-                "why": ""
-                if comparison.n >= FEWEST
-                else f"{comparison.n} common seeds are too few; {FEWEST} are the least",
+                "why": _why_open(comparison),
             }
         rows.append(row)
     return rows
+
+
+def _why_open(comparison: Comparison) -> str:
+    """Why there is no verdict, or no number of seeds that would give one."""
+    if comparison.n < FEWEST:
+        return f"{comparison.n} common seeds are too few; {FEWEST} are the least"
+    if comparison.verdict == "no difference shown" and comparison.needed is None:
+        return (
+            "every seed differs by exactly 0"
+            if comparison.minimum == comparison.maximum == 0
+            else f"more than {MOST_SEEDS} seeds would be needed to settle it"
+        )
+    return ""
 
 
 def _why(values: dict[str, dict[int, float]], name: str, reference: str) -> str:

@@ -203,7 +203,7 @@ def make_plan(
 
 
 def validate(plan: Plan, cells: Sequence[Cell] | None = None) -> None:
-    """Check the settings of methods and shifts by constructing them.
+    """Check the settings of methods and shifts by constructing them, and with the protocol.
 
     It may import what they need, so give it the cells that are really to be run.
 
@@ -212,11 +212,12 @@ def validate(plan: Plan, cells: Sequence[Cell] | None = None) -> None:
     SuiteError
         Every fault of the suite file, or of the first baseline file with faults, at once.
     SettingsError, PluginError
-        For a method or shift that does not come from a file.
+        For a method or shift that does not come from a file, or does not fit the protocol.
     """
     wanted = plan.cells if cells is None else cells
     check_shifts(plan.suite, {cell.scenario.name: cell.scenario for cell in wanted}.values())
-    check_methods({cell.baseline.name: cell.baseline for cell in wanted}.values())
+    baselines = {cell.baseline.name: cell.baseline for cell in wanted}
+    check_methods(baselines.values(), plan.protocol)
 
 
 def _cell(

@@ -14,6 +14,7 @@ from clbench.suite.baselines import Baseline
 from clbench.suite.faults import explain, raise_faults
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
+from clbench.training.protocol import Protocol
 
 
 def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
@@ -34,22 +35,28 @@ def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
     raise_faults(suite.path, faults)
 
 
-def check_methods(baselines: Iterable[Baseline]) -> None:
-    """Construct the method of each baseline.
+def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
+    """Construct the method of each baseline, and have it look at the protocol.
 
     Raises
     ------
     SuiteError
         For the first baseline file whose settings do not fit its method.
     SettingsError
-        The same for a baseline that has no file.
+        The same for a baseline that has no file, and for one that does not fit the protocol.
     PluginError
         If a method cannot be imported or is none.
     """
     from clbench.methods.registry import METHODS
 
     for baseline in baselines:
-        faults = _faults(METHODS.get(baseline.method), baseline.settings)
+        kind = METHODS.get(baseline.method)
+        faults = _faults(kind, baseline.settings)
+        if not faults:
+            try:
+                kind(**baseline.settings).check_protocol(protocol)
+            except SettingsError as fault:
+                raise SettingsError(f"{baseline.name}, with this protocol: {fault}") from fault
         if baseline.path is not None:
             raise_faults(baseline.path, [f"{baseline.table} {text}" for text in faults])
         elif faults:

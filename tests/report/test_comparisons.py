@@ -50,6 +50,20 @@ def test_differences_by_seed_with_a_level_for_all_methods_together() -> None:
     assert vanilla["median"] == pytest.approx(0.65)
 
 
+def test_an_open_comparison_without_a_number_of_seeds_says_why() -> None:
+    made = comparisons_frame(
+        frame(
+            vanilla=[(0.60, 0.8), (0.70, 0.8), (0.65, 0.8)],
+            same=[(0.60, 0.8), (0.70, 0.8), (0.65, 0.8)],
+            near=[(0.70, 0.8), (0.61, 0.8), (0.6401, 0.8)],  # 0.00003 on average
+        )
+    )
+    same, near = row(made, "same", "p_o"), row(made, "near", "p_o")
+    assert same["verdict"] == near["verdict"] == "no difference shown"
+    assert same["why"] == "every seed differs by exactly 0"
+    assert near["why"] == "more than 1000 seeds would be needed to settle it"
+
+
 def test_failed_cells_and_missing_scores_do_not_count() -> None:
     broken = STEADY.copy()
     broken.loc[broken.index[-1], "status"] = "failed"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.errors import ClbenchError, DataError, SuiteError, UnknownNameError
+from clbench.errors import ClbenchError, DataError, SettingsError, SuiteError, UnknownNameError
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 from clbench.tasks.load import load_task
@@ -74,6 +74,15 @@ def test_faults_name_the_table(
 ) -> None:
     with pytest.raises(kind, match=text):
         planned(tmp_path, SUITE.replace(*change))
+
+
+def test_a_protocol_that_a_method_refuses_is_refused_before_the_run(tmp_path: Path) -> None:
+    fast = SUITE.replace("batch_size = 16", "batch_size = 16\nlr = 3e-4")
+    planned(tmp_path, fast, methods=["recadam"])
+    with pytest.raises(
+        SettingsError, match=r"^recadam-paper, with this protocol: .* 1\.5"
+    ):
+        planned(tmp_path, fast, methods=["vanilla", "recadam-paper"])
 
 
 def test_methods_of_the_command_may_be_variants(tmp_path: Path) -> None:
