@@ -111,7 +111,7 @@ def _layout(
         table.add_column("scenario", overflow="fold")
     table.add_column("method", overflow="fold")
     titles = [title for _, title in scores] + ["seeds"]
-    for title in [*titles, "train s", "peak MB"] if costs else titles:
+    for title in [*titles, "train s", "memory MB"] if costs else titles:
         table.add_column(title, justify="right", no_wrap=True)
     before = None
     for row in rows:
@@ -125,7 +125,7 @@ def _layout(
         every = row["seeds"] + row["failed"]
         texts.append(f"{row['seeds']}/{every}" if row["failed"] else f"{every}")
         if costs:
-            texts += [_cost(row["train_seconds_mean"]), _cost(row["peak_memory_mb_mean"])]
+            texts += [_cost(row["train_seconds_mean"]), _cost(row["training_memory_mb_mean"])]
         table.add_row(*first, *texts)
     return table
 

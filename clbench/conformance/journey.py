@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from clbench.conformance.live import LiveBytes
 from clbench.conformance.subject import Subject
-from clbench.conformance.walk import bytes_held
 from clbench.conformance.world import World
 from clbench.evaluation.carry import Carrier
 from clbench.evaluation.scenes import Scene
 from clbench.evaluation.stage_cache import Entry, StageCache
 from clbench.methods.base import Method
+from clbench.training.live import LiveBytes
 from clbench.training.scoring import outputs_of
 from clbench.training.stage import Context, Stage
+from clbench.training.walk import bytes_held
 
 Digests = dict[str, bytes]
 

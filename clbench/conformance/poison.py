@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clbench.conformance.walk import reachable
 from clbench.methods.base import Method
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
 from clbench.training.stage import Stage
+from clbench.training.walk import reachable
 
 Made = list[tuple[int, "weakref.ref[Tensor]"]]
 

@@ -167,5 +167,6 @@ def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
         "scores": scores,
         "stages": stages,
         "train_seconds": sum(trace.train_seconds for trace in outcome.traces),
+        "training_memory_mb": max(trace.memory_bytes for trace in outcome.traces) / 1e6 or None,
         "notes": [*scene.scenario.report.notes, *outcome.notes],
     }

@@ -94,7 +94,7 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
             "average",
             "bwt",
             "train_seconds",
-            "peak_memory_mb",
+            "training_memory_mb",
             "search_seconds",
         ):
             shown[name] = _number(row[f"{name}_mean"])
@@ -130,6 +130,7 @@ def details(content: Content) -> tuple[list[dict[str, Any]], int]:
             "curve_rows": cell.settings.get("protocol", {}).get("curve_rows", "some"),
             "notes": cell.notes,
             "search": {name: value for name, value in cell.search.items() if value is not None},
+            "training_memory_mb": cell.training_memory_mb,
             "peak_memory_mb": cell.peak_memory_mb,
             "started": cell.started,
         }

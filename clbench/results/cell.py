@@ -104,8 +104,13 @@ class CellResult(_Record):
         where it was not scored. `metrics` has the same shape and holds every metric.
     scores
         The scores made of R, by name.
-    train_seconds, peak_memory_mb
-        Sum over the stages in seconds; largest memory in megabytes (1e6 bytes).
+    train_seconds
+        Sum over the stages in seconds.
+    training_memory_mb
+        Tensors of a training step at the peak, in megabytes (1e6 bytes), the largest over the
+        stages, see `clbench.training.memory.StepMemory`; None in results of earlier versions.
+    peak_memory_mb
+        Largest memory of the allocator on CUDA, of the process elsewhere, in megabytes.
     search
         What finding the baseline's settings took before, which no other number here holds:
         ``trials``, ``epochs`` and ``seconds``. Empty where no search is known of.
@@ -134,6 +139,7 @@ class CellResult(_Record):
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
     train_seconds: float = 0.0
+    training_memory_mb: Number = None
     peak_memory_mb: Number = None
     keeps_rows: bool = False
     search: dict[str, Number] = {}

@@ -24,7 +24,7 @@ SCORES = (
     "mean_forgetting",
     "intransigence",
 )
-COSTS = ("train_seconds", "peak_memory_mb", "search_seconds")
+COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
 COLUMNS = (
     *("scenario", "shift", "method", "model", "seed", "tasks"),
     *SCORES,
@@ -119,6 +119,7 @@ def _row(cell: CellResult, alone: Alone) -> dict[str, Any]:
         "seed": cell.seed,
         "tasks": len(cell.tasks),
         "train_seconds": cell.train_seconds,
+        "training_memory_mb": cell.training_memory_mb,
         "peak_memory_mb": cell.peak_memory_mb,
         "search_seconds": cell.search.get("seconds"),
         "keeps_rows": cell.keeps_rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from clbench.errors import NonFiniteLossError
 from clbench.methods.base import Method
 from clbench.training import returned
 from clbench.training.batches import plan
+from clbench.training.memory import StepMemory
 from clbench.training.stage import Stage
 
 Probe = Callable[[], Mapping[str, float]]
@@ -41,6 +43,8 @@ class Trace:
         tokens that went through the model.
     train_seconds, probe_seconds
         Wall time of training, and of scoring along the way.
+    memory_bytes
+        Largest number of bytes of tensors in a step, see `StepMemory`; 0 where it is not known.
     curves
         ``step``, ``loss`` (mean since the last point), ``lr`` (of the first group, at the
         last step) as lists;
@@ -54,6 +58,7 @@ class Trace:
     tokens: int = 0
     train_seconds: float = 0.0
     probe_seconds: float = 0.0
+    memory_bytes: int = 0
     curves: dict[str, Any] = field(default_factory=dict)
 
 
@@ -154,6 +159,7 @@ def _train(
     trace = Trace(rows, stage.epoch_steps)
     curve = _Curve(stage, trace, probe, points)
     curve.start()
+    memory = StepMemory(stage.device)
     batches = plan(
         portions, stage.protocol.batch_of(stage.name), stage.total_steps, stage.stream("order")
     )
@@ -172,7 +178,10 @@ def _train(
             started = time.perf_counter()
             portion, positions = next(batches)
             batch = portion.batch(positions, stage.device)
-            _step(stage, method, batch, optimizer, schedule, parameters, curve)
+            # From the second step on the optimizer has its moments; a method may begin late.
+            looked_at = stage.step in (min(1, stage.steps - 1), stage.steps - 1)
+            with memory.counted(stage.model, method, optimizer) if looked_at else nullcontext():
+                _step(stage, method, batch, optimizer, schedule, parameters, curve)
             trace.train_seconds += time.perf_counter() - started
             stage.step += 1
             trace.steps += 1
@@ -187,6 +196,7 @@ def _train(
                 after_epoch()
                 trace.probe_seconds += time.perf_counter() - started
                 _training_mode(stage)
+    trace.memory_bytes = memory.peak
     trace.curves.update(stage.log)
     return trace
 

@@ -181,6 +181,21 @@ def test_costs_with_and_without_a_search() -> None:
     drawn(figure)
 
 
+def test_memory_is_what_a_method_takes_beyond_vanilla_on_the_same_seed() -> None:
+    counted = {"vanilla": (100.0, 140.0), "ewc": (130.0, 170.0), "lwf": (101.0, None)}
+    cells = [
+        made.model_copy(update={"training_memory_mb": counted[made.baseline][made.seed]})
+        for made in CELLS
+    ]
+    memory = figures.costs(cells).axes[1]
+    assert memory.get_xlabel() == "memory beyond vanilla's, MB"
+    assert sorted(x for x, _ in [*points(memory, 8), *points(memory, 8 * 1.8)]) == [0.0, 1.0, 30.0]
+    alone = figures.costs([made for made in cells if made.baseline == "ewc"])
+    assert alone.axes[1].get_xlabel() == "memory, MB"
+    assert points(alone.axes[1], 8)[0][0] == 150.0
+    assert figures.costs(CELLS).axes[1].get_xlabel() == "peak memory of the process, MB"
+
+
 def test_a_cell_that_does_not_say_what_was_forgotten_is_not_drawn_at_nought() -> None:
     silent = pair("lwf", 0, 0.9, 0.7, 0.8, scores={"p_o": 0.7, "p_s": 0.8, "forgetting": None})
     figure = figures.costs([*CELLS[:4], silent])

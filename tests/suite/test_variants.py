@@ -79,9 +79,7 @@ def test_faults_name_the_table(
 def test_a_protocol_that_a_method_refuses_is_refused_before_the_run(tmp_path: Path) -> None:
     fast = SUITE.replace("batch_size = 16", "batch_size = 16\nlr = 3e-4")
     planned(tmp_path, fast, methods=["recadam"])
-    with pytest.raises(
-        SettingsError, match=r"^recadam-paper, with this protocol: .* 1\.5"
-    ):
+    with pytest.raises(SettingsError, match=r"^recadam-paper, with this protocol: .* 1\.5"):
         planned(tmp_path, fast, methods=["vanilla", "recadam-paper"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -12,17 +13,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the storages that operations return while it is entered.
 
+    Parameters
+    ----------
+    besides
+        Tensors whose storages are not counted, since they were there before.
+
     Attributes
     ----------
     now, peak
         Live bytes, and the most there were.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, besides: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = 0
         self.peak = 0
-        self._known: dict[int, int] = {}
+        self._known: dict[int, int] = {t.untyped_storage()._cdata: 0 for t in besides}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, and count what it returned."""

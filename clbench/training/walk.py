@@ -1,4 +1,4 @@
-"""What a method holds: the size of its attributes, and what it may keep rows in."""
+"""What objects hold: tensors, arrays and lists of numbers in their attributes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ from torch.optim import Optimizer
 from clbench.methods.base import Method
 from clbench.training.stage import Context
 
+Found = Tensor | np.ndarray[Any, Any] | list[int]
+
 _NOT_ITS_OWN = (nn.Module, nn.Parameter, Optimizer, Context)
-"""Left out: they belong to the cell, and are freed with it."""
+"""Left out of what is a method's own: they belong to the cell, and are freed with it."""
 
 
-def arrays(owner: object) -> Iterator[Tensor | np.ndarray[Any, Any] | list[int]]:
+def arrays(owner: object) -> Iterator[Found]:
     """Tensors, arrays and lists of whole numbers in an object's attributes, each once."""
     yield from _within(vars(owner).values())
 
 
-def reachable(method: Method) -> Iterator[Tensor | np.ndarray[Any, Any] | list[int]]:
+def everything(*owners: object) -> Iterator[Found]:
+    """The same of several objects together; of modules and optimizers, what they train and keep."""
+    yield from _within([*owners], skip=(Context,))
+
+
+def reachable(method: Method) -> Iterator[Found]:
     """The same in the method's attributes, its classes, their modules, and closures of all."""
     kinds = [kind for kind in type(method).__mro__ if issubclass(kind, Method)]
     roots = [*vars(method).values()]
@@ -35,19 +42,21 @@ def reachable(method: Method) -> Iterator[Tensor | np.ndarray[Any, Any] | list[i
     yield from _within(roots)
 
 
-def _within(
-    roots: Iterable[Any],
-) -> Iterator[Tensor | np.ndarray[Any, Any] | list[int]]:
+def _within(roots: Iterable[Any], skip: tuple[type, ...] = _NOT_ITS_OWN) -> Iterator[Found]:
     seen: set[int] = set()
     left: list[Any] = list(roots)
     while left:
         value = left.pop()
-        if id(value) in seen or isinstance(value, _NOT_ITS_OWN):
+        if id(value) in seen or isinstance(value, skip):
             continue
         seen.add(id(value))
         numbers = isinstance(value, list) and value and all(type(v) is int for v in value)
         if numbers or isinstance(value, Tensor | np.ndarray):
             yield value
+        elif isinstance(value, nn.Module):
+            left += [*value.parameters(), *value.buffers()]
+        elif isinstance(value, Optimizer):
+            left.append(value.state)
         elif isinstance(value, Mapping):
             left += value.values()
         elif isinstance(value, list | tuple | set | frozenset | deque):
