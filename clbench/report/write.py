@@ -203,9 +203,23 @@ def _later(name: str, cells: Sequence[CellResult]) -> Callable[[], Figure]:
 
 
 def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """A run's suite, and the command that runs it again."""
+    """A run's suite, and the commands that run it again."""
     protocol = suite.get("protocol", {})
+    return {
+        "name": suite.get("name", out.name),
+        "description": suite.get("description", ""),
+        "commands": [shlex.join(map(str, words)) for words in _commands(suite)],
+        "folder": out.name,
+        "protocol": protocol,
+    }
+
+
+def _commands(suite: Mapping[str, Any]) -> list[list[Any]]:
+    if suite.get("commands"):
+        return list(suite["commands"])
+    # Runs of earlier versions did not keep them.
     words = ["clbench", "run", str(suite.get("name", ""))]
+    protocol = suite.get("protocol", {})
     for option, value in (
         ("--model", protocol.get("model")),
         ("--limit", protocol.get("limit")),
@@ -214,13 +228,7 @@ def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
     ):
         if value not in (None, ""):
             words += [option, str(value)]
-    return {
-        "name": suite.get("name", out.name),
-        "description": suite.get("description", ""),
-        "command": shlex.join(words),
-        "folder": out.name,
-        "protocol": protocol,
-    }
+    return [words]
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -197,13 +197,18 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite as it is run, options of the command included.
 
+        The commands of a run that was made by several are all kept.
+
         Raises
         ------
         RunFolderError
             If the folder holds the run of another suite.
         """
         self.check(resolved.get("name"))
-        content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": plain(resolved)}
+        commands = [*self.read_suite().get("commands", []), *resolved.get("commands", [])]
+        once = list({json.dumps(words): words for words in commands}.values())
+        suite = plain({**resolved, "commands": once})
+        content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
         self._write(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def read_suite(self) -> dict[str, Any]:

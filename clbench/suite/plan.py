@@ -12,6 +12,7 @@ from typing import Any
 
 from clbench.errors import DataError, SettingsError, UnknownNameError
 from clbench.suite.baselines import Baseline, read_baseline, vary
+from clbench.suite.command import command_of
 from clbench.suite.faults import nearest, quoted, raise_faults, shown
 from clbench.suite.identity import Identities
 from clbench.suite.options import check_device, choose_scenarios, choose_seeds, override
@@ -80,6 +81,8 @@ class Plan:
         Folder that relative paths of the suite start from.
     protocol
         The suite's with the command's options.
+    command
+        Words of the command that makes the same plan.
     """
 
     suite: Suite
@@ -90,6 +93,7 @@ class Plan:
     plugins: tuple[Plugin, ...]
     base: Path
     protocol: Protocol
+    command: tuple[str, ...]
 
     @property
     def baselines(self) -> tuple[Baseline, ...]:
@@ -108,6 +112,7 @@ class Plan:
         return {
             "name": file.name,
             "description": file.description,
+            "commands": [list(self.command)],
             "methods": [baseline.name for baseline in self.baselines],
             "seeds": list(dict.fromkeys(cell.seed for cell in self.cells)),
             "references": any(cell.reference_of is not None for cell in self.cells),
@@ -174,6 +179,11 @@ def make_plan(
         If any option, name, plug-in, baseline file, model or task is wrong; unknown names in
         the suite file are told together.
     """
+    given = {
+        "model": model, "data": data, "corpus": corpus, "methods": methods,
+        "scenarios": scenarios, "seeds": seeds, "limit": limit, "epochs": epochs,
+        "precision": precision, "device": device, "plugins": plugins, "references": references,
+    }  # fmt: skip
     loaded = load_plugins(plugins)
     check_device(device)
     mirror = _data_folder(data)
@@ -199,7 +209,8 @@ def make_plan(
                 wanted.append(extra)
             cells += [_cell(scenario, b, seed, protocol, task, shared) for b, task in wanted]
     folder = Path("results") / suite.name if out is None else _folder("--out", out)
-    return Plan(suite, tuple(cells), folder, mirror, device, loaded, suite.base, protocol)
+    command = command_of(suite, given)
+    return Plan(suite, tuple(cells), folder, mirror, device, loaded, suite.base, protocol, command)
 
 
 def validate(plan: Plan, cells: Sequence[Cell] | None = None) -> None:
@@ -310,13 +321,13 @@ def _baselines(
     found: list[Baseline] = []
     for number, method in enumerate(suite.file.methods if methods is None else methods, 1):
         try:
-            if method in (tables := suite.file.baseline):
+            if not isinstance(method, str):
+                found.append(method)
+            elif method in (tables := suite.file.baseline):
                 found.append(vary(method, tables[method], suite.path))
-            elif isinstance(method, str):
+            else:
                 base = suite.base if methods is None else None
                 found.append(read_baseline(method, base=base))
-            else:
-                found.append(method)
         except UnknownNameError as fault:
             if methods is not None:
                 raise

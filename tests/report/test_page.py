@@ -133,6 +133,18 @@ def test_runs_of_other_protocols_are_told_apart(tmp_path: Path) -> None:
     assert write_report([first], tmp_path / "one", formats=[]).notes == ()
 
 
+def test_the_commands_of_a_run_stand_on_its_page(run: Path) -> None:
+    store = Store(run)
+    with store.lock():
+        for command in (["clbench", "run", "mine"], ["clbench", "run", "mine", "--methods", "a b"]):
+            for _ in range(2):
+                store.write_suite({**store.read_suite(), "commands": [command]})
+    text = write_report([run], formats=[]).page.read_text(encoding="utf-8")
+    assert re.findall("<pre>(clbench .*)</pre>", text) == [
+        "clbench run mine", "clbench run mine --methods &#39;a b&#39;",
+    ]  # fmt: skip
+
+
 def test_details_hold_the_curves(run: Path) -> None:
     text = write_report([run], formats=[]).page.read_text(encoding="utf-8")
     of_a_cell = text.split("one--vanilla--seed0</summary>")[1].split("</summary><pre>")[0]

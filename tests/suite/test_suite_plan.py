@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from clbench.errors import (
     SuiteError,
     UnknownNameError,
 )
+from clbench.suite.baselines import read_baseline
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 
@@ -262,6 +264,25 @@ def test_the_resolved_suite_is_plain_json(make: Make) -> None:
     assert [s["name"] for s in resolved["scenario"]] == ["a-b"]
     assert resolved["baseline"]["frozen"]["sources"].keys() == {"lr"}
     assert resolved["references"] is True
+
+
+def test_the_plan_knows_its_command(make: Make, tmp_path: Path) -> None:
+    assert make().command == ("clbench", "run", "s.toml")
+    (tmp_path / "mirror").mkdir()
+    Path("text.txt").write_text("a line of five words\n" * 20)
+    options: dict[str, Any] = {
+        "epochs": 1, "seeds": [3, 5], "references": True, "scenarios": ["a-b", "b-l*"],
+        "methods": ["vanilla", read_baseline("frozen")], "data": tmp_path / "mirror",
+        "corpus": "text.txt", "device": "cpu",
+    }  # fmt: skip
+    command = make(**options).command
+    assert shlex.join(command) == (
+        "clbench run s.toml --data mirror --corpus text.txt --methods vanilla,frozen "
+        "--scenarios a-b --scenarios 'b-l*' --seeds 3,5 --epochs 1 --device cpu --references"
+    )
+    assert make_plan(read_suite("quick"), seeds=[0]).command == (
+        "clbench", "run", "quick", "--seeds", "0",
+    )  # fmt: skip
 
 
 def test_planning_imports_nothing_heavy(make: Make) -> None:
