@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,10 +48,19 @@ def draw_all(
         return_as="generator",
         batch_size=1,
     )
-    found: Iterator[tuple[str, str, str, dict[str, bytes]]] = work(
-        delayed(_drawn)(*each, formats) for each in figures
-    )
-    return found
+    found = work(delayed(_drawn)(*each, formats) for each in figures)
+    return _closed_silently(found)
+
+
+def _closed_silently(found: Iterator[Any]) -> Iterator[Any]:
+    """All that is found; joblib warns of work that is given up, as when a disk is full."""
+    try:
+        for each in found:  # noqa: UP028 - `yield from` would close it unsilenced
+            yield each
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found.close()  # type: ignore[attr-defined]
 
 
 def _drawn(

@@ -83,6 +83,8 @@ def write_report(
     stores = [Store(Path(run)) for run in runs]
     cells, notes = read_runs(stores) if read is None else read
     folder = Path(out) if out is not None else stores[0].out / "report"
+    with as_folder_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     suites = [store.read_suite() for store in stores]
     pictures: dict[str, dict[str, Any]] = {}
     for store in stores:
