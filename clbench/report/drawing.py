@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,7 +32,8 @@ def draw_all(
     """`draw` of figures with a name and a title; begins at once, and goes on while others work.
 
     On a machine of several processors the drawing is done in processes of its own, which need
-    no guard of the main module. ``LOKY_MAX_CPU_COUNT=1`` in the environment draws here.
+    no guard of the main module. ``LOKY_MAX_CPU_COUNT=1`` in the environment draws here. Take
+    all: given up halfway, the processes complain.
 
     Yields
     ------
@@ -48,19 +48,10 @@ def draw_all(
         return_as="generator",
         batch_size=1,
     )
-    found = work(delayed(_drawn)(*each, formats) for each in figures)
-    return _closed_silently(found)
-
-
-def _closed_silently(found: Iterator[Any]) -> Iterator[Any]:
-    """All that is found; joblib warns of work that is given up, as when a disk is full."""
-    try:
-        for each in found:  # noqa: UP028 - `yield from` would close it unsilenced
-            yield each
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            found.close()  # type: ignore[attr-defined]
+    found: Iterator[tuple[str, str, str, dict[str, bytes]]] = work(
+        delayed(_drawn)(*each, formats) for each in figures
+    )
+    return found
 
 
 def _drawn(

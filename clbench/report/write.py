@@ -92,7 +92,7 @@ def write_report(
     drawn = draw_all(_figures(cells, pictures), formats)
     content = gather(cells)  # while others draw
     figures = []
-    for name, title, caption, files in drawn:
+    for name, title, caption, files in list(drawn):
         for kind in formats:
             path = folder / "figures" / f"{name}.{kind}"
             with as_folder_error(path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -29,15 +28,6 @@ def test_all_are_drawn_in_their_order() -> None:
     assert [name for name, *_ in found] == names
     assert {caption for _, _, caption, _ in found} == {"a caption"}
     assert all(set(files) == {"page", "png"} for *_, files in found)
-
-
-def test_work_that_is_given_up_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")
-    drawn = draw_all(((str(i), "title", figure()) for i in range(6)), ["png"])
-    assert next(drawn)[0] == "0"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        drawn.close()  # type: ignore[attr-defined]
 
 
 UNGUARDED = """
