@@ -146,6 +146,7 @@ def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
             "tokens": trace.tokens,
             "train_seconds": trace.train_seconds,
             "eval_seconds": trace.probe_seconds + seconds,
+            "memory_mb": trace.memory_bytes / 1e6 or None,
             "cached": cached,
             "curves": trace.curves,
         }
@@ -167,6 +168,6 @@ def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
         "scores": scores,
         "stages": stages,
         "train_seconds": sum(trace.train_seconds for trace in outcome.traces),
-        "training_memory_mb": max(trace.memory_bytes for trace in outcome.traces) / 1e6 or None,
+        "training_memory_mb": outcome.traces[-1].memory_bytes / 1e6 or None,
         "notes": [*scene.scenario.report.notes, *outcome.notes],
     }

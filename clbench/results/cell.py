@@ -60,6 +60,9 @@ class StageRecord(_Record):
         Rows and real tokens (padding not counted) that went through the model.
     train_seconds, eval_seconds
         Time of training and of scoring along the way and at the end, in seconds.
+    memory_mb
+        Tensors of a training step at the peak, in megabytes (1e6 bytes), at the largest batches
+        of the stage, see `clbench.training.memory.StepMemory`.
     cached
         Whether the stage was taken from the stage cache; the times are then those of the
         run that trained it.
@@ -76,6 +79,7 @@ class StageRecord(_Record):
     tokens: int
     train_seconds: float
     eval_seconds: float = 0.0
+    memory_mb: Number = None
     cached: bool = False
     curves: dict[str, Any] = {}
 
@@ -107,8 +111,8 @@ class CellResult(_Record):
     train_seconds
         Sum over the stages in seconds.
     training_memory_mb
-        Tensors of a training step at the peak, in megabytes (1e6 bytes), the largest over the
-        stages, see `clbench.training.memory.StepMemory`; None in results of earlier versions.
+        Tensors of a training step at the peak, in megabytes (1e6 bytes), at the largest batches
+        of the last stage, where every method acts; None in results of earlier versions.
     peak_memory_mb
         Largest memory of the allocator on CUDA, of the process elsewhere, in megabytes.
     search

@@ -140,6 +140,22 @@ def plan(
         epoch += 1
 
 
+def largest(
+    portions: Sequence[TaskData], batch_size: int, steps: int, stream: Sequence[str | int]
+) -> frozenset[int]:
+    """The step with the largest batch of a plan, and that of its last tenth, numbered from 0.
+
+    The size is that of the padded tensors, on which the memory of a step depends. Arguments are
+    those of `plan`.
+    """
+    sizes = [
+        len(positions) * int(portion.rows.lengths[positions].max())
+        for portion, positions in plan(portions, batch_size, steps, stream)
+    ]
+    parts = (range(steps), range(steps - max(1, steps // 10), steps))
+    return frozenset(max(part, key=sizes.__getitem__) for part in parts)
+
+
 def _move(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

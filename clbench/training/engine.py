@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from clbench.errors import NonFiniteLossError
 from clbench.methods.base import Method
 from clbench.training import returned
-from clbench.training.batches import plan
+from clbench.training.batches import largest, plan
 from clbench.training.memory import StepMemory
 from clbench.training.stage import Stage
 
@@ -44,7 +44,8 @@ class Trace:
     train_seconds, probe_seconds
         Wall time of training, and of scoring along the way.
     memory_bytes
-        Largest number of bytes of tensors in a step, see `StepMemory`; 0 where it is not known.
+        Bytes of the tensors of a step at the peak, see `StepMemory`, in the steps with the largest
+        batches, see `largest`; 0 where it is not known.
     curves
         ``step``, ``loss`` (mean since the last point), ``lr`` (of the first group, at the
         last step) as lists;
@@ -159,10 +160,12 @@ def _train(
     trace = Trace(rows, stage.epoch_steps)
     curve = _Curve(stage, trace, probe, points)
     curve.start()
-    memory = StepMemory(stage.device)
-    batches = plan(
-        portions, stage.protocol.batch_of(stage.name), stage.total_steps, stage.stream("order")
-    )
+    planned = (
+        portions, stage.protocol.batch_of(stage.name), stage.total_steps, stage.stream("order"),
+    )  # fmt: skip
+    batches = plan(*planned)
+    # One of them near the end, as some methods begin late or train more and more.
+    memory, counted = StepMemory(stage.device), largest(*planned)
     for stage.phase, steps in enumerate(lengths):
         stage.done_before += stage.step
         stage.steps, stage.step = steps, 0
@@ -178,9 +181,8 @@ def _train(
             started = time.perf_counter()
             portion, positions = next(batches)
             batch = portion.batch(positions, stage.device)
-            # From the second step on the optimizer has its moments; a method may begin late.
-            looked_at = stage.step in (min(1, stage.steps - 1), stage.steps - 1)
-            with memory.counted(stage.model, method, optimizer) if looked_at else nullcontext():
+            counting = trace.steps in counted
+            with memory.counted(stage.model, method, optimizer) if counting else nullcontext():
                 _step(stage, method, batch, optimizer, schedule, parameters, curve)
             trace.train_seconds += time.perf_counter() - started
             stage.step += 1

@@ -61,6 +61,9 @@ def test_what_a_cell_says(world: World) -> None:
     assert curves["loss"][-1] < curves["loss"][0]
     assert cell.peak_memory_mb is not None
     assert cell.peak_memory_mb > 50
+    assert cell.training_memory_mb == cell.stages[-1].memory_mb
+    assert cell.training_memory_mb is not None
+    assert cell.training_memory_mb > 0
     assert cell.scenario_report["severity"] > 0
     row = run.frame.iloc[0]
     assert (row.p_o, row.p_s, row.status) == (cell.R[1][0], cell.R[1][1], "ok")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from clbench.models.encoding import Encoded
-from clbench.training.batches import TaskData, length_grouped, plan
+from clbench.training.batches import TaskData, largest, length_grouped, plan
 
 
 def encoded(lengths: list[int], types: bool = True) -> Encoded:
@@ -83,6 +83,15 @@ def test_plan_repeats_with_its_stream_and_epochs_differ() -> None:
     assert sorted(row for batch in epoch[3:] for row in batch) == list(range(10))
     assert epoch[:3] != epoch[3:]
     assert rows(0, 4) == epoch[:4]
+
+
+def test_the_largest_batch_of_a_plan_and_of_its_last_tenth() -> None:
+    rng = np.random.default_rng(3)
+    given = ([data(rng.integers(2, 60, 100).tolist())], 7, 40, ("s",))
+    sizes = [len(at) * portion.rows.lengths[at].max() for portion, at in plan(*given)]
+    first, last = int(np.argmax(sizes)), 36 + int(np.argmax(sizes[36:]))
+    assert largest(*given) == {first, last}
+    assert largest(given[0], 7, 1, ("s",)) == {0}
 
 
 def test_plan_mixes_portions_by_batch() -> None:
