@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from clbench.errors import RunFolderError
 from clbench.report.content import MOST_DETAILS, MOST_SCENARIOS
@@ -13,10 +13,12 @@ from clbench.results.store import Store
 
 
 def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
-    """The cells of all runs, and a line for each file that holds none.
+    """The cells of all runs, and lines for the user: files that hold none, and what differs.
 
-    Methods of a later run bear its name where an earlier run has the same, or where its protocol
-    is not the first run's. Cells whose curves no report shows are without them.
+    Nothing of two runs is taken for the same that is not. A scenario that an earlier run has with
+    other rows or settings bears its run's name, and so do the methods of a later run that an
+    earlier one has with other settings, or on the same seed, and all methods of one whose
+    protocol is not the first run's. Cells whose curves no report shows are without them.
 
     Raises
     ------
@@ -25,28 +27,70 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     """
     cells: list[CellResult] = []
     notes: list[str] = []
-    seen: dict[str, Path] = {}
+    keys: set[str] = set()
+    known = _Meanings()
     light = Light(_Shown())
     for store, label in zip(stores, _labels(stores), strict=True):
         store.require()
-        found = store.read(each=light)
+        own = _Meanings()
+        found = store.read(each=lambda cell, own=own: light(own.told(cell)))  # type: ignore[misc]
         notes += found.broken_lines(())
         if not found.cells:
             raise RunFolderError(f"{store.out} holds no finished cell yet.")
-        clash = {c.baseline for c in found.cells if seen.get(c.key, store.out) != store.out}
+        methods, scenarios = own.unlike(known)
+        notes += [f"{name} has other settings in {label} than before." for name in methods]
+        notes += [
+            f"{name} has other tasks or settings in {label} than before." for name in scenarios
+        ]
+        clash = {cell.baseline for cell in found.cells if cell.key in keys} | set(methods)
         differs = bool(_differences([stores[0], store]))
+        keys |= {cell.key for cell in found.cells}
         for cell in found.cells:
-            seen.setdefault(cell.key, store.out)
-            if differs or cell.baseline in clash:
-                renamed = f"{cell.baseline} ({label})"
-                cell = cell.model_copy(update={"baseline": renamed})
+            if cell.scenario in scenarios:
+                cell = cell.model_copy(update={"scenario": f"{cell.scenario} ({label})"})
+            elif differs or cell.baseline in clash:
+                cell = cell.model_copy(update={"baseline": f"{cell.baseline} ({label})"})
             cells.append(cell)
+        known.add(own)
     if differences := _differences(stores):
         notes.append(
             f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
             "are not of their methods alone."
         )
     return cells, notes
+
+
+class _Meanings:
+    """What the names of methods and scenarios stand for in a run."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, str] = {}
+        self._scenarios: dict[str, str] = {}
+
+    def told(self, cell: CellResult) -> CellResult:
+        """The cell, after a look at its settings."""
+        if cell.reference_of is None and cell.baseline not in self._methods:
+            content = [cell.method, cell.settings.get("method")]
+            self._methods[cell.baseline] = json.dumps(content, sort_keys=True)
+        if cell.scenario not in self._scenarios:
+            content = [cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")]
+            self._scenarios[cell.scenario] = json.dumps(content, sort_keys=True)
+        return cell
+
+    def unlike(self, other: _Meanings) -> tuple[list[str], list[str]]:
+        """Names of methods and of scenarios that stand for something else there."""
+        mine = (self._methods, self._scenarios)
+        theirs = (other._methods, other._scenarios)
+        methods, scenarios = (
+            [name for name, meaning in own.items() if others.get(name, meaning) != meaning]
+            for own, others in zip(mine, theirs, strict=True)
+        )
+        return methods, scenarios
+
+    def add(self, other: _Meanings) -> None:
+        """Take what a further run's names stand for; what is known stays."""
+        self._methods = {**other._methods, **self._methods}
+        self._scenarios = {**other._scenarios, **self._scenarios}
 
 
 class _Shown:

@@ -133,6 +133,36 @@ def test_runs_of_other_protocols_are_told_apart(tmp_path: Path) -> None:
     assert write_report([first], tmp_path / "one", formats=[]).notes == ()
 
 
+def test_nothing_of_two_runs_is_pooled_that_is_not_the_same(tmp_path: Path) -> None:
+    def run(name: str, seed: int, task: str, importance: float) -> Path:
+        folder = tmp_path / name
+        store = Store(folder)
+        with store.lock():
+            store.write_suite({"name": "mine", "protocol": {"model": "tiny"}})
+            for method, settings in (("vanilla", {}), ("e", {"importance": importance})):
+                store.write_cell(
+                    cell("s", method, seed, 0.5, settings={"method": settings},
+                         recipe={"scenario": {"tasks": [task, "b"]}})
+                )  # fmt: skip
+        return folder
+
+    def shown(*runs: Path) -> tuple[list[tuple[str, str, int]], tuple[str, ...]]:
+        made = write_report(runs, tmp_path / "out", formats=[])
+        rows = made.content.means[["scenario", "method", "seeds"]]
+        return sorted(tuple(row) for row in rows.itertuples(index=False)), made.notes
+
+    first = run("a", 0, "a", 1.0)
+    assert shown(first, run("b", 1, "a", 1.0)) == ([("s", "e", 2), ("s", "vanilla", 2)], ())
+    rows, notes = shown(first, run("c", 1, "a", 2.0))
+    assert rows == [("s", "e", 1), ("s", "e (c)", 1), ("s", "vanilla", 2)]
+    assert notes == ("e has other settings in c than before.",)
+    rows, notes = shown(first, run("d", 1, "x", 1.0))
+    assert rows == [
+        ("s", "e", 1), ("s", "vanilla", 1), ("s (d)", "e", 1), ("s (d)", "vanilla", 1),
+    ]  # fmt: skip
+    assert notes == ("s has other tasks or settings in d than before.",)
+
+
 def test_the_commands_of_a_run_stand_on_its_page(run: Path) -> None:
     store = Store(run)
     with store.lock():
