@@ -84,7 +84,7 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
             "keeps_rows": row["keeps_rows"],
             "seeds": row["seeds"],
             "failed": row["failed"],
-            "verdict": _text(beside.get("verdict")) or _text(beside.get("why")) or "",
+            "verdict": _verdict(_text(beside.get("verdict")), _text(beside.get("why"))),
             "p_holm": _number(beside.get("p_holm")),
             "difference": _number(beside.get("difference")),
             "interval": [_number(beside.get(k)) for k in ("difference_low", "difference_high")],
@@ -101,6 +101,11 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
             shown[f"{name}_std"] = _number(row[f"{name}_std"])
         rows.append(shown)
     return rows
+
+
+def _verdict(verdict: str, why: str) -> str:
+    """What stands in a row: the verdict, and why there is none."""
+    return f"{verdict}: {why}" if verdict == "no verdict" and why else verdict or why
 
 
 def published_rows(content: Content, suites: Sequence[str]) -> list[dict[str, Any]]:
@@ -167,6 +172,7 @@ def overview(content: Content) -> dict[str, Any]:
         "models": list(dict.fromkeys(frame["model"])),
         "failures": failures(content.cells),
         "reference": REFERENCE,
+        "searched": bool(frame["search_seconds"].notna().any()),
         "level": round(100 * LEVEL),
     }
 

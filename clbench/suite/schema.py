@@ -127,7 +127,10 @@ class SuiteFile(BaseModel):
     @classmethod
     def _usable(cls, tables: dict[str, VariantTable]) -> dict[str, VariantTable]:
         for name in tables:
-            check_name(name)
+            try:
+                check_name(name)
+            except ValueError as fault:
+                raise ValueError(f"{name!r} cannot be a name: {fault}") from fault
         return tables
 
 
