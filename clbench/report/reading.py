@@ -69,7 +69,8 @@ class _Meanings:
 
     def told(self, cell: CellResult) -> CellResult:
         """The cell, after a look at its settings."""
-        if cell.reference_of is None and cell.baseline not in self._methods:
+        ordinary = cell.status == "ok" and cell.reference_of is None
+        if ordinary and cell.baseline not in self._methods:
             content = [cell.method, cell.settings.get("method")]
             self._methods[cell.baseline] = json.dumps(content, sort_keys=True)
         if cell.scenario not in self._scenarios:
