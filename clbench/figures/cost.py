@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from clbench.results.cell import CellResult
 
+WIDE = 8.0
+"""Times so many times the least one get a logarithmic axis; on less it has hardly a tick."""
+
 
 def costs(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw forgetting against training time and extra memory, a point a method.
@@ -67,10 +70,12 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
         if method in taken:
             x = fmean(taken[method])
             memory.plot([x], [lost], look.mark, ms=8 * look.scale, color=look.color, mec="white")
-    times.set_xscale("log")
-    times.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
-    times.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    times.xaxis.set_minor_formatter(NullFormatter())
+    low, high = times.dataLim.intervalx
+    if low > 0.0 and high > WIDE * low:
+        times.set_xscale("log")
+        times.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
+        times.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        times.xaxis.set_minor_formatter(NullFormatter())
     hollow = " (hollow: with its search)" if any(cell.search for cell in cells) else ""
     times.set_xlabel(f"training, seconds{hollow}")
     memory.set_xlabel(label)

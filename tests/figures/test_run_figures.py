@@ -175,6 +175,8 @@ def test_costs_with_and_without_a_search() -> None:
     times, memory = figure.axes
     assert (2.5, 5.0) in [(x, round(y, 6)) for x, y in points(times, 8)]
     assert (502.5, 5.0) in [(x, round(y, 6)) for x, y in points(times, 8)]
+    assert times.get_xscale() == "log"
+    assert figures.costs(CELLS).axes[0].get_xscale() == "linear"
     hollow = [line for line in times.get_lines() if line.get_markerfacecolor() == "white"]
     assert len(hollow) == 1
     assert len(points(memory, 8)) == 3
