@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clbench.cache import cache_dir, keep
 
-VERSION = 2
+VERSION = 3
 """Raised when the numbers that this package computes change."""
 
 Facts = dict[str, Any]

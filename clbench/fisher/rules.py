@@ -8,18 +8,20 @@ are added up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-CHUNK = 1 << 18
-"""Numbers of a gradient formed at a time on processors: they stay in the cache."""
+TILE = (768, 512)
+"""Rows and columns of a gradient formed at a time on processors: they stay in the cache, and
+products of few tokens with wide rows would be slow."""
+TOGETHER = 4
+"""Examples in a product in bf16, where a single one is too small to be divided among cores."""
 CHUNK_ACCELERATOR = 1 << 25
-LONG = 48
-"""From so many tokens a product in bf16 is quicker on processors, though it is read back."""
+"""Numbers of gradients formed at a time on accelerators."""
 PAIRED = 4
 """Up to so many tokens the square is multiplied out, which needs no gradient at all."""
 
@@ -105,7 +107,8 @@ def _add_outer(total: Tensor, part: Outer) -> None:
                     alpha=1.0 if first == second else 2.0,
                 )
     elif total.device.type == "cpu":
-        _add_outer_cached(total, left, right)
+        for block, gradient in gradients_by_parts(total, left, right):
+            block.addcmul_(gradient, gradient)
     else:
         step = max(1, CHUNK_ACCELERATOR // total.numel())
         for start in range(0, len(left), step):
@@ -113,27 +116,49 @@ def _add_outer(total: Tensor, part: Outer) -> None:
             total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().square_().sum(0)
 
 
-def _add_outer_cached(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """The same by blocks of rows that stay in the cache while all examples pass.
+def gradients_by_parts(
+    total: Tensor, left: Tensor, right: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Gradients ``leftᵀ right`` of all examples, by parts that a processor's cache holds.
 
-    Long texts under autocast have their products in bf16, as autograd would form them there
-    (each number rounded by up to 1 in 256).
+    Under autocast they are formed in bf16, as by autograd there (each number rounded by up to
+    1 in 256).
+
+    Parameters
+    ----------
+    total
+        Of the weight's shape, (o, i).
+    left, right
+        As in `Outer`.
+
+    Yields
+    ------
+    part, gradient : Tensor
+        A view of a part of `total`, and there an example's gradient, float32, which is the
+        caller's until the next one.
     """
-    in_bf16 = left.dtype == right.dtype == torch.bfloat16 and left.shape[1] >= LONG
+    in_bf16 = left.dtype == right.dtype == torch.bfloat16
     if not in_bf16:
         left, right = left.float(), right.float()
-    rows = max(1, CHUNK // total.shape[1])
-    buffer = torch.empty((rows, total.shape[1]))
-    rounded = torch.empty_like(buffer, dtype=left.dtype) if in_bf16 else buffer
-    for start in range(0, len(total), rows):
-        block = total[start : start + rows]
-        piece = left[:, :, start : start + rows].transpose(1, 2)
-        gradient, product = buffer[: len(block)], rounded[: len(block)]
-        for example in range(len(left)):
-            torch.mm(piece[example], right[example], out=product)
-            if in_bf16:
-                gradient.copy_(product)
-            block.addcmul_(gradient, gradient)
+    left = left.transpose(1, 2)
+    together = min(len(left), TOGETHER) if in_bf16 else 1
+    for rows in _slices(len(total), TILE[0]):
+        for columns in _slices(total.shape[1], TILE[1]):
+            part = total[rows, columns]
+            formed = torch.empty((together, *part.shape), dtype=left.dtype)
+            gradients = torch.empty_like(formed, dtype=torch.float32) if in_bf16 else formed
+            for start in range(0, len(left), together):
+                some = slice(start, min(start + together, len(left)))
+                count = some.stop - some.start
+                torch.bmm(left[some, rows], right[some, :, columns], out=formed[:count])
+                if in_bf16:
+                    gradients[:count].copy_(formed[:count])
+                for gradient in gradients[:count]:
+                    yield part, gradient
+
+
+def _slices(size: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
 def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> None:

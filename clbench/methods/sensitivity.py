@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from clbench.fisher.capture import Capture
-from clbench.fisher.rules import CHUNK, CHUNK_ACCELERATOR, Outer, Part, Rows, Whole
+from clbench.fisher.rules import (
+    CHUNK_ACCELERATOR,
+    Outer,
+    Part,
+    Rows,
+    Whole,
+    gradients_by_parts,
+)
 from clbench.training.device import Precision
 
 if TYPE_CHECKING:
@@ -113,14 +120,8 @@ def _add_outer(total: Tensor, left: Tensor, right: Tensor) -> None:
             pick = slice(start, start + step)
             total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().abs_().sum(0)
         return
-    rows = max(1, CHUNK // total.shape[1])  # blocks that stay in the cache
-    buffer = torch.empty((rows, total.shape[1]), dtype=left.dtype)
-    for start in range(0, len(total), rows):
-        block = total[start : start + rows]
-        piece = left[:, :, start : start + rows].transpose(1, 2)
-        for example in range(len(left)):
-            gradient = torch.mm(piece[example], right[example], out=buffer[: len(block)])
-            block += gradient.abs_()
+    for block, gradient in gradients_by_parts(total, left, right):
+        block += gradient.abs_()
 
 
 def _add_rows(total: Tensor, ids: Tensor, values: Tensor) -> None:
