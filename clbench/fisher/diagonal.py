@@ -267,8 +267,8 @@ def _with(outputs: Outputs, labels: Tensor) -> Outputs:
 
 
 def _agree(found: Tensor, exact: Tensor, noise: float) -> bool:
-    slack = RTOL * exact + ATOL * exact.max() + noise
-    return bool(((found - exact).abs() <= slack).all())
+    allowed = (RTOL * exact).add_(ATOL * exact.max() + noise)
+    return bool(((found - exact).abs_() <= allowed).all())
 
 
 def _wanted(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
