@@ -30,13 +30,16 @@ class Capture:
     gather
         Adds the parts of a weight's gradients to its total: as squares, if not told
         otherwise.
+    like
+        A trial of the same on a few examples, whose totals were right. What a batch uses
+        otherwise than the trial is left out.
 
     Attributes
     ----------
     totals
         Sums of squares by name.
-    missed
-        Names of weights that some layer used in a way that no rule knows.
+    uses
+        How often layers that have a rule used each weight in the last pass.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Capture:
         model: nn.Module,
         parameters: Mapping[str, Tensor],
         gather: Callable[[Tensor, Sequence[Part]], None] = add_squares,
+        like: Capture | None = None,
     ) -> None:
         self._model = model
         self._gather = gather
@@ -51,14 +55,26 @@ class Capture:
         self.totals = {
             name: torch.zeros_like(value, dtype=torch.float32) for name, value in parameters.items()
         }
-        self.missed: set[str] = set()
+        self.uses: Counter[str] = Counter()
+        self._expected = None if like is None else {name: like.uses[name] for name in parameters}
+        # Seen by no rule and without a gradient in the trial: either of no use or used in a
+        # way that no rule knows. Whether one takes a gradient is the graph's to say.
+        self._watched = {
+            name: value for name, value in parameters.items() if like and not like.uses[name]
+        }
         self._handles: list[RemovableHandle] = []
-        self._required: list[tuple[nn.Parameter, bool]] = []
+        self._before: list[tuple[nn.Parameter, bool, Tensor | None]] = []
 
     def __enter__(self) -> Self:
-        self._required = [(p, p.requires_grad) for p in self._model.parameters()]
-        for parameter, _ in self._required:
+        self._before = [(p, p.requires_grad, p.grad) for p in self._model.parameters()]
+        for parameter, _, _ in self._before:
             parameter.requires_grad_(False)
+        for name, value in self._watched.items():
+            value.requires_grad_(True)
+            touched = partial(self._touched, name)
+            self._handles.append(value.register_hook(touched))  # type: ignore[no-untyped-call]
+        for layer in {self._model, getattr(self._model, "base_model", self._model)}:
+            self._handles.append(layer.register_forward_pre_hook(self._called, with_kwargs=True))
         for layer in self._model.modules():
             rule = rule_of(layer)
             wanted = any(id(p) in self._names for p in layer.parameters(recurse=False))
@@ -70,21 +86,45 @@ class Capture:
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
-        for parameter, required in self._required:
+        for parameter, required, gradient in self._before:
             parameter.requires_grad_(required)
-        self._handles, self._required = [], []
+            parameter.grad = gradient
+        self._handles, self._before = [], []
 
-    def add(self, examples: int, losses: Callable[[], Tensor]) -> None:
-        """Add the squared gradients of each of `examples` losses, shape (examples,)."""
-        self._examples = examples
-        self._uses: Counter[str] = Counter()
+    def add(self, examples: int, losses: Callable[[], Tensor]) -> set[str]:
+        """Add the squared gradients of each of `examples` losses, shape (examples,).
+
+        Returns
+        -------
+        set of str
+            Names of weights that were used in a way that no rule knows, or otherwise than in
+            the trial. Nothing of this pass was added to their totals.
+        """
+        self._examples = self._rows = examples
+        self.uses = Counter()
+        self._left: set[str] = set()
         self._parts: dict[str, list[Part]] = {}
         total = losses().sum()
+        if self._expected is not None:
+            self._left |= {n for n, uses in self._expected.items() if self.uses[n] != uses}
         if total.requires_grad:
             total.backward()  # type: ignore[no-untyped-call]
         for name, parts in self._parts.items():  # uses that the loss does not depend on
-            self._gather(self.totals[name], parts)
+            if name not in self._left:
+                self._gather(self.totals[name], parts)
         self._parts = {}
+        return self._left
+
+    def _touched(self, name: str, _: Tensor) -> None:
+        """When a weight that no rule has seen takes a gradient."""
+        self._left.add(name)
+
+    def _called(self, _: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Before the model's forward pass: how many rows it is given."""
+        for value in (*positional, *named.values()):
+            if isinstance(value, Tensor) and value.dim() > 0:
+                self._rows = len(value)
+                return
 
     def _entered(
         self,
@@ -98,15 +138,15 @@ class Capture:
         entered: Tensor = positional[0] if positional else next(iter(named.values()))
         for parameter in layer.parameters(recurse=False):
             if id(parameter) in self._names:
-                self._uses[self._names[id(parameter)]] += 1
+                self.uses[self._names[id(parameter)]] += 1
         fresh = not output.requires_grad
         if fresh:
             output = output.detach()
             if isinstance(layer, nn.Embedding) and entered.dim() == 2 and len(entered) == 1:
                 # Position numbers common to all examples: give each its own, or their
                 # gradients could not be told apart.
-                entered = entered.expand(self._examples, -1)
-                output = output.expand(self._examples, -1, -1)
+                entered = entered.expand(self._rows, -1)
+                output = output.expand(self._rows, -1, -1)
             output = output.clone().requires_grad_()
         hook = partial(self._returned, rule, layer, entered.detach())
         output.register_hook(hook)  # type: ignore[no-untyped-call]
@@ -117,15 +157,15 @@ class Capture:
         """When the gradient of a layer's output is known."""
         if len(back) != self._examples or len(entered) != self._examples:
             names = (self._names.get(id(p)) for p in layer.parameters(recurse=False))
-            self.missed.update(name for name in names if name is not None)
+            self._left.update(name for name in names if name is not None)
             return
         for parameter, part in rule(layer, entered, back):
             name = self._names.get(id(parameter))
-            if name is None:
+            if name is None or name in self._left:
                 continue
             parts = self._parts.setdefault(name, [])
             parts.append(part)
-            if len(parts) == self._uses[name]:
+            if len(parts) == self.uses[name]:
                 self._gather(self.totals[name], self._parts.pop(name))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Literal
 
@@ -41,7 +41,7 @@ def diagonal_fisher(
     *,
     seed: int = 0,
     generator: torch.Generator | None = None,
-    names: Sequence[str] | None = None,
+    names: Iterable[str] | None = None,
     precision: Literal["float32", "bf16"] = "float32",
 ) -> dict[str, Tensor]:
     """Mean over examples of the squared gradients of each example's loss.
@@ -49,9 +49,11 @@ def diagonal_fisher(
     One forward and one backward pass a batch; per-example gradients of dense layers,
     layer norms and embeddings (tied and shared weights included) are formed from what
     enters a layer and what flows back, and never kept. That covers the usual
-    architectures; it is checked against plain backward passes on two examples, and what is
-    not covered is computed by one backward pass an example. Memory does not grow with the
-    number of examples, only with the size of a batch.
+    architectures; it is checked against plain backward passes on two examples. What is not
+    covered, and in any batch what its layers use otherwise than there, is computed by one
+    backward pass an example. (What cannot be seen is a weight that its own layer uses as
+    ever and that something else reads beside it, but not for the first two examples.) Memory
+    does not grow with the number of examples, only with the size of a batch.
 
     Dropout is off while it runs. Weights and their gradients are left as they were.
 
@@ -66,9 +68,11 @@ def diagonal_fisher(
         batches of a clbench stage. They are moved to the model's device.
     loss
         ``mlm``: the mean over an example's masked tokens. ``clm``: the mean over its next
-        tokens. ``task``: cross-entropy, or squared error where labels are floats. Or a
+        tokens. ``task``: cross-entropy, or squared error where labels are floats, shape (b,)
+        or (b, 1). Or a
         function of model and batch that returns the losses of its examples, shape (b,);
-        no example's loss may depend on the others.
+        no example's loss may depend on the others. It is quick if it calls the model on the
+        whole batch.
     mode
         ``sampled``: for labels drawn from the model itself, an unbiased estimate of the
         Fisher information. ``empirical``: for the true labels. ``batched``: squares of the
@@ -102,6 +106,8 @@ def diagonal_fisher(
         raise SettingsError(f"precision {precision!r}: must be float32 or bf16.")
     if isinstance(batches, Mapping | Batch):
         raise DataError("batches is a single batch. Give a list of batches, such as [batch].")
+    if not isinstance(batches, Iterable):
+        raise DataError(f"batches is a {type(batches).__name__} where a list of batches is needed.")
     if mode not in ("sampled", "empirical", "batched"):
         raise SettingsError(f"mode {mode!r}: must be sampled, empirical or batched.")
     if mode == "sampled" and callable(loss):
@@ -138,8 +144,8 @@ class _Job:
         self._mode = mode
         self._rng = rng
         self._precision = precision
-        self._capture = Capture(model, {} if mode == "batched" else wanted)
-        self._slow: dict[str, nn.Parameter] | None = None
+        self._capture: Capture | None = None  # made after a trial on the first batch
+        self._slow: dict[str, nn.Parameter] = {}
         self._sums: dict[str, Tensor] = {}
         self._labels: Tensor | None = None  # sampled once for all passes over a batch
         self._count = 0
@@ -150,27 +156,25 @@ class _Job:
             self._count += 1
             return
         examples = size_of(batch)
+        if self._capture is None:
+            self._slow, self._capture = self._tried(batch)
         self._labels = None
-        if self._slow is None:
-            self._slow = self._uncovered(batch)
-        if len(self._slow) < len(self._wanted):
+        slow = self._slow
+        if self._capture.totals:
             with self._capture as capture:
-                capture.add(examples, lambda: self._each(batch))
-        if self._slow:
+                left = capture.add(examples, lambda: self._each(batch))
+            slow = slow | {name: self._wanted[name] for name in left}
+        if slow:
             single = ([i] for i in range(examples))
-            self._add(squares_one_by_one(self._slow, self._singly(batch, single)))
+            self._add(squares_one_by_one(slow, self._singly(batch, single)))
         self._count += examples
 
     def mean(self) -> dict[str, Tensor]:
         if self._count == 0:
             raise DataError("there is no batch to compute the Fisher information from.")
-        late = self._capture.missed - set(self._slow or ())
-        if late:
-            raise PluginError(
-                f"{min(late)} was used otherwise in a later batch than in the first, so its "
-                "gradients cannot be told apart by example. Give batches of one example."
-            )
-        sums = {**self._capture.totals, **self._sums}
+        if self._capture is not None:
+            self._add(self._capture.totals)
+        sums = self._sums
         for name in self._wanted:
             if not bool(torch.isfinite(sums[name].sum())):  # squares: nothing cancels
                 raise PluginError(
@@ -183,23 +187,28 @@ class _Job:
         for name, value in squares.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _uncovered(self, batch: AnyBatch) -> dict[str, nn.Parameter]:
-        """Weights whose squares, on two examples, are not those of plain backward passes."""
+    def _tried(self, batch: AnyBatch) -> tuple[dict[str, nn.Parameter], Capture]:
+        """Weights whose squares, on two examples, are not those of plain backward passes.
+
+        And what captures the others.
+        """
         small = take(batch, [0, min(1, size_of(batch) - 1)])
         trial, precision = Capture(self._model, self._wanted), self._precision
         self._precision = Precision("float32", precision.device_type)
         before = self._rng.get_state()
         with trial:
-            trial.add(2, lambda: self._each(small))
+            left = trial.add(2, lambda: self._each(small))
         exact = squares_one_by_one(self._wanted, self._singly(small, ([0], [1])))
         self._precision, self._labels = precision, None
         self._rng.set_state(before)
         noise = NOISE * max(float(value.max()) for value in exact.values())
-        return {
+        slow = {
             name: parameter
             for name, parameter in self._wanted.items()
-            if name in trial.missed or not _agree(trial.totals[name], exact[name], noise)
+            if name in left or not _agree(trial.totals[name], exact[name], noise)
         }
+        covered = {name: value for name, value in self._wanted.items() if name not in slow}
+        return slow, Capture(self._model, covered, like=trial)
 
     def _singly(self, batch: AnyBatch, picks: Iterable[list[int]]) -> Iterator[_Single]:
         """The loss of each example alone, for the labels of the whole batch."""
@@ -271,16 +280,31 @@ def _agree(found: Tensor, exact: Tensor, noise: float) -> bool:
     return bool(((found - exact).abs_() <= allowed).all())
 
 
-def _wanted(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
+def _wanted(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
     every = dict(model.named_parameters())
-    unknown = [name for name in names or () if name not in every]
-    if unknown:
-        raise PluginError(f"the model has no weight {unknown[0]!r}.")
-    chosen = {n: p for n, p in every.items() if p.requires_grad} if names is None else None
-    wanted = {name: every[name] for name in names or ()} if chosen is None else chosen
-    if not wanted:
-        raise PluginError("no weight of the model requires a gradient: there is no Fisher.")
-    return wanted
+    if names is None:
+        wanted = {name: value for name, value in every.items() if value.requires_grad}
+        if not wanted:
+            raise PluginError("no weight of the model requires a gradient: there is no Fisher.")
+        return wanted
+    if isinstance(names, str):
+        raise PluginError(f"names is a single name. Give a list of names: names=[{names!r}].")
+    chosen = list(names)
+    if not chosen:
+        raise PluginError("names is empty. Name some weights, or leave it out for all of them.")
+    for name in chosen:
+        if name not in every:
+            raise PluginError(f"the model has no weight {name!r}{_alias(model, name)}.")
+    return {name: every[name] for name in chosen}
+
+
+def _alias(model: nn.Module, name: str) -> str:
+    """What to say of a tied weight, which goes by its first name."""
+    tied = dict(model.named_parameters(remove_duplicate=False)).get(name)
+    if tied is None:
+        return ""
+    first = next(other for other, value in model.named_parameters() if value is tied)
+    return f" of its own: it is the same tensor as {first!r}; name that"
 
 
 @contextmanager

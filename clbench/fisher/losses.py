@@ -147,14 +147,28 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
     if labels is None:
         raise DataError("loss 'task': a batch has no labels.")
     logits = model(**_without_labels(batch)).logits.float()
+    shapes = f"labels have the shape {_shape(labels)}, outputs {_shape(logits)}"
     if labels.is_floating_point():
-        return Outputs(logits.squeeze(-1), labels)
+        if logits[0].numel() != 1 or labels[0].numel() != 1:
+            raise DataError(
+                f"loss 'task': {shapes}, and labels are floats: squared error needs one number of "
+                "each for an example. For other losses give a function."
+            )
+        return Outputs(logits.flatten(), labels.flatten())
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
+        raise DataError(f"loss 'task': {shapes}. For a language model take loss='mlm' or 'clm'.")
+    if logits.shape[1] < 2:
         raise DataError(
-            f"loss 'task': labels have the shape {tuple(labels.shape)}, outputs "
-            f"{tuple(logits.shape)}. For a language model take loss='mlm' or 'clm'."
+            f"loss 'task': {shapes}: one output tells no classes apart. For regression give labels "
+            "that are floats."
         )
     return Outputs(logits, labels)
+
+
+def _shape(values: Tensor) -> str:
+    """The shape whatever the number of examples."""
+    rest = "".join(f" {size}," for size in values.shape[1:])
+    return f"(b,{rest.rstrip(',')})"
 
 
 def _language(
@@ -169,6 +183,11 @@ def _language(
     counted = there.gather(1, places)
     with _only_places(model, places):
         logits = model(**_without_labels(inputs)).logits.float()
+    if logits.shape[:-1] != places.shape:
+        raise DataError(
+            f"{type(model).__name__} has no language-model head: its outputs are of the shape "
+            f"{_shape(logits)}. For a classifier take loss='task'."
+        )
     chosen = labels.gather(1, places).masked_fill(~counted, 0)
     return Outputs(logits, chosen, counted.to(logits.dtype))
 
@@ -229,6 +248,8 @@ def checked(batch: AnyBatch, number: int) -> AnyBatch:
                 f"batch {number + 1}: {key!r} is no tensor with a row for each example."
             )
     lengths = {key: len(value) for key, value in batch.items()}
+    if not any(lengths.values()):
+        raise DataError(f"batch {number + 1} has no examples.")
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{key} {length}" for key, length in lengths.items())
         raise DataError(f"batch {number + 1}: its tensors differ in their examples: {told}.")

@@ -55,16 +55,14 @@ def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
     names = [*stage.model.backbone_parameters(), *head]
     wanted = {name: weights[name] for name in names if weights[name].requires_grad}
     stage.model.eval()
-    slow = _uncovered(stage, wanted, rows[:2])
-    capture = Capture(
-        stage.model, {n: w for n, w in wanted.items() if n not in slow}, gather=add_absolutes
-    )
+    slow, trial = _uncovered(stage, wanted, rows[:2])
+    covered = {name: value for name, value in wanted.items() if name not in slow}
+    capture = Capture(stage.model, covered, gather=add_absolutes, like=trial)
     order = rows[np.argsort(-stage.data.rows.lengths[rows], kind="stable")]
     size = stage.protocol.batch_of(stage.name)
     with capture:
         for start in range(0, len(order), size):
-            _capture(capture, stage, order[start : start + size])
-    slow |= capture.missed
+            slow |= _capture(capture, stage, order[start : start + size])
     totals = dict(capture.totals)
     if slow:
         totals |= one_by_one(stage, {name: wanted[name] for name in wanted if name in slow}, rows)
@@ -152,22 +150,25 @@ def _norms(stage: Stage, batch: Batch) -> Tensor:
     return stage.logits(batch).square().sum(1)
 
 
-def _capture(capture: Capture, stage: Stage, positions: IntArray) -> None:
+def _capture(capture: Capture, stage: Stage, positions: IntArray) -> set[str]:
     batch = stage.data.batch(positions, stage.device)
-    capture.add(len(batch), partial(_norms, stage, batch))
+    return capture.add(len(batch), partial(_norms, stage, batch))
 
 
-def _uncovered(stage: Stage, wanted: Mapping[str, nn.Parameter], rows: IntArray) -> set[str]:
-    """Weights whose sums, on a few rows, are not those of plain backward passes."""
+def _uncovered(
+    stage: Stage, wanted: Mapping[str, nn.Parameter], rows: IntArray
+) -> tuple[set[str], Capture]:
+    """Weights whose sums, on a few rows, are not those of plain backward passes; the trial."""
     exact_stage = replace(stage, precision=Precision("float32", stage.device.type))
     trial = Capture(stage.model, wanted, gather=add_absolutes)
     with trial:
-        _capture(trial, exact_stage, rows)
+        left = _capture(trial, exact_stage, rows)
     exact = one_by_one(exact_stage, wanted, rows)
     slack = ATOL * max(float(value.max()) for value in exact.values())
-    return {
+    slow = {
         name
         for name in wanted
-        if name in trial.missed
+        if name in left
         or not torch.allclose(trial.totals[name], exact[name], rtol=RTOL, atol=slack)
     }
+    return slow, trial

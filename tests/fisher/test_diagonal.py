@@ -90,13 +90,14 @@ def test_only_what_no_rule_covers_is_looped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow: list[set[str]] = []
-    own = diagonal._Job._uncovered
+    own = diagonal._Job._tried
 
     def spy(job: Any, batch: Any) -> Any:
-        slow.append(set(own(job, batch)))
-        return own(job, batch)
+        found = own(job, batch)
+        slow.append(set(found[0]))
+        return found
 
-    monkeypatch.setattr(diagonal._Job, "_uncovered", spy)
+    monkeypatch.setattr(diagonal._Job, "_tried", spy)
     for kind in ("bert", "gpt2", "albert"):
         model, batch, loss = language_model(kind, tmp_path / kind)
         diagonal_fisher(model, [batch], loss, "empirical")  # type: ignore[arg-type]
@@ -244,8 +245,14 @@ def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> No
         diagonal_fisher(model, [batch], "nsp")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="no batch"):
         diagonal_fisher(model, [], "task")
-    with pytest.raises(PluginError, match="no weight 'x'"):
-        diagonal_fisher(model, [batch], "task", names=["x"])
+    chosen: list[tuple[Any, str]] = [
+        (["x"], "no weight 'x'"),
+        ([], "names is empty"),
+        ("heads.t.weight", r"names=\['heads.t.weight'\]"),
+    ]
+    for names, message in chosen:
+        with pytest.raises(PluginError, match=message):
+            diagonal_fisher(model, [batch], "task", names=names)
     ids = torch.zeros(1, 2, dtype=torch.long)
     with pytest.raises(DataError, match="mask_tokens"):
         diagonal_fisher(model, [{"input_ids": ids}], "mlm")
@@ -255,13 +262,20 @@ def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> No
         ([{"input_ids": ids, "labels": [[1, 2]]}], "'labels' is no tensor"),
         ([{"input_ids": ids, "labels": ids[:, 0]}], "a label for each token"),
         ([{"input_ids": ids, "labels": torch.zeros(3, 2)}], "input_ids 1, labels 3"),
+        ([{"input_ids": ids[:0], "labels": ids[:0]}], "batch 1 has no examples"),
+        (None, "batches is a NoneType"),
     ]
     for batches, message in wrong:
         with pytest.raises(DataError, match=message):
             diagonal_fisher(model, batches, "mlm")
     language, texts, _ = language_model("bert", tmp_path / "language")
-    with pytest.raises(DataError, match=r"shape \(\d, 9\), outputs \(\d, 9, .* take loss='mlm'"):
+    with pytest.raises(DataError, match=r"shape \(b, 9\), outputs \(b, 9, .* take loss='mlm'"):
         diagonal_fisher(language, [texts], "task")
+    twice = "cls.predictions.decoder.weight"
+    with pytest.raises(
+        PluginError, match=r"the same tensor as 'bert\.embeddings\.word_emb.*name that"
+    ):
+        diagonal_fisher(language, [texts], "mlm", names=[twice])
     with pytest.raises(SettingsError, match="precision 'fp16'"):
         diagonal_fisher(model, [batch], "task", precision="fp16")  # type: ignore[arg-type]
     with pytest.raises(PluginError, match="returned a float"):

@@ -1,0 +1,196 @@
+"""Weights that later examples use otherwise than the two on which rules are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import BertConfig, BertForSequenceClassification, XLNetConfig
+from transformers import XLNetForSequenceClassification as XLNet
+
+from clbench.errors import DataError
+from clbench.fisher import diagonal_fisher
+from clbench.fisher.capture import squares_one_by_one
+
+Batch = dict[str, Tensor]
+Losses = Callable[[Any, Batch], Tensor]
+
+
+def entropies(model: nn.Module, batch: Batch) -> Tensor:
+    return functional.cross_entropy(model(batch["x"]), batch["labels"], reduction="none")
+
+
+def check(model: nn.Module, batches: Sequence[Batch], losses: Losses = entropies) -> None:
+    """The same as by a backward pass an example, weight by weight."""
+    model.eval()
+    found = diagonal_fisher(model, batches, losses, "empirical")
+    ones = [
+        {key: value[i : i + 1] for key, value in batch.items()}
+        for batch in batches
+        for i in range(len(batch["labels"]))
+    ]
+    exact = squares_one_by_one(
+        dict(model.named_parameters()), [lambda one=one: losses(model, one)[0] for one in ones]
+    )
+    for name, value in exact.items():
+        wanted = value / len(ones)
+        slack = 1e-5 * float(wanted.max()) + 1e-14
+        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=slack, msg=name)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+class Masked(nn.Module):
+    """A vector of no layer stands for token 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(9, 4), nn.Linear(4, 3)
+        self.mask = nn.Parameter(torch.randn(4))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        shown = torch.where((ids == 0)[..., None], self.mask, self.table(ids))
+        return self.out(shown.tanh().mean(1))
+
+
+class Elsewhere(nn.Module):
+    """A layer's weight is read without a call of the layer where an example says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, values: Tensor) -> Tensor:
+        if bool((values[:, 0] == 5.0).all()):
+            return self.out(functional.linear(values, self.first.weight).tanh())
+        return self.out(self.first(values).tanh())
+
+
+class Experts(nn.Module):
+    """Each example goes to one of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, values: Tensor) -> Tensor:
+        chosen, hidden = values[:, 0] > 0, torch.zeros_like(values)
+        hidden[chosen] = self.experts[0](values[chosen])
+        hidden[~chosen] = self.experts[1](values[~chosen])
+        return self.out(hidden.tanh())
+
+
+def drawn(*rows: int) -> list[Batch]:
+    return [{"x": torch.randn(n, 4), "labels": torch.randint(0, 3, (n,))} for n in rows]
+
+
+def test_a_weight_that_only_later_examples_need() -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(1, 9, (8, 5))
+    ids[3:, 0] = 0
+    labels = torch.randint(0, 3, (8,))
+    whole = [{"x": ids, "labels": labels}]
+    check(Masked(), whole)
+    check(Masked(), [{"x": ids[a:b], "labels": labels[a:b]} for a, b in ((0, 3), (3, 8))])
+
+
+def test_a_layer_that_later_batches_pass_by() -> None:
+    torch.manual_seed(0)
+    batches = drawn(2, 5, 2, 3)
+    for passing in (batches[1], batches[3]):
+        passing["x"][:, 0] = 5.0
+    check(Elsewhere(), batches)
+
+
+def test_experts_that_see_some_examples_only() -> None:
+    torch.manual_seed(0)
+    batches = drawn(2, 6, 4)
+    batches[0]["x"][:, 0] = 1.0  # all of the first batch go to the first
+    check(Experts(), batches)
+
+
+def test_weights_of_no_layer_with_gradients_like_noise() -> None:
+    torch.manual_seed(0)
+    model = XLNet(XLNetConfig(vocab_size=30, d_model=16, n_layer=2, n_head=2, d_inner=16))
+    batch = {"input_ids": torch.randint(5, 30, (3, 6)), "labels": torch.tensor([0, 1, 1])}
+
+    def losses(model: Any, batch: Batch) -> Tensor:
+        logits = model(input_ids=batch["input_ids"]).logits
+        return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
+    found = diagonal_fisher(model, [batch], losses, "empirical")
+    assert float(found["transformer.layer.0.rel_attn.r"].max()) > 0.0
+
+
+def bert(outputs: int = 2) -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=30,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=12,
+        num_labels=outputs,
+    )
+    return BertForSequenceClassification(config).eval()
+
+
+def row_by_row(model: Any, batch: Batch) -> Tensor:
+    return torch.cat(
+        [
+            functional.cross_entropy(
+                model(input_ids=batch["input_ids"][i : i + 1]).logits,
+                batch["labels"][i : i + 1],
+                reduction="none",
+            )
+            for i in range(len(batch["labels"]))
+        ]
+    )
+
+
+def two_views(model: Any, batch: Batch) -> Tensor:
+    ids = batch["input_ids"]
+    views = model.bert(torch.cat([ids, ids.flip(1)])).pooler_output
+    return (views[: len(ids)] * views[len(ids) :]).sum(1)
+
+
+@pytest.mark.parametrize("losses", [row_by_row, two_views])
+def test_losses_that_call_the_model_on_other_numbers_of_rows(losses: Losses) -> None:
+    torch.manual_seed(1)
+    ids = torch.randint(5, 30, (5, 6))
+    model = bert()
+    if losses is two_views:
+        model.classifier = nn.Identity()  # of no part in this loss
+    check(model, [{"input_ids": ids, "labels": torch.randint(0, 2, (5,))}], losses)
+
+
+@pytest.mark.parametrize("mode", ["empirical", "batched"])
+def test_labels_of_a_regression_in_a_column(mode: Any) -> None:
+    model, ids = bert(outputs=1), torch.randint(5, 30, (4, 6))
+    labels = torch.randn(4)
+    row = diagonal_fisher(model, [{"input_ids": ids, "labels": labels}], "task", mode)
+    column = diagonal_fisher(model, [{"input_ids": ids, "labels": labels[:, None]}], "task", mode)
+    assert all(torch.equal(row[name], column[name]) for name in row)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "labels", "message"),
+    [
+        ("task", 3, torch.randn(4, 3), r"\(b, 3\), outputs \(b, 3\), and labels are floats"),
+        ("task", 3, torch.randn(4), r"\(b,\), outputs \(b, 3\), and labels are floats"),
+        ("task", 1, torch.tensor([0, 1, 0, 1]), "one output tells no classes apart"),
+        ("mlm", 3, torch.ones(4, 6, dtype=torch.long), "no language-model head.*loss='task'"),
+    ],
+)
+def test_labels_that_do_not_fit_the_outputs(
+    loss: Any, outputs: int, labels: Tensor, message: str
+) -> None:
+    batch = {"input_ids": torch.randint(5, 30, (4, 6)), "labels": labels}
+    with pytest.raises(DataError, match=message):
+        diagonal_fisher(bert(outputs), [batch], loss)
