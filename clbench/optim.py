@@ -208,9 +208,9 @@ class RecAdam(Optimizer):
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         anchor = state.get("anchor")
-        if anchor is not None and anchor.device != parameter.device:
-            # The model was moved after the optimizer was made, as a Trainer does.
-            state["anchor"] = anchor.to(parameter.device)
+        if anchor is not None:
+            # The model may have been moved after the optimizer was made, as a Trainer does.
+            state["anchor"] = anchor.to(parameter)
         return state
 
 
@@ -303,7 +303,7 @@ def _number(value: object) -> bool:
 
 def _divided(params: ParamsT, anchor: Iterable[Tensor]) -> list[dict[str, Any]]:
     """Groups with the anchors that are theirs."""
-    if isinstance(anchor, Tensor) or not isinstance(anchor, Iterable):
+    if isinstance(anchor, Tensor | str) or not isinstance(anchor, Iterable):
         raise ValueError(
             f"RecAdam: anchor must be a list of tensors, not {type(anchor).__name__}: one for "
             "each parameter, in their order."
@@ -312,6 +312,11 @@ def _divided(params: ParamsT, anchor: Iterable[Tensor]) -> list[dict[str, Any]]:
     if not (entries and isinstance(entries[0], dict)):
         entries = [{"params": entries}]
     groups = [{**group, "params": _listed(group["params"])} for group in entries]
+    if any(group.get("anchor") is not None for group in groups):
+        raise ValueError(
+            "RecAdam: a group has an anchor of its own, and anchor is given for all of them. "
+            "Leave out one of the two."
+        )
     values = list(anchor)
     recalling = [group for group in groups if group.get("recall", True)]
     wanted = sum(len(group["params"]) for group in recalling)
@@ -356,6 +361,10 @@ def _anchor(number: int, pair: tuple[Tensor, Any]) -> Tensor:
                 f"RecAdam: anchor {number} has {what} {mine}, its parameter {its}. Anchors come "
                 "in the order of the parameters, on their device and in their type."
             )
+    if not bool(torch.isfinite(value).all()):
+        raise ValueError(
+            f"RecAdam: anchor {number} has numbers that are not finite; the weights would follow."
+        )
     same = value.data_ptr() == parameter.data_ptr() and value.numel() > 0
     # The parameter itself would move along, and the pull would be zero for ever.
     return value.detach().clone() if same else value.detach()

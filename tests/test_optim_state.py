@@ -109,6 +109,8 @@ def test_other_types_of_numbers() -> None:
         ({"anchor": anchors(torch.float32)}, "anchor 0 has type torch.float32"),
         ({"anchor": ["a", "b", "c"]}, "anchor 0 is a str, not a tensor"),
         ({"anchor": [a.to("meta") for a in anchors()]}, "anchor 0 has device meta"),
+        ({"anchor": "pretrained"}, "anchor must be a list of tensors, not str"),
+        ({"anchor": [a / 0 for a in anchors()]}, "anchor 0 has numbers that are not finite"),
         ({"anchor": 5}, "anchor must be a list of tensors, not int"),
         ({"anchor": torch.zeros(3)}, "anchor must be a list of tensors, not Tensor"),
         ({"betas": 0.9}, r"betas must be two numbers from 0 to below 1, not 0\.9"),
@@ -117,6 +119,27 @@ def test_other_types_of_numbers() -> None:
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(parameters(), **options)
+
+
+def test_anchors_are_given_once() -> None:
+    params = parameters()
+    groups = [{"params": params[:1], "anchor": anchors()[:1]}, {"params": params[1:]}]
+    with pytest.raises(ValueError, match="a group has an anchor of its own, and anchor is given"):
+        RecAdam(groups, lr=1e-4, anchor=anchors())
+
+
+def test_a_model_that_becomes_another_type_before_its_first_step() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = make(list(model.parameters()), k=0.0)
+    model.double()
+    start = model.weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    # Half of an Adam step of lr = 1e-3, of which the pull (1e-3/2 · 100 = .05) takes some back.
+    torch.testing.assert_close(
+        start - model.weight.detach(), torch.full_like(start, 5e-4 * 0.95), rtol=1e-5, atol=0.0
+    )
 
 
 def test_a_refused_step_moves_nothing() -> None:

@@ -197,7 +197,11 @@ class RecAdam(Method):
         try:
             optim.check_pull(lr, self.gamma)
         except ValueError as fault:
-            other = "" if self.scaling == "stage" else ' scaling = "stage" keeps to that.'
+            other = (
+                f" lr is for_lr here, for which gamma = {self.gamma:g} is meant."
+                if self.scaling == "stage"
+                else ' scaling = "stage" keeps to that.'
+            )
             raise SettingsError(f"method {self.name!r}: {fault}{other}") from fault
 
     def _unrecalled(self, stage: Stage, group: dict[str, Any]) -> float:

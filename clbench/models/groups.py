@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -133,9 +134,13 @@ def lr_groups(
         If the model cannot be divided into layers.
     """
     try:
+        if isinstance(rates, str):
+            raise TypeError  # its characters would be taken for rates
         rates = [float(rate) for rate in rates]
     except (TypeError, ValueError):
         raise ValueError(f"rates must be a list of numbers, not {rates!r}") from None
+    if depth is not None and not (isinstance(depth, Integral) and depth > 0):
+        raise ValueError(f"depth must be a number of layers, 1 or more, not {depth!r}")
     if len(rates) < 3:
         raise ValueError(f"{len(rates)} rates: give at least three (embeddings, layers, head)")
     wrong = [rate for rate in rates if not 0.0 <= rate < math.inf]

@@ -197,7 +197,9 @@ def test_a_stage_that_never_comes_to_learning_is_noted(folder: Path) -> None:
 
 
 def test_overshooting_is_refused(folder: Path) -> None:
-    with pytest.raises(SettingsError, match=r"^method 'recadam': .*lr·gamma = 2e-05·60000 = 1\.2"):
+    with pytest.raises(
+        SettingsError, match=r"^method 'recadam': .*lr·gamma = 2e-05·60000 = 1\.2.*for_lr"
+    ):
         RecAdam(gamma=60000)
     printed = RecAdam(gamma=5000, scaling="printed")
     with pytest.raises(SettingsError, match=r'= 5\. .*scaling = "stage" keeps to that\.'):

@@ -127,12 +127,18 @@ def test_a_bare_backbone_is_fine() -> None:
     assert names == ["embeddings", "layers.1", "head"]
 
 
+@pytest.mark.parametrize("depth", [0, -2, 2.5, "12"])
+def test_a_depth_that_is_no_number_of_layers(depth: object) -> None:
+    with pytest.raises(ValueError, match="depth must be a number of layers, 1 or more, not"):
+        lr_groups(BertModel(bert(2)), [1.0] * 10, depth=depth)  # type: ignore[arg-type]
+
+
 def test_too_few_rates() -> None:
     with pytest.raises(ValueError, match="at least three"):
         lr_groups(BertModel(bert(2)), [1.0, 2.0])
 
 
-@pytest.mark.parametrize("rates", [1e-3, ["a", "b", "c"], None, [[1.0], [2.0], [3.0]]])
+@pytest.mark.parametrize("rates", [1e-3, "123", ["a", "b", "c"], None, [[1.0], [2.0], [3.0]]])
 def test_what_is_no_list_of_numbers(rates: object) -> None:
     with pytest.raises(ValueError, match="must be a list of numbers"):
         lr_groups(BertModel(bert(2)), rates)  # type: ignore[arg-type]
