@@ -213,7 +213,7 @@ class Carrier:
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self._context, name) for name in Context.__dataclass_fields__}
         index = self._stages[position]
-        stage = Stage(**context, index=index, tasks=self._scene.train)
+        stage = Stage(**context, index=index, tasks=self._scene.train[: index + 1])
         stage.reads_earlier_rows = self._method.keeps_rows
         stage.heads = frozenset([stage.data.head])
         return stage

@@ -92,8 +92,11 @@ class Stage(Context):
     ----------
     index
         Number of the stage, from 0.
+    tasks
+        Tokenised training rows of the tasks up to this one. Those of earlier tasks are there
+        for a method that declares ``keeps_rows``: see `earlier`.
     data
-        The tokenised training rows of its task.
+        The rows of its own task.
     steps, step
         Steps of the running phase, and how many are done.
     epoch_steps

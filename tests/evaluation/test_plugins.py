@@ -101,6 +101,17 @@ class Peeks(clbench.Method):
     assert cell.stages[1].steps == 160
 
 
+def test_a_stage_holds_no_rows_of_tasks_to_come(world: World) -> None:
+    plugin = world.write(
+        "ahead.py",
+        "import clbench\n\n\n@clbench.method('ahead')\nclass Ahead(clbench.Method):\n"
+        "    def before_stage(self, stage):\n        stage.tasks[stage.index + 1]\n",
+    )
+    (failed,) = world.run(methods=["ahead"], plugins=[world.plugin, plugin]).cells
+    assert failed.reason is not None
+    assert "IndexError" in failed.reason
+
+
 def test_state_that_cannot_be_stored_costs_the_continuation_only(world: World) -> None:
     plugin = world.write(
         "odd.py",
