@@ -17,9 +17,9 @@ from clbench.fisher.rules import Part, Rule, add_squares, rule_of
 class Capture:
     """Looks on at the layers of a model during forward and backward passes.
 
-    Inside the context no weight takes a gradient: what flows back are the gradients of
-    activations only, and each layer's part is squared and added up as soon as all uses of
-    its weights are known.
+    Inside the context no weight takes a gradient (but those of which the trial saw nothing):
+    what flows back are the gradients of activations only, and each layer's part is squared
+    and added up as soon as all uses of its weights are known.
 
     Parameters
     ----------
@@ -71,16 +71,19 @@ class Capture:
             parameter.requires_grad_(False)
         for name, value in self._watched.items():
             value.requires_grad_(True)
+            value.grad = None
             touched = partial(self._touched, name)
             self._handles.append(value.register_hook(touched))  # type: ignore[no-untyped-call]
-        for layer in {self._model, getattr(self._model, "base_model", self._model)}:
-            self._handles.append(layer.register_forward_pre_hook(self._called, with_kwargs=True))
+        for layer in {self._model, getattr(self._model, "base_model", None)}:
+            if isinstance(layer, nn.Module):
+                hook = layer.register_forward_pre_hook(self._called, with_kwargs=True)
+                self._handles.append(hook)
         for layer in self._model.modules():
             rule = rule_of(layer)
             wanted = any(id(p) in self._names for p in layer.parameters(recurse=False))
             if rule is not None and wanted:
-                hook = partial(self._entered, rule)
-                self._handles.append(layer.register_forward_hook(hook, with_kwargs=True))
+                entered = partial(self._entered, rule)
+                self._handles.append(layer.register_forward_hook(entered, with_kwargs=True))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -99,6 +99,20 @@ def test_a_weight_that_only_later_examples_need() -> None:
     check(Masked(), [{"x": ids[a:b], "labels": labels[a:b]} for a, b in ((0, 3), (3, 8))])
 
 
+def test_gradients_that_were_there_stay() -> None:
+    torch.manual_seed(0)
+    model = Masked()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    ids = torch.randint(1, 9, (8, 5))
+    ids[3:, 0] = 0
+    batch = {"x": ids, "labels": torch.randint(0, 3, (8,))}
+    diagonal_fisher(model, [batch], entropies, "empirical")
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, torch.ones_like(parameter))
+
+
 def test_a_layer_that_later_batches_pass_by() -> None:
     torch.manual_seed(0)
     batches = drawn(2, 5, 2, 3)
