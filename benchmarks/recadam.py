@@ -83,12 +83,17 @@ class TensorByTensor:
             assert parameter.grad is not None
             self.update(parameter, parameter.grad, i, learning)
 
+    def moments(self, gradient: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """Both moments of the i-th tensor, brought up to date."""
+        beta1, beta2 = BETAS
+        m = self.first[i].mul_(beta1).add_(gradient, alpha=1 - beta1)
+        v = self.second[i].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        return m, v
+
     def update(self, parameter: Tensor, gradient: Tensor, i: int, learning: float) -> None:
         """The step of the i-th tensor."""
         beta1, beta2 = BETAS
-        m, v = self.first[i], self.second[i]
-        m.mul_(beta1).add_(gradient, alpha=1 - beta1)
-        v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        m, v = self.moments(gradient, i)
         scale = math.sqrt(1 - beta2**self.t) / (1 - beta1**self.t)
         parameter.addcdiv_(m, v.sqrt().add_(EPS), value=-LR * scale * learning)
         difference = parameter - self.anchors[i]
@@ -101,9 +106,7 @@ class Algorithm1(TensorByTensor):
     def update(self, parameter: Tensor, gradient: Tensor, i: int, learning: float) -> None:
         """The step of the i-th tensor."""
         beta1, beta2 = BETAS
-        m, v = self.first[i], self.second[i]
-        m.mul_(beta1).add_(gradient, alpha=1 - beta1)
-        v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        m, v = self.moments(gradient, i)
         corrected, squares = m / (1 - beta1**self.t), v / (1 - beta2**self.t)
         parameter.sub_(corrected / (squares.sqrt() + EPS), alpha=LR * learning)
         parameter.sub_(parameter - self.anchors[i], alpha=LR * (1 - learning) * GAMMA)
