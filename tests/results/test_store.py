@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,37 +203,74 @@ def test_the_lock_is_given_back_after_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_killed_at_any_moment_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from handmade import pair\n"
-        "from clbench.results.store import Store\n"
-        "big = ['x' * 100] * 20000\n"
-        "with Store(Path(sys.argv[1])).lock() as store:\n"
-        "    store.write_cell(pair(notes=['0'] + big)); print('begun', flush=True)\n"
-        "    for n in range(1, 100000): store.write_cell(pair(notes=[str(n)] + big))\n"
-    )
+KILLED_AT_EVERY_LINE = """
+import json, os, signal, sys
+from pathlib import Path
+from clbench import cache
+from clbench.results import folder, store
+from handmade import pair
+
+big = ["x" * 100] * 2000
+writers = {Path(module.__file__) for module in (cache, folder, store)}
+out = store.Store(Path(sys.argv[1]))
+
+
+def rewrite(line):
+    # In a process of its own, which dies before the line-th line of the code that writes files.
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    left = line
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if Path(frame.f_code.co_filename) not in writers:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    out.write_cell(pair(notes=["new", *big]))
+    os._exit(0)
+
+
+with out.lock():
+    line, code = 0, -signal.SIGKILL
+    while code:
+        out.write_cell(pair(notes=["old", *big]))
+        line += 1
+        code = rewrite(line)
+        found = out.read()
+        parts = list(out.cells.glob(".*.part"))
+        sizes = [part.stat().st_size for part in parts]
+        notes = [(cell.notes[0], len(cell.notes)) for cell in found.cells]
+        print(json.dumps([code, notes, len(found.broken), sizes]), flush=True)
+        for part in parts[1:]:
+            part.unlink()
+"""
+
+
+def test_killed_at_any_line_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    parts = 0
-    for attempt in range(25):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(0.01 + 0.007 * attempt)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        found = Store(tmp_path).read()
-        assert found.broken == []
-        assert len(found.cells) == 1
-        assert len(found.cells[0].notes) == 20001
-        parts += len(list((tmp_path / "cells").glob(".*.part")))
-        if parts and attempt >= 4:
-            break
-    assert parts > 0, "no kill fell into a write; the test shows nothing"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_AT_EVERY_LINE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    kills = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [code for code, *_ in kills] == [-signal.SIGKILL] * (len(kills) - 1) + [0]
+    assert [broken for _, _, broken, _ in kills] == [0] * len(kills)
+    found = [notes for _, notes, _, _ in kills]
+    old, new = [["old", 2001]], [["new", 2001]]
+    assert found == [old] * found.count(old) + [new] * found.count(new)
+    assert old in found
+    assert new in found[:-1], "no kill fell after the new file was in its place"
+    assert any(sizes for *_, sizes in kills), "no kill fell into the writing of the file"
+    assert list(tmp_path.rglob("*.part"))
     with Store(tmp_path).lock():
         assert list(tmp_path.rglob("*.part")) == []
 
