@@ -147,7 +147,10 @@ class _Given:
 
 
 def warm_up() -> None:
-    """Import what cells need."""
+    """Import what cells need: seconds, while the driver makes the rows ready."""
+    import transformers.modeling_utils
+    import transformers.models.auto.modeling_auto  # noqa: F401
+
     import clbench.evaluation.runner
     import clbench.models.load  # noqa: F401
 
