@@ -187,6 +187,7 @@ class Carrier:
                 "that stage 0 is trained as by vanilla. Let acts_in return True."
             )
         context.masks = install(model, model.backbone, self._numerics.device)
+        self._told_before = len(context.notes)
         return context
 
     def _resume(self) -> int:
@@ -201,6 +202,8 @@ class Carrier:
             self._context.model.load_state_dict(entry.weights)
             if entry.state:
                 self._method.load_state(entry.state)
+            for note in entry.notes:
+                self._context.note(note)
             for trace, row, seconds in entry.history:
                 self._outcome.traces.append(Trace(**trace))
                 self._outcome.rows.append(row)
@@ -353,6 +356,7 @@ class Carrier:
             {} if plain else self._method.state(),
             trace,
             history,
+            self._context.notes[self._told_before :],
         )
         refused = self._cache.save(recipe_digest(self._recipe(position)), entry)
         if refused is not None and refused not in outcome.notes:

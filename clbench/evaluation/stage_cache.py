@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from clbench import sealed
+from clbench.cache import atomic_write
 from clbench.errors import RunFolderError
 from clbench.evaluation.packing import UnpackableError, pack, unpack
 from clbench.training.engine import Trace
@@ -46,12 +48,15 @@ class Entry:
         What training took.
     history
         Traces and rows of R of the stages before, for a cell that goes on from here.
+    notes
+        Lines for the reader of the result that training gave, here and in the stages before.
     """
 
     weights: dict[str, Tensor]
     state: dict[str, Any]
     trace: Trace
     history: list[Any]
+    notes: list[str]
 
 
 class Stages(Protocol):
@@ -95,16 +100,19 @@ class StageCache:
         self.folder = folder
 
     def load(self, digest: str, device: torch.device) -> Entry | None:
-        """The entry of that recipe, or None if there is none or it cannot be read."""
-        folder = self.folder / digest
+        """The entry of that recipe, or None if there is none or it is damaged."""
         try:
-            stored = json.loads((folder / "stage.json").read_text(encoding="utf-8"))
-            weights = load_file(folder / "model.safetensors")
-            tensors = load_file(folder / "state.safetensors")
-            state = unpack(stored["state"], tensors, device)
-            return Entry(weights, state, Trace(**stored["trace"]), stored["history"])
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
-            return None  # damaged: it is trained again, and then written anew
+            tensors, facts = sealed.load(self._path(digest))
+        except sealed.DamagedError:
+            return None  # it is trained again, and then written anew
+        state = unpack(facts["state"], _part(tensors, "state"), device)
+        return Entry(
+            weights=_part(tensors, "weights"),
+            state=state,
+            trace=Trace(**facts["trace"]),
+            history=facts["history"],
+            notes=facts["notes"],
+        )
 
     def save(self, digest: str, entry: Entry) -> str | None:
         """Write an entry, whole or not at all.
@@ -114,33 +122,24 @@ class StageCache:
         str or None
             Why nothing was written, if the method's state cannot be stored or the disk is full.
         """
-        target = self.folder / digest
-        if target.exists():
-            shutil.rmtree(target)  # load() found it unreadable, or it would have been used
         try:
-            skeleton, tensors = pack(entry.state)
+            skeleton, state = pack(entry.state)
         except UnpackableError as fault:
             return (
                 f"the method's {fault}, which cannot be stored; an interrupted cell starts from "
                 "its first stage. Name it with a leading underscore or define state()."
             )
-        content = {
+        tensors = {f"weights/{name}": value for name, value in entry.weights.items()}
+        tensors |= {f"state/{name}": value for name, value in state.items()}
+        facts = {
             "state": skeleton,
             "trace": asdict(entry.trace),
             "history": entry.history,
+            "notes": entry.notes,
         }
-        part = self.folder / f".{digest}.part"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if part.exists():
-                shutil.rmtree(part)
-            part.mkdir()
-            save_file(_contiguous(entry.weights), part / "model.safetensors")
-            save_file(tensors, part / "state.safetensors")
-            (part / "stage.json").write_text(json.dumps(content), encoding="utf-8")
-            part.rename(target)
+            atomic_write(self._path(digest), partial(sealed.save, tensors, facts=facts))
         except (OSError, SafetensorError) as fault:
-            shutil.rmtree(part, ignore_errors=True)
             return (
                 f"a trained stage could not be kept in {self.folder} ({fault}); an interrupted "
                 "cell starts from its first stage."
@@ -149,10 +148,11 @@ class StageCache:
 
     def drop(self, digest: str) -> None:
         """Remove an entry that no other cell can use."""
-        shutil.rmtree(self.folder / digest, ignore_errors=True)
+        with suppress(OSError):
+            self._path(digest).unlink()
 
     def check(self) -> None:
-        """Remove what a killed process left half-written.
+        """See that entries can be written.
 
         Raises
         ------
@@ -164,12 +164,11 @@ class StageCache:
                 f"{self.folder} is a file, but trained stages are kept in a folder of that "
                 "name. Move it away, or take another --out."
             )
-        for part in self.folder.glob(".*.part"):
-            shutil.rmtree(part, ignore_errors=True)
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / f"{digest}.safetensors"
 
 
-def _contiguous(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU; tied tensors are stored once each, as safetensors shares no memory."""
-    return {
-        name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights.items()
-    }
+def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    start = f"{part}/"
+    return {n.removeprefix(start): value for n, value in tensors.items() if n.startswith(start)}

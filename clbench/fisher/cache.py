@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from clbench import sealed
 from clbench.cache import cache_dir, keep
 
 VERSION = 3
@@ -41,22 +41,10 @@ def cached(
     text = json.dumps([VERSION, key], sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     path = cache_dir(kind) / f"{digest}.safetensors"
-    found = _read(path)
-    if found is not None:
+    with suppress(sealed.DamagedError):  # missing, or damaged: computed and written anew
+        found: tuple[dict[str, Tensor], Facts] = sealed.load(path)
         return found
     tensors, facts = compute()
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    metadata = {"facts": json.dumps(facts)}
-    keep(path, lambda part: save_file(tensors, part, metadata=metadata))
+    keep(path, partial(sealed.save, tensors, facts=facts))
     return tensors, facts
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], Facts] | None:
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()["facts"])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
-        return None  # damaged: it is computed again and written anew

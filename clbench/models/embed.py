@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from clbench import sealed
 from clbench.cache import keep
 from clbench.models.classifier import Classifier
 from clbench.models.encoding import encode, tokenizer_digest
@@ -79,19 +81,13 @@ def embed_rows(
             ],
             sort_keys=True,
         )
-        path = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npy"
-        with suppress(OSError, ValueError, EOFError):  # missing or damaged: computed anew
-            stored: npt.NDArray[np.float32] = np.load(path, allow_pickle=False)
-            if len(stored) == len(rows):
-                return stored
+        path = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.safetensors"
+        with suppress(sealed.DamagedError):  # missing or damaged: computed anew
+            stored: npt.NDArray[np.float32] = sealed.load(path)[0]["vectors"].numpy()
+            return stored
     vectors = _compute(backbone, tokenizer, rows, max_length, torch.device(device), pooling)
     if path is not None:
-
-        def save(temporary: Path) -> None:
-            with temporary.open("wb") as file:
-                np.save(file, vectors, allow_pickle=False)
-
-        keep(path, save)
+        keep(path, partial(sealed.save, {"vectors": torch.from_numpy(vectors)}))
     return vectors
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from clbench import sealed
 from clbench.cache import keep
 from clbench.tasks.task import IntArray, Rows
 
@@ -117,7 +117,7 @@ def encode(
     if cache is not None:
         key = hashlib.blake2b(digest_size=16)
         key.update(f"2/{max_length}/{rows.digest}/{tokenizer_digest(tokenizer)}".encode())
-        path = cache / f"{key.hexdigest()}.npz"
+        path = cache / f"{key.hexdigest()}.safetensors"
         kept = _read(path, rows.labels)
         if kept is not None:
             return kept
@@ -194,21 +194,15 @@ def _fill(mask: npt.NDArray[np.bool_], values: npt.NDArray[Any], empty: int) -> 
 
 
 def _write(path: Path, encoded: Encoded) -> None:
-    arrays: Mapping[str, npt.NDArray[Any]] = {"ids": encoded.ids, "offsets": encoded.offsets}
-    if encoded.types is not None:
-        arrays = {**arrays, "types": encoded.types}
-
-    def save(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-
-    keep(path, save)
+    arrays = {"ids": encoded.ids, "types": encoded.types, "offsets": encoded.offsets}
+    tensors = {name: torch.from_numpy(a) for name, a in arrays.items() if a is not None}
+    keep(path, partial(sealed.save, tensors))
 
 
 def _read(path: Path, labels: npt.NDArray[Any]) -> Encoded | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            types = stored.get("types")
-            return Encoded(stored["ids"], types, stored["offsets"], labels)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        stored, _ = sealed.load(path)
+    except sealed.DamagedError:
         return None  # missing or damaged: it is made and written anew
+    arrays = {name: tensor.numpy() for name, tensor in stored.items()}
+    return Encoded(arrays["ids"], arrays.get("types"), arrays["offsets"], labels)

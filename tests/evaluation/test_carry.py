@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from safetensors import SafetensorError
@@ -125,19 +126,29 @@ import clbench
 
 @clbench.method("recorder")
 class Recorder(clbench.Method):
+    def setup(self, context):
+        context.note("set up")
+
+    def before_stage(self, stage):
+        stage.note(f"{stage.index} begins")
+
     def before_step(self, stage):
         if stage.step % 40 == 0:
             stage.record("height", stage.index)
 
     def after_stage(self, stage):
         stage.record("height", 10 + stage.index)
+        stage.note(f"{stage.index} is over")
 """,
     )
     plan = {"scenario": "three", "methods": ["recorder"], "plugins": [world.plugin, plugin]}
-    with pytest.raises(KeyboardInterrupt):
-        world.run("broken", listener=Steps(100), **plan)
-    for name in ("broken", "whole"):
+    for out, steps in (("early", 100), ("late", 200)):
+        with pytest.raises(KeyboardInterrupt):
+            world.run(out, listener=Steps(steps), **plan)
+    told = [f"{stage} {what}" for stage in range(3) for what in ("begins", "is over")]
+    for name in ("early", "late", "whole"):
         (cell,) = world.run(name, **plan).cells
+        assert cell.notes[cell.notes.index("set up") + 1 :] == told
         for index, stage in enumerate(cell.stages):
             assert stage.curves["height"] == [[0, index], [40, index], [80, 10 + index]]
 
@@ -257,15 +268,37 @@ def test_divergence_stops_its_cell_with_a_message(world: World) -> None:
     )
 
 
-@pytest.mark.parametrize("damage", ["{}", "", "no json"])
-def test_a_damaged_stage_is_trained_again(world: World, damage: str) -> None:
+def _cut(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def _empty(content: bytes) -> bytes:
+    return b""
+
+
+def _one_bit(content: bytes) -> bytes:
+    """A weight is another one, and the file is readable as before."""
+    return content[:-40] + bytes([content[-40] ^ 1]) + content[-39:]
+
+
+def _one_digit(content: bytes) -> bytes:
+    """What is told of the training is something else."""
+    return content.replace(b'\\"rows\\": 1', b'\\"rows\\": 2', 1)
+
+
+@pytest.mark.parametrize("damage", [_cut, _empty, _one_bit, _one_digit])
+def test_a_damaged_stage_is_trained_again(world: World, damage: Callable[[bytes], bytes]) -> None:
     first = world.run()
     (entry,) = (world.folder / "out" / "stages").iterdir()
-    (entry / "stage.json").write_text(damage)
+    whole = entry.read_bytes()
+    entry.write_bytes(damage(whole))
+    assert entry.read_bytes() != whole
     (world.folder / "out" / "cells" / "mood-thing--vanilla--seed0.json").unlink()
     again = world.run()
     assert measured(again) == measured(first)
     assert [stage.cached for stage in again.cells[0].stages] == [False, False]
+    (world.folder / "out" / "cells" / "mood-thing--vanilla--seed0.json").unlink()
+    assert [stage.cached for stage in world.run().cells[0].stages] == [True, False]
 
 
 def test_the_rates_of_a_curve_are_those_of_its_steps(world: World) -> None:
@@ -283,7 +316,7 @@ def test_a_full_disk_costs_the_continuation_only(
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     whole = world.run(out="whole", methods=["vanilla"])
-    monkeypatch.setattr("clbench.evaluation.stage_cache.save_file", full)
+    monkeypatch.setattr("clbench.sealed.save_file", full)
     run = world.run(out="full", methods=["vanilla"])
     assert measured(run) == measured(whole)
     assert run.cells[0].notes[-1] == (

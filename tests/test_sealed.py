@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clbench import sealed
+
+FACTS = {"loss": 0.25, "texts": ["a", "ß"], "none": None}
+
+
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    table = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    tensors = {
+        "table": table,
+        "tied": table,
+        "turned": table.T,
+        "row": table[1],
+        "half": torch.tensor([1.5, -0.0, float("nan")], dtype=torch.bfloat16),
+        "flags": torch.tensor([True, False]),
+        "number": torch.tensor(7),
+        "empty": torch.empty(0, 3),
+        "none": torch.empty(0, dtype=torch.int64),
+        "trained": torch.nn.Parameter(torch.ones(2)),
+    }
+    sealed.save(tensors, tmp_path / "file", FACTS)
+    found, facts = sealed.load(tmp_path / "file")
+    assert facts == FACTS
+    assert found.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert found[name].dtype == value.dtype
+        torch.testing.assert_close(found[name], value.detach(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_any_changed_byte_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    sealed.save({"a": torch.rand(5), "b": torch.arange(3)}, path, FACTS)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for flip in (1, 0x80):
+            changed = bytearray(whole)
+            changed[place] ^= flip
+            path.write_bytes(changed)
+            with pytest.raises(sealed.DamagedError):
+                sealed.load(path)
+    for part in (whole[:-1], whole[: len(whole) // 2], b"", whole + b"\0"):
+        path.write_bytes(part)
+        with pytest.raises(sealed.DamagedError):
+            sealed.load(path)
+    path.write_bytes(whole)
+    assert sealed.load(path)[1] == FACTS
+
+
+def test_a_file_of_others_is_not_read(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(1)}, tmp_path / "plain")
+    for name in ("plain", "missing", "."):
+        with pytest.raises(sealed.DamagedError):
+            sealed.load(tmp_path / name)
