@@ -72,5 +72,5 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"\0{name} {value.dtype} {list(value.shape)}\0".encode())
-        digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -15,7 +15,7 @@ from clbench.methods.quadratic import PullingMethod, QuadraticPull
 
 if TYPE_CHECKING:
     from clbench.fisher.losses import AnyBatch
-    from clbench.training.stage import Stage
+    from clbench.training.stage import Snapshot, Stage
 
 
 class EWC(PullingMethod):
@@ -79,18 +79,19 @@ class EWC(PullingMethod):
         if not hasattr(self, "fisher"):
             self.fisher, self.anchor = found, weights
             return
-        for name, value in found.items():
-            self._merge(name, value, weights[name])
+        self._take_in(found, weights)
 
-    def _merge(self, name: str, fisher: Tensor, weight: Tensor) -> None:
+    def _take_in(self, found: dict[str, Tensor], weights: Snapshot) -> None:
         """Add a task's importance; move the anchor to the weighted mean."""
-        if name not in self.fisher:
-            self.fisher[name], self.anchor[name] = fisher, weight
-            return
-        total = self.fisher[name] + fisher
-        share = torch.where(total > 0, fisher / total, torch.ones_like(total))
-        self.anchor[name] = torch.lerp(self.anchor[name], weight, share)
-        self.fisher[name] = total
+        for name, fisher in found.items():
+            weight = weights[name]
+            if name not in self.fisher:
+                self.fisher[name], self.anchor[name] = fisher, weight
+                continue
+            total = self.fisher[name] + fisher
+            share = torch.where(total > 0, fisher / total, torch.ones_like(total))
+            self.anchor[name] = torch.lerp(self.anchor[name], weight, share)
+            self.fisher[name] = total
 
     def _held(self, stage: Stage) -> list[str]:
         """The backbone's weights, and those of the head, which a later task may share."""

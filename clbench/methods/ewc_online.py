@@ -11,12 +11,15 @@ from clbench.methods.ewc import EWC
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clbench.training.stage import Snapshot
+
 
 class EWCOnline(EWC):
     """Pull towards the weights after the last task, by a fading sum of Fisher information.
 
     ``F ← γF + F_new``, and the anchor is the weights after the last task (Schwarz et al.
-    2018, section 3.2, eq. 9; Huszár 2018). On two tasks it is `ewc`.
+    2018, section 3.2, eq. 9; Huszár 2018). F_new of a head that the task has not is 0. On two
+    tasks it is `ewc`.
 
     Attributes
     ----------
@@ -27,8 +30,11 @@ class EWCOnline(EWC):
     name: ClassVar[str] = "ewc-online"
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
 
-    def _merge(self, name: str, fisher: Tensor, weight: Tensor) -> None:
-        """Fade and add the importance; take the latest weight as the anchor."""
-        if name in self.fisher:
-            fisher = self.gamma * self.fisher[name] + fisher
-        self.fisher[name], self.anchor[name] = fisher, weight
+    def _take_in(self, found: dict[str, Tensor], weights: Snapshot) -> None:
+        """Fade what is held, also of heads that this task has not; add, and move the anchor."""
+        for value in self.fisher.values():
+            value.mul_(self.gamma)
+        for name, fisher in found.items():
+            if name in self.fisher:
+                fisher += self.fisher[name]
+            self.fisher[name], self.anchor[name] = fisher, weights[name]

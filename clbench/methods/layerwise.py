@@ -11,6 +11,7 @@ from clbench.methods.base import Method
 from clbench.models.groups import Division, lr_groups
 
 if TYPE_CHECKING:
+    from clbench.training.protocol import Protocol
     from clbench.training.stage import Stage
 
 Rates = Annotated[list[Annotated[float, Field(gt=0.0, le=1.0)]], Field(min_length=3)]
@@ -62,17 +63,19 @@ class Layerwise(Method):
                 f"given, and {given} are. The published ones are the baseline bertcl-combined."
             )
 
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Refuse multiples that come to a rate above 1."""
+        largest = max(self.multiples or [0.0])
+        if largest * protocol.lr > 1.0:
+            raise SettingsError(
+                f"multiples: {largest:g} times the flat rate of {protocol.lr:g} is a rate of "
+                f"{largest * protocol.lr:g}, above 1. Lower it."
+            )
+
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """The groups of the weights that the stage trains, from the embeddings to the head."""
-        if self.rates is not None:
-            rates = self.rates
-        else:
-            rates = [stage.protocol.lr * multiple for multiple in self.multiples or []]
-            if max(rates) > 1.0:
-                raise SettingsError(
-                    f"multiples: {max(self.multiples or []):g} times the flat rate of "
-                    f"{stage.protocol.lr:g} is a rate of {max(rates):g}, above 1. Lower it."
-                )
+        flat = stage.protocol.lr
+        rates = self.rates or [flat * multiple for multiple in self.multiples or []]
         trained = {id(parameter) for parameter in stage.trainable()}
         groups = lr_groups(stage.model, rates, division=self.division, depth=self.depth)
         for group in groups:

@@ -31,6 +31,7 @@ QUERY_VALUE: tuple[tuple[str, ...], ...] = (
     ("query_key_value",),
 )
 """What architectures call the matrices of query and value."""
+Names = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 
 class Lora(Method):
@@ -59,7 +60,7 @@ class Lora(Method):
     r: Annotated[int, Field(ge=1)] = 8
     alpha: Annotated[int, Field(ge=1)] = 16
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    targets: Literal["query-value", "all-linear"] | list[str] = "query-value"
+    targets: Literal["query-value", "all-linear"] | Names = "query-value"
     adapters: Literal["one", "task"] = "one"
     lr: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
 
@@ -148,11 +149,10 @@ class Lora(Method):
         else:
             wanted = tuple(self.targets)
             missing = [name for name in wanted if not any(_ends(path, name) for path in linear)]
-            if missing or not wanted:
-                named = missing[0] if missing else ""
+            if missing:
                 raise SettingsError(
-                    f"method 'lora': targets: there is no linear module {named!r}."
-                    f"{did_you_mean(named, last)}"
+                    f"method 'lora': targets: there is no linear module {missing[0]!r}."
+                    f"{did_you_mean(missing[0], last)}"
                 )
         return [path for path in linear if any(_ends(path, name) for name in wanted)]
 

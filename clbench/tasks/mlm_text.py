@@ -10,8 +10,10 @@ unfinished one at once.
 from __future__ import annotations
 
 import hashlib
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,10 @@ FEWEST_WORDS = 5
 """Shorter lines of a file are headings and the like."""
 HELD_OUT = 26
 """Of 256 values of a line's digest those that hold it out of a file: about a tenth."""
+TABLES = (".parquet", ".pq")
+"""Files of these names are tables; all others are texts."""
+CHUNK = 1 << 20
+"""Bytes read at once."""
 
 
 def resolve_corpus(corpus: str, base: Path, key: str) -> str:
@@ -35,7 +41,7 @@ def resolve_corpus(corpus: str, base: Path, key: str) -> str:
     Parameters
     ----------
     corpus
-        ``built-in``, ``wiki40b/en`` or the path of a text file.
+        ``built-in``, ``wiki40b/en`` or the path of a text file or Parquet table.
     base
         Folder that a relative path starts from.
     key
@@ -52,8 +58,8 @@ def resolve_corpus(corpus: str, base: Path, key: str) -> str:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "there is no such file"
         raise DataError(
-            f"{key} {corpus!r}: {what} ({path}). Give a text file with one text a line, "
-            f"{WIKI40B} for the hub's, or {BUILT_IN}."
+            f"{key} {corpus!r}: {what} ({path}). Give a text file with one text a line, a Parquet "
+            f"table, {WIKI40B} for the hub's, or {BUILT_IN}."
         )
     return str(path)
 
@@ -77,13 +83,9 @@ def corpus_identity(corpus: str) -> dict[str, Any]:
     if corpus == WIKI40B:
         return {"hub": HUB_NAME, "config": HUB_CONFIG, "revision": HUB_REVISION}
     path = Path(corpus)
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-    except OSError as fault:
-        raise DataError(f"corpus {corpus}: cannot be read: {fault.strerror}.") from fault
+    digest = _digest(path)
     next(_lines(path), None)
-    return {"file": digest.hexdigest(), "held-out": f"{HELD_OUT}/256"}
+    return {"file": digest, "held-out": f"{HELD_OUT}/256"}
 
 
 def corpus_name(corpus: str) -> str:
@@ -98,7 +100,8 @@ def read_corpus(corpus: str, count: int, seed: int = 0, *, held_out: bool = Fals
     ----------
     corpus
         As `resolve_corpus` returns it. Of a file each line of at least five words is a
-        text; of wiki40b the first paragraph of each article.
+        text, of a Parquet table each such line in its column ``text``, or else in all its columns
+        of text; of wiki40b the first paragraph of each article.
     count
         Number of texts.
     seed
@@ -132,23 +135,82 @@ def _is_held_out(text: str) -> bool:
     return hashlib.blake2b(text.encode(), digest_size=1).digest()[0] < HELD_OUT
 
 
-def _lines(path: Path) -> Iterator[str]:
-    found = False
+def _digest(path: Path) -> str:
+    """Of a file's content, which is read whole, so that no later line of a text is broken."""
+    digest, decoder = hashlib.blake2b(digest_size=16), getincrementaldecoder("utf-8")()
+    before = 0  # bytes that are decoded
     try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                if len(line.split()) >= FEWEST_WORDS:
-                    found = True
-                    yield line.strip()
+        with path.open("rb") as file:
+            for chunk in chain(iter(partial(file.read, CHUNK), b""), [b""]):
+                digest.update(chunk)
+                if not _is_table(path):
+                    held = len(decoder.getstate()[0])
+                    decoder.decode(chunk, final=not chunk)
+                    before += held + len(chunk) - len(decoder.getstate()[0])
     except OSError as fault:
         raise DataError(f"corpus {path}: cannot be read: {fault.strerror}.") from fault
     except UnicodeDecodeError as fault:
-        raise DataError(f"corpus {path}: is no text in UTF-8 (byte {fault.start}).") from fault
+        raise DataError(
+            f"corpus {path}: is no text in UTF-8 (byte {before + fault.start}). Save it "
+            "as UTF-8, or give a Parquet table named .parquet."
+        ) from fault
+    return digest.hexdigest()
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLES
+
+
+def _lines(path: Path) -> Iterator[str]:
+    found = False
+    for line in _of_table(path) if _is_table(path) else _of_text(path):
+        if len(line.split()) >= FEWEST_WORDS:
+            found = True
+            yield line.strip()
     if not found:
         raise DataError(
             f"corpus {path}: holds no text: no line has {FEWEST_WORDS} words or more. Give one "
             "text a line."
         )
+
+
+def _of_text(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield from file
+    except OSError as fault:
+        raise DataError(f"corpus {path}: cannot be read: {fault.strerror}.") from fault
+    except UnicodeDecodeError as fault:
+        raise DataError(f"corpus {path}: is no text in UTF-8.") from fault
+
+
+def _of_table(path: Path) -> Iterator[str]:
+    """The lines of a Parquet table's column ``text``, or of all its columns of text."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            names = [
+                field.name
+                for field in schema
+                if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
+            ]
+            if not names:
+                raise DataError(
+                    f"corpus {path}: none of its columns ({', '.join(schema.names)}) holds text."
+                )
+            names = ["text"] if "text" in names else names
+            for batch in file.iter_batches(columns=names):
+                for row in batch.to_pylist():
+                    for name in names:
+                        yield from (row[name] or "").splitlines()
+    except (pyarrow.ArrowException, OSError) as fault:
+        reason = " ".join(str(fault).split())[:200]
+        raise DataError(
+            f"corpus {path}: this is no whole Parquet file ({reason}). Copy or write it again."
+        ) from fault
 
 
 def _from_hub(count: int, split: str) -> list[str]:

@@ -53,7 +53,7 @@ class Protocol(BaseModel):
         ``auto`` is bf16 autocast where the hardware does it fast, otherwise float32.
     corpus
         Running text for methods that look at the language-model loss: ``built-in``,
-        ``wiki40b/en`` from the hub, or a text file with one text a line.
+        ``wiki40b/en`` from the hub, a text file with one text a line, or a Parquet table.
     limit
         At most so many rows of each split, stratified by label.
     data_seed

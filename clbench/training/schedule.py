@@ -32,6 +32,14 @@ def rate_factor(step: int, *, kind: str, warmup_steps: int, steps: int) -> float
     return 1.0 - progress if kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
+def warming(share: float, steps: int) -> int:
+    """How many of `steps` warm up: their share, rounded up, but never the last one.
+
+    A first step of a warm-up has the rate 0, so a stage of one step would not train.
+    """
+    return min(math.ceil(share * steps), steps - 1)
+
+
 def make_schedule(optimizer: Optimizer, kind: str, warmup: float, steps: int) -> LRScheduler:
     """A scheduler to be stepped after every optimizer step.
 
@@ -42,9 +50,9 @@ def make_schedule(optimizer: Optimizer, kind: str, warmup: float, steps: int) ->
     kind
         ``cosine``, ``linear`` or ``constant``.
     warmup
-        Share of `steps` that warm up.
+        Share of `steps` that warm up; see `warming`.
     steps
         Steps of the stage or phase.
     """
-    factor = partial(rate_factor, kind=kind, warmup_steps=math.ceil(warmup * steps), steps=steps)
+    factor = partial(rate_factor, kind=kind, warmup_steps=warming(warmup, steps), steps=steps)
     return LambdaLR(optimizer, factor)

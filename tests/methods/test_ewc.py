@@ -113,8 +113,24 @@ def test_online_fades_and_has_one_anchor(folder: Path) -> None:
         method.fisher[LAYER], wanted, rtol=1e-3, atol=1e-5 * float(wanted.max())
     )
     assert torch.equal(method.anchor[LAYER], weights(cell)[LAYER])
+    kept = method.fisher[LAYER].clone()
     cell.stage(2)
-    assert torch.equal(method.fisher[LAYER], method.fisher[LAYER])
+    assert torch.equal(method.fisher[LAYER], kept)  # nothing comes after the last stage
+
+
+def test_online_fades_a_head_that_a_task_has_not(folder: Path) -> None:
+    method = EWCOnline(gamma=0.25, **ALL)
+    cell = Cell(folder, method, heads=("a", "b", "a", "b"))
+    head = "heads.a.weight"
+    cell.stage(0)
+    first = by_hand(cell, 0)[head]
+    assert float(first.max()) > 0
+    cell.stage(1)
+    torch.testing.assert_close(method.fisher[head], 0.25 * first, rtol=1e-3, atol=1e-9)
+    cell.stage(2)
+    wanted = 0.0625 * first + by_hand(cell, 2)[head]
+    torch.testing.assert_close(method.fisher[head], wanted, rtol=1e-3, atol=1e-9)
+    assert torch.equal(method.anchor[head], weights(cell)[head])
 
 
 def test_the_first_stage_is_vanillas_and_later_rows_are_not_read(folder: Path) -> None:

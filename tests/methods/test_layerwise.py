@@ -135,7 +135,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         Layerwise(**settings)
 
 
-def test_multiples_that_come_to_more_than_one_are_refused(folder: Path) -> None:
+def test_multiples_that_come_to_more_than_one_are_refused() -> None:
     message = r"5000 times the flat rate .* is a rate of 5, above 1\. Lower it"
     with pytest.raises(SettingsError, match=message):
-        groups_of(Cell(folder, Layerwise(multiples=[1.0, 5000.0, 1.0])))
+        Layerwise(multiples=[1.0, 5000.0, 1.0]).check_protocol(PROTOCOL)

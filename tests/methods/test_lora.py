@@ -91,6 +91,9 @@ def test_other_targets(folder: Path) -> None:
     assert sum("lora_A" in name for name in weights(named)) == 3 * 2
     with pytest.raises(SettingsError, match=r"no linear module 'qery'. Did you mean 'query'"):
         Cell(folder, Lora(targets=["qery"]))
+    for empty in ([], [""]):
+        with pytest.raises(SettingsError, match="targets"):
+            Lora(targets=empty)
 
 
 def test_without_peft(monkeypatch: pytest.MonkeyPatch) -> None:

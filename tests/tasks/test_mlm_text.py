@@ -65,6 +65,68 @@ def test_useless_files(tmp_path: Path, content: bytes, text: str) -> None:
         corpus_identity(str(file))
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "byte"),
+    [
+        (b"A line with enough words, caf\xe9.\n", 29),
+        ("Zwei Wörter für den Anfang hier.\n".encode() * 40 + b"x\xff", 1401),
+        ("A line that ends within an ü".encode()[:-1], 27),
+    ],
+)
+def test_the_byte_that_is_no_utf_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, byte: int, chunk: int
+) -> None:
+    with pytest.raises(UnicodeDecodeError) as told:
+        content.decode("utf-8")
+    assert told.value.start == byte
+    monkeypatch.setattr(mlm_text, "CHUNK", chunk)
+    file = tmp_path / "text.txt"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=rf"is no text in UTF-8 \(byte {byte}\)\. Save it as"):
+        corpus_identity(str(file))
+
+
+def test_a_digest_does_not_depend_on_the_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("Zwei Wörter für den Anfang hier.\n" * 9, encoding="utf-8")
+    whole = corpus_identity(str(file))
+    monkeypatch.setattr(mlm_text, "CHUNK", 5)
+    assert corpus_identity(str(file)) == whole
+
+
+def table(path: Path, **columns: list[Any]) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+def test_a_table_of_texts(tmp_path: Path) -> None:
+    first, second = "This is the first text here.", "And this is the second one."
+    file = table(
+        tmp_path / "a.parquet",
+        id=["one two three four five six"] * 3,
+        text=[f" {first}\nshort\n{second}\n", None, first + " More of it."],
+    )
+    assert read_corpus(file, 10) == [first, second, first + " More of it."]
+    pair = table(tmp_path / "b.PQ", n=[1, 2], one=[first, "no"], two=[second, second + " Again."])
+    assert read_corpus(pair, 10) == [first, second, second + " Again."]
+    assert corpus_identity(file) != corpus_identity(pair)
+    numbers = table(tmp_path / "c.parquet", n=[1, 2], m=[3, 4])
+    with pytest.raises(DataError, match=r"none of its columns \(n, m\) holds text"):
+        corpus_identity(numbers)
+    with pytest.raises(DataError, match="holds no text"):
+        corpus_identity(table(tmp_path / "d.parquet", text=["short", None]))
+    broken = tmp_path / "e.parquet"
+    broken.write_bytes(Path(file).read_bytes()[:-9])
+    with pytest.raises(DataError, match="no whole Parquet file"):
+        corpus_identity(str(broken))
+
+
 def test_missing_files_name_the_key(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"--corpus 'no.txt': there is no such file"):
         resolve_corpus("no.txt", tmp_path, "--corpus")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clbench.training.protocol import Protocol
-from clbench.training.schedule import make_schedule, rate_factor
+from clbench.training.schedule import make_schedule, rate_factor, warming
 
 
 def factors(kind: str, warmup: int, steps: int) -> list[float]:
@@ -42,6 +42,12 @@ def test_as_transformers_has_it(kind: str) -> None:
         return found
 
     assert rates(True) == pytest.approx(rates(False), abs=1e-12)
+
+
+def test_the_last_step_never_warms_up() -> None:
+    assert [warming(0.1, steps) for steps in (1, 2, 10, 11, 100)] == [0, 1, 1, 2, 10]
+    assert warming(0.99, 10) == 9
+    assert warming(0.0, 1) == 0
 
 
 def test_stage_length() -> None:
