@@ -12,6 +12,7 @@ from small_world import World
 
 import clbench
 from clbench.errors import DataError, RunFolderError, SearchError, SettingsError, SuiteError
+from clbench.parallel.connection import connected
 from clbench.parallel.place import Place
 from clbench.search import Found, SearchFolder, SearchSettings, combine, make_search, search
 from clbench.search.source import read_source
@@ -44,6 +45,24 @@ class Told:
 
 
 def test_a_search_goes_on_and_its_baselines_run(world: World) -> None:
+    with connected(PLACE):  # the workers of one search serve the next
+        more = _searched_in_parts(world)
+    best = max((t for t in more.trials if t.status == "complete"), key=lambda t: t.p_o + t.p_s)
+    assert more.best.p_o + more.best.p_s == best.p_o + best.p_s
+    complete = [made for trial in more.trials if (made := trial.trial())]
+    assert more.mean == combine([complete]).rates
+    assert more.cost.trials == 6
+    assert more.cost.epochs == sum(len(trial.epochs) for trial in more.trials)
+    assert more.cost.seconds == pytest.approx(sum(trial.seconds for trial in more.trials), abs=1e-2)
+
+    _check_files(world, more)
+    with pytest.raises(RunFolderError, match=r"was run with .*epochs = 2, now 3"):
+        search(plan_of(world, epochs=3))
+    with pytest.raises(RunFolderError, match="searcher = 'bayes', now 'random'"):
+        search(plan_of(world, epochs=2, searcher="random"))
+
+
+def _searched_in_parts(world: World) -> Found:
     told = Told()
     found = search(plan_of(world, epochs=2), place=PLACE, listener=told)
     assert told.first == (4, 4, 4)
@@ -62,20 +81,7 @@ def test_a_search_goes_on_and_its_baselines_run(world: World) -> None:
     assert [trial.number for trial in more.trials] == [1, 2, 3, 4, 5, 6]
     again = search(plan_of(world, epochs=2, trials=6), place=PLACE)
     assert again == more
-
-    best = max((t for t in more.trials if t.status == "complete"), key=lambda t: t.p_o + t.p_s)
-    assert more.best.p_o + more.best.p_s == best.p_o + best.p_s
-    complete = [made for trial in more.trials if (made := trial.trial())]
-    assert more.mean == combine([complete]).rates
-    assert more.cost.trials == 6
-    assert more.cost.epochs == sum(len(trial.epochs) for trial in more.trials)
-    assert more.cost.seconds == pytest.approx(sum(trial.seconds for trial in more.trials), abs=1e-2)
-
-    _check_files(world, more)
-    with pytest.raises(RunFolderError, match=r"was run with .*epochs = 2, now 3"):
-        search(plan_of(world, epochs=3))
-    with pytest.raises(RunFolderError, match="searcher = 'bayes', now 'random'"):
-        search(plan_of(world, epochs=2, searcher="random"))
+    return more
 
 
 def _check_files(world: World, found: Found) -> None:
