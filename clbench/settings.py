@@ -7,6 +7,7 @@ that is assigned to the instance later is plain state.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -42,7 +43,7 @@ class Configured:
         try:
             checked = model(**known)
         except ValidationError as fault:
-            faults += [describe_fault(error) for error in fault.errors()]
+            faults += _described(fault, known)
         if faults:
             raise SettingsError(f"{self.kind} {label!r}: {'; '.join(faults)}")
         for key in model.model_fields:
@@ -89,6 +90,29 @@ def describe_fault(error: Any) -> str:
     """One pydantic fault as ``"key: what is wrong, got value"``."""
     key = ".".join(str(part) for part in error["loc"])
     return f"{key}: {in_words(error)}" if key else in_words(error)
+
+
+def _described(fault: ValidationError, given: Mapping[str, Any]) -> list[str]:
+    """Each fault once; where a setting may be of several types, what it fails to be of each."""
+    texts: dict[str, list[str]] = {}
+    for error in fault.errors():
+        texts.setdefault(_key(error["loc"], given), []).append(in_words(error))
+    return [f"{key}: {', or '.join(dict.fromkeys(found))}" for key, found in texts.items()]
+
+
+def _key(place: Sequence[str | int], given: Mapping[str, Any]) -> str:
+    """The path into `given`, without the types of a union that pydantic puts between."""
+    first, *others = place
+    parts = [str(first)]
+    value: Any = given.get(parts[0])
+    for part in others:
+        try:
+            value = value[part]
+        except (TypeError, KeyError, IndexError):
+            if isinstance(part, str):
+                continue
+        parts.append(str(part))
+    return ".".join(parts)
 
 
 def _declared(base: type) -> dict[str, Any]:

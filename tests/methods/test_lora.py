@@ -91,9 +91,11 @@ def test_other_targets(folder: Path) -> None:
     assert sum("lora_A" in name for name in weights(named)) == 3 * 2
     with pytest.raises(SettingsError, match=r"no linear module 'qery'. Did you mean 'query'"):
         Cell(folder, Lora(targets=["qery"]))
-    for empty in ([], [""]):
-        with pytest.raises(SettingsError, match="targets"):
-            Lora(targets=empty)
+    words = r"must be 'query-value' or 'all-linear'"
+    with pytest.raises(SettingsError, match=rf"'lora': targets: {words}, got \[\], or must not be"):
+        Lora(targets=[])
+    with pytest.raises(SettingsError, match=r"; targets\.1: must not be empty$"):
+        Lora(targets=["query", ""])
 
 
 def test_without_peft(monkeypatch: pytest.MonkeyPatch) -> None:
