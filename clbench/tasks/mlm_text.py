@@ -19,7 +19,9 @@ from typing import Any
 
 from clbench.errors import DataError
 from clbench.seeds import numpy_stream
+from clbench.tasks.files import SUFFIXES
 from clbench.tasks.synthetic import unlabelled
+from clbench.tasks.tables import whole_parquet
 
 BUILT_IN = "built-in"
 WIKI40B = "wiki40b/en"
@@ -29,8 +31,6 @@ FEWEST_WORDS = 5
 """Shorter lines of a file are headings and the like."""
 HELD_OUT = 26
 """Of 256 values of a line's digest those that hold it out of a file: about a tenth."""
-TABLES = (".parquet", ".pq")
-"""Files of these names are tables; all others are texts."""
 CHUNK = 1 << 20
 """Bytes read at once."""
 
@@ -158,7 +158,7 @@ def _digest(path: Path) -> str:
 
 
 def _is_table(path: Path) -> bool:
-    return path.suffix.lower() in TABLES
+    return SUFFIXES.get(path.suffix.lower()) == "parquet"
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -189,28 +189,22 @@ def _of_table(path: Path) -> Iterator[str]:
     import pyarrow
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            names = [
-                field.name
-                for field in schema
-                if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
-            ]
-            if not names:
-                raise DataError(
-                    f"corpus {path}: none of its columns ({', '.join(schema.names)}) holds text."
-                )
-            names = ["text"] if "text" in names else names
-            for batch in file.iter_batches(columns=names):
-                for row in batch.to_pylist():
-                    for name in names:
-                        yield from (row[name] or "").splitlines()
-    except (pyarrow.ArrowException, OSError) as fault:
-        reason = " ".join(str(fault).split())[:200]
-        raise DataError(
-            f"corpus {path}: this is no whole Parquet file ({reason}). Copy or write it again."
-        ) from fault
+    with whole_parquet(f"corpus {path}"), pyarrow.parquet.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        names = [
+            field.name
+            for field in schema
+            if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
+        ]
+        if not names:
+            raise DataError(
+                f"corpus {path}: none of its columns ({', '.join(schema.names)}) holds text."
+            )
+        names = ["text"] if "text" in names else names
+        for batch in file.iter_batches(columns=names):
+            for row in batch.to_pylist():
+                for name in names:
+                    yield from (row[name] or "").splitlines()
 
 
 def _from_hub(count: int, split: str) -> list[str]:

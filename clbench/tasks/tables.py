@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,7 +217,7 @@ def _parquet(content: bytes, wanted: Sequence[tuple[str, str]], where: str) -> T
     import pyarrow
     import pyarrow.parquet
 
-    try:
+    with whole_parquet(where):
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
         header = file.schema_arrow.names
         for key, column in wanted:
@@ -224,6 +225,21 @@ def _parquet(content: bytes, wanted: Sequence[tuple[str, str]], where: str) -> T
         names = [column for _, column in wanted]
         read = file.read(columns=names)
         return Table({name: read.column(name).to_pylist() for name in names}, ())
+
+
+@contextmanager
+def whole_parquet(where: str) -> Iterator[None]:
+    """Make one line of what the reader of Parquet says of a broken file.
+
+    Raises
+    ------
+    DataError
+        In the place of its errors.
+    """
+    import pyarrow
+
+    try:
+        yield
     except (pyarrow.ArrowException, OSError) as fault:
         reason = " ".join(str(fault).split())[:200]
         raise DataError(
