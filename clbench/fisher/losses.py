@@ -19,6 +19,8 @@ AnyBatch = Mapping[str, Tensor] | Batch
 OwnLoss = Callable[[nn.Module, Any], Tensor]
 IGNORED = -100
 """Label of a token that is not masked, as in transformers."""
+BLOCK = 256
+"""Classes in a block that labels are drawn from."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,7 @@ class Outputs:
             # Squared error is the negative log-likelihood of a variance of ½, up to a constant.
             noise = torch.randn(len(logits), generator=rng).to(logits.device)
             return replace(self, labels=logits + noise * 0.5**0.5)
-        upper = torch.softmax(logits.double(), -1).cumsum_(-1)
-        height = torch.rand(logits.shape[:-1], generator=rng, dtype=torch.float64)
-        height = height.to(logits.device)[..., None] * upper[..., -1:]
-        labels = torch.searchsorted(upper, height, right=True).squeeze(-1)
-        return replace(self, labels=labels.clamp_(max=logits.shape[-1] - 1))
+        return replace(self, labels=_drawn(torch.softmax(logits, -1), rng))
 
     def each(self) -> Tensor:
         """The loss of every example, shape (b,); for language models the mean over places."""
@@ -73,6 +71,35 @@ class Outputs:
             self.logits.flatten(0, 1), self.labels.flatten(), reduction="none"
         )
         return flat.view(self.labels.shape)
+
+
+def _drawn(probabilities: Tensor, rng: torch.Generator) -> Tensor:
+    """Numbers below v with these probabilities (…, v), shape (…).
+
+    Sums of a whole vocabulary, one number after the other, would take as long as the model:
+    first a block is drawn, then a number in it.
+    """
+    size = probabilities.shape[-1]
+    padded = functional.pad(probabilities, (0, -size % BLOCK))
+    blocks = padded.view(*padded.shape[:-1], -1, BLOCK)
+    height = torch.rand((*blocks.shape[:-2], 1), generator=rng, dtype=torch.float64)
+    block, rest = _at_height(blocks.sum(-1), height.to(blocks.device))
+    inside = blocks.gather(-2, block[..., None].expand(*block.shape, BLOCK)).squeeze(-2)
+    number = block * BLOCK + _at_height(inside, rest)[0]
+    return number.squeeze(-1).clamp_(max=size - 1)  # where the model says nan
+
+
+def _at_height(weights: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a share of the sum of weights (…, n) is reached, and the share left there.
+
+    `height` and both answers have the shape (…, 1); shares are at least 0 and less than 1.
+    """
+    upper = weights.double().cumsum(-1)
+    height = height * upper[..., -1:]
+    place = torch.searchsorted(upper, height, right=True).clamp_(max=weights.shape[-1] - 1)
+    weight = weights.gather(-1, place).double()
+    rest = 1 - (upper.gather(-1, place) - height) / weight
+    return place, rest.clamp_(0.0, 1 - 2.0**-53)
 
 
 class Loss(Protocol):

@@ -33,6 +33,14 @@ class Outer:
     left: Tensor
     right: Tensor
 
+    def at(self, places: Tensor) -> Outer:
+        """Of these tokens only, shape (b, m)."""
+        left, right = (
+            values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
+            for values in (self.left, self.right)
+        )
+        return Outer(left, right)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -147,13 +155,16 @@ def gradients_by_parts(
             part = total[rows, columns]
             formed = torch.empty((together, *part.shape), dtype=left.dtype)
             gradients = torch.empty_like(formed, dtype=torch.float32) if in_bf16 else formed
-            for start in range(0, len(left), together):
-                some = slice(start, min(start + together, len(left)))
-                count = some.stop - some.start
-                torch.bmm(left[some, rows], right[some, :, columns], out=formed[:count])
+            singly = gradients.unbind(0)
+            # All views at once: made one by one they would take as long as small products.
+            lefts = torch.split(left[:, rows], together)
+            rights = torch.split(right[..., columns], together)
+            for some, others in zip(lefts, rights, strict=True):
+                count = len(some)
+                torch.bmm(some, others, out=formed[:count])
                 if in_bf16:
                     gradients[:count].copy_(formed[:count])
-                for gradient in gradients[:count]:
+                for gradient in singly[:count]:
                     yield part, gradient
 
 
@@ -200,10 +211,27 @@ def _tokens(values: Tensor) -> Tensor:
     return values.reshape(len(values), -1, values.shape[-1])
 
 
+def _reached(back: Tensor) -> Tensor | None:
+    """Tokens to which something flows back, shape (b, m); None if these are all.
+
+    Padding is none, nor is in the last layer what the loss does not look at. The examples
+    with fewer than the others have some that are none among them.
+    """
+    if bool((back[..., :8] != 0).any(-1).all()):  # most often: no need to look at the rest
+        return None
+    there = (back != 0).any(-1)
+    most = int(there.sum(1).max())
+    if most == there.shape[1]:
+        return None
+    return torch.sort(there.int(), dim=1, descending=True, stable=True).indices[:, :most]
+
+
 def _linear(layer: nn.Linear, entered: Tensor, back: Tensor) -> list[tuple[Tensor, Part]]:
     back = _tokens(back)
     entered = _tokens(entered).to(back.dtype)
-    parts: list[tuple[Tensor, Part]] = [(layer.weight, Outer(back, entered))]
+    outer, places = Outer(back, entered), _reached(back)
+    outer = outer if places is None else outer.at(places)
+    parts: list[tuple[Tensor, Part]] = [(layer.weight, outer)]
     if layer.bias is not None:
         parts.append((layer.bias, Whole(back.float().sum(1))))
     return parts
@@ -216,7 +244,9 @@ def _conv1d(layer: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[Tenso
     weight, bias = layer.weight, layer.bias
     assert isinstance(weight, Tensor)
     assert isinstance(bias, Tensor)
-    return [(weight, Outer(entered, back)), (bias, Whole(back.float().sum(1)))]
+    outer, places = Outer(entered, back), _reached(back)
+    outer = outer if places is None else outer.at(places)
+    return [(weight, outer), (bias, Whole(back.float().sum(1)))]
 
 
 def _embedding(layer: nn.Embedding, entered: Tensor, back: Tensor) -> list[tuple[Tensor, Part]]:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from clbench.errors import DataError, PluginError, SettingsError
 from clbench.fisher import diagonal, diagonal_fisher, mask_tokens, text_batches
-from clbench.fisher.rules import TILE, Outer, Rows, Whole, add_squares
+from clbench.fisher.losses import BLOCK, Outputs
+from clbench.fisher.rules import TILE, Outer, Rows, Whole, add_squares, rule_of
 from clbench.models.encoding import Encoded
 from clbench.models.load import build_classifier, load_tokenizer
 from clbench.training.batches import TaskData
@@ -172,6 +173,52 @@ def test_tied_weights_have_cross_terms() -> None:
             with_whole, [Outer(left, right), Rows(ids, values), Whole(torch.zeros(2, 5, 4))]
         )
         torch.testing.assert_close(with_whole, hand)
+
+
+@pytest.mark.parametrize("conv", [False, True])
+def test_only_tokens_to_which_something_flows_back_are_multiplied(conv: bool) -> None:
+    layer = hf.pytorch_utils.Conv1D(12, 10) if conv else nn.Linear(10, 12)
+    rule = rule_of(layer)
+    assert rule is not None
+    torch.manual_seed(0)
+    entered, back = torch.randn(3, 9, 10), torch.randn(3, 9, 12)
+    back[0, 2:] = 0.0
+    back[1, [0, 4, 8]] = 0.0  # six are left, of nine
+    back[2, 1:, :11] = 0.0
+    back[2, 3:] = 0.0
+    (_, outer), _ = rule(layer, entered, back)
+    assert isinstance(outer, Outer)
+    assert outer.left.shape[1] == 6
+    total, exact = torch.zeros_like(layer.weight), torch.zeros_like(layer.weight)
+    with torch.no_grad():
+        add_squares(total, [outer])
+    for e, b in zip(entered, back, strict=True):
+        exact += (e.T @ b if conv else b.T @ e).square()
+    torch.testing.assert_close(total, exact)
+    none_at_all = rule(layer, entered, torch.zeros_like(back))[0][1]
+    with torch.no_grad():
+        add_squares(total, [none_at_all])
+    torch.testing.assert_close(total, exact)
+
+
+@pytest.mark.parametrize("size", [3, BLOCK, 2 * BLOCK + 88])
+def test_labels_are_drawn_as_often_as_the_model_says(size: int) -> None:
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(size)
+    logits[::3] = -torch.inf  # whole classes that must never be drawn, the last among them
+    logits[-1] = -torch.inf
+    draws = 40_000
+    labels = Outputs(logits.expand(draws, size), torch.zeros(draws)).drawn(
+        torch.Generator().manual_seed(1)
+    )
+    counts = torch.bincount(labels.labels, minlength=size).double()
+    expected = torch.softmax(logits.double(), 0) * draws
+    possible = expected > 0
+    assert not counts[~possible].any()
+    often = expected > 5
+    squares = ((counts - expected)[often].square() / expected[often]).sum()
+    freedom = int(often.sum())
+    assert squares < freedom + 4 * (2 * freedom) ** 0.5  # chi-square: mean, deviation
 
 
 @pytest.fixture
