@@ -22,7 +22,7 @@ TOGETHER = 4
 """Examples in a product in bf16, where a single one is too small to be divided among cores."""
 CHUNK_ACCELERATOR = 1 << 25
 """Numbers of gradients formed at a time on accelerators."""
-PAIRED = 4
+PAIRED = 5
 """Up to so many tokens the square is multiplied out, which needs no gradient at all."""
 
 
