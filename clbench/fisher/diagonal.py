@@ -157,7 +157,12 @@ class _Job:
             return
         examples = size_of(batch)
         if self._capture is None:
-            self._slow, self._capture = self._tried(batch)
+            tried = self._tried(batch)
+            if tried is None:  # on the next batch, then
+                self._add(squares_one_by_one(self._wanted, self._one_by_one(batch, examples)))
+                self._count += examples
+                return
+            self._slow, self._capture = tried
         self._labels = None
         slow = self._slow
         if self._capture.totals:
@@ -165,8 +170,7 @@ class _Job:
                 left = capture.add(examples, lambda: self._each(batch))
             slow = slow | {name: self._wanted[name] for name in left}
         if slow:
-            single = ([i] for i in range(examples))
-            self._add(squares_one_by_one(slow, self._singly(batch, single)))
+            self._add(squares_one_by_one(slow, self._one_by_one(batch, examples)))
         self._count += examples
 
     def mean(self) -> dict[str, Tensor]:
@@ -187,10 +191,10 @@ class _Job:
         for name, value in squares.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _tried(self, batch: AnyBatch) -> tuple[dict[str, nn.Parameter], Capture]:
+    def _tried(self, batch: AnyBatch) -> tuple[dict[str, nn.Parameter], Capture] | None:
         """Weights whose squares, on two examples, are not those of plain backward passes.
 
-        And what captures the others.
+        And what captures the others. None if no gradient flows from the two, which shows nothing.
         """
         small = take(batch, [0, min(1, size_of(batch) - 1)])
         trial, precision = Capture(self._model, self._wanted), self._precision
@@ -201,7 +205,10 @@ class _Job:
         exact = squares_one_by_one(self._wanted, self._singly(small, ([0], [1])))
         self._precision, self._labels = precision, None
         self._rng.set_state(before)
-        noise = NOISE * max(float(value.max()) for value in exact.values())
+        largest = max(float(value.max()) for value in exact.values())
+        if largest == 0.0:
+            return None
+        noise = NOISE * largest
         slow = {
             name: parameter
             for name, parameter in self._wanted.items()
@@ -209,6 +216,9 @@ class _Job:
         }
         covered = {name: value for name, value in self._wanted.items() if name not in slow}
         return slow, Capture(self._model, covered, like=trial)
+
+    def _one_by_one(self, batch: AnyBatch, examples: int) -> Iterator[_Single]:
+        return self._singly(batch, ([i] for i in range(examples)))
 
     def _singly(self, batch: AnyBatch, picks: Iterable[list[int]]) -> Iterator[_Single]:
         """The loss of each example alone, for the labels of the whole batch."""

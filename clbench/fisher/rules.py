@@ -22,8 +22,10 @@ TOGETHER = 4
 """Examples in a product in bf16, where a single one is too small to be divided among cores."""
 CHUNK_ACCELERATOR = 1 << 25
 """Numbers of gradients formed at a time on accelerators."""
-PAIRED = 5
-"""Up to so many tokens the square is multiplied out, which needs no gradient at all."""
+PAIRED = 3
+"""Up to so many tokens processors multiply the square out, which needs no gradient at all."""
+ROWS = 2048
+"""Rows of a weight whose squares are multiplied out at a time."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,10 @@ def add_squares(total: Tensor, parts: Sequence[Part]) -> None:
     elif whole:
         total += torch.stack(whole).sum(0).float().square().sum(0)
     else:
+        if rows is not None:
+            outer = _add_rows(total, rows, outer)
         if outer is not None:
             _add_outer(total, outer)
-        if rows is not None:
-            _add_rows(total, rows, outer)
 
 
 def _joined(parts: list[Outer]) -> Outer | None:
@@ -104,16 +106,8 @@ def _joined_rows(parts: list[Rows]) -> Rows | None:
 
 def _add_outer(total: Tensor, part: Outer) -> None:
     left, right = part.left, part.right
-    tokens = left.shape[1]
-    if tokens <= PAIRED:
-        left, right = left.float(), right.float()
-        for first in range(tokens):
-            for second in range(first, tokens):
-                total.addmm_(
-                    (left[:, first] * left[:, second]).T,
-                    right[:, first] * right[:, second],
-                    alpha=1.0 if first == second else 2.0,
-                )
+    if total.device.type == "cpu" and left.shape[1] <= PAIRED:
+        _add_multiplied_out(total, left, right)
     elif total.device.type == "cpu":
         for block, gradient in gradients_by_parts(total, left, right):
             block.addcmul_(gradient, gradient)
@@ -122,6 +116,25 @@ def _add_outer(total: Tensor, part: Outer) -> None:
         for start in range(0, len(left), step):
             pick = slice(start, start + step)
             total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().square_().sum(0)
+
+
+def _add_multiplied_out(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``(Σ_t l_t r_t)²`` as the sum over pairs of tokens of ``l_s l_t · r_s r_t``.
+
+    In double precision: what the tokens add may be large beside the gradient, their sum, and
+    the squares of that are what would be lost.
+    """
+    tokens = left.shape[1]
+    pairs = [(s, t) for s in range(tokens) for t in range(s, tokens)]
+    if not pairs:
+        return
+    exact = torch.float32 if tokens == 1 else torch.float64
+    right = right.to(exact)
+    rights = torch.cat([right[:, s] * right[:, t] * (1 if s == t else 2) for s, t in pairs])
+    for rows in _slices(len(total), ROWS):
+        some = left[..., rows].to(exact)
+        lefts = torch.cat([some[:, s] * some[:, t] for s, t in pairs])
+        total[rows] += (lefts.T @ rights).clamp_(min=0.0)
 
 
 def gradients_by_parts(
@@ -172,15 +185,20 @@ def _slices(size: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
-def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> None:
-    """Squares of sparse rows, and twice their product with dense gradients of the same weight."""
+def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> Outer | None:
+    """Squares of sparse rows, to which dense gradients of the same weight are added first.
+
+    Returns
+    -------
+    Outer or None
+        What is left of the dense gradients: those rows of those examples are taken out.
+    """
     size = len(total)
     examples, tokens = part.ids.shape
     owner = torch.arange(examples, device=part.ids.device)[:, None].expand(-1, tokens)
     pairs, place = torch.unique(owner * size + part.ids, return_inverse=True)
     sums = torch.zeros((len(pairs), total.shape[1]), device=total.device)
     sums.index_add_(0, place.reshape(-1), part.values.float().reshape(-1, total.shape[1]))
-    squares = sums.square()
     numbers = pairs % size
     if outer is not None:
         bounds = torch.searchsorted(
@@ -188,9 +206,12 @@ def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> None:
         ).tolist()
         for example, (start, end) in enumerate(pairwise(bounds)):
             touched = outer.left[example][:, numbers[start:end]]
-            dense = (touched.T @ outer.right[example]).float()
-            squares[start:end].addcmul_(sums[start:end], dense, value=2.0)
-    total.index_add_(0, numbers, squares)
+            sums[start:end] += (touched.T @ outer.right[example]).float()
+        left = outer.left.clone()
+        left[pairs // size, :, numbers] = 0.0
+        outer = Outer(left, outer.right)
+    total.index_add_(0, numbers, sums.square_())
+    return outer
 
 
 def _add_formed(total: Tensor, outer: Outer | None, rows: Rows | None, whole: Tensor) -> None:

@@ -175,6 +175,37 @@ def test_tied_weights_have_cross_terms() -> None:
         torch.testing.assert_close(with_whole, hand)
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5])
+def test_gradients_that_are_small_beside_their_terms_are_as_exact(tokens: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    left = torch.randn(4, 1, 6, generator=rng) * torch.ones(1, tokens, 1)
+    left[:, -1] *= 1 - tokens if tokens > 1 else 1
+    near = 1e-2 * torch.randn(4, tokens, 7, generator=rng)
+    right = torch.randn(4, 1, 7, generator=rng) + near  # what the tokens add nearly cancels
+    total = torch.zeros(6, 7)
+    add_squares(total, [Outer(left, right)])
+    exact = (left.double().transpose(1, 2) @ right.double()).square().sum(0)
+    torch.testing.assert_close(total.double(), exact, rtol=1e-4, atol=0)
+    assert (total >= 0).all()
+
+
+def test_sparse_rows_that_nearly_cancel_dense_ones_are_as_exact() -> None:
+    rng = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 6, 5, generator=rng), torch.randn(2, 6, 4, generator=rng)
+    ids = torch.tensor([[3], [0]])
+    dense = left.transpose(1, 2) @ right
+    values = torch.stack([-dense[0, 3:4], -dense[1, :1]])
+    values += 1e-2 * torch.randn(values.shape, generator=rng)
+    total, exact = torch.zeros(5, 4), left.double().transpose(1, 2) @ right.double()
+    add_squares(total, [Outer(left, right), Rows(ids, values)])
+    exact[0, 3] += values[0, 0]
+    exact[1, 0] += values[1, 0]
+    torch.testing.assert_close(total.double(), exact.square().sum(0), rtol=1e-4, atol=0)
+    alone = torch.zeros(5, 4)
+    add_squares(alone, [Outer(left[:1], right[:1]), Rows(ids[:1], values[:1])])
+    torch.testing.assert_close(alone.double()[3], exact[0, 3].square(), rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("conv", [False, True])
 def test_only_tokens_to_which_something_flows_back_are_multiplied(conv: bool) -> None:
     layer = hf.pytorch_utils.Conv1D(12, 10) if conv else nn.Linear(10, 12)

@@ -208,3 +208,34 @@ def test_labels_that_do_not_fit_the_outputs(
     batch = {"input_ids": torch.randint(5, 30, (4, 6)), "labels": labels}
     with pytest.raises(DataError, match=message):
         diagonal_fisher(bert(outputs), [batch], loss)
+
+
+class Turned(nn.Module):
+    """Examples come second: with as many as tokens, the shape does not tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.out(self.first(values.transpose(0, 1)).tanh()).transpose(0, 1)
+
+
+def test_examples_without_a_gradient_are_no_trial() -> None:
+    torch.manual_seed(0)
+    values, labels = torch.randn(4, 2, 2, 4), torch.tensor([0, 2])
+    counts = torch.tensor([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    batches = [
+        {"x": value, "labels": labels, "counts": count}
+        for value, count in zip(values, counts, strict=True)
+    ]
+
+    def losses(model: Any, batch: Batch) -> Tensor:
+        each = functional.cross_entropy(
+            model(batch["x"]).mean(1), batch["labels"], reduction="none"
+        )
+        return each * batch["counts"]
+
+    check(Turned(), batches, losses)
+    nothing = diagonal_fisher(Turned(), batches[:1], losses, "empirical")
+    assert not any(value.any() for value in nothing.values())
