@@ -26,6 +26,9 @@ PAIRED = 3
 """Up to so many tokens processors multiply the square out, which needs no gradient at all."""
 ROWS = 2048
 """Rows of a weight whose squares are multiplied out at a time."""
+LEFT = 0.02
+"""If less than this share is left of the tokens' own squares where those of pairs are added, they
+are computed again in double precision, as digits were lost."""
 
 
 @dataclass(frozen=True)
@@ -119,22 +122,23 @@ def _add_outer(total: Tensor, part: Outer) -> None:
 
 
 def _add_multiplied_out(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``(Σ_t l_t r_t)²`` as the sum over pairs of tokens of ``l_s l_t · r_s r_t``.
-
-    In double precision: what the tokens add may be large beside the gradient, their sum, and
-    the squares of that are what would be lost.
-    """
-    tokens = left.shape[1]
-    pairs = [(s, t) for s in range(tokens) for t in range(s, tokens)]
-    if not pairs:
-        return
-    exact = torch.float32 if tokens == 1 else torch.float64
-    right = right.to(exact)
-    rights = torch.cat([right[:, s] * right[:, t] * (1 if s == t else 2) for s, t in pairs])
+    """``(Σ_t l_t r_t)²`` as the sum over pairs of tokens of ``l_s l_t · r_s r_t``."""
     for rows in _slices(len(total), ROWS):
-        some = left[..., rows].to(exact)
-        lefts = torch.cat([some[:, s] * some[:, t] for s, t in pairs])
-        total[rows] += (lefts.T @ rights).clamp_(min=0.0)
+        own, mixed = _products(left[..., rows].float(), right.float())
+        if bool((own + mixed < LEFT * own).any()):
+            own, mixed = _products(left[..., rows].double(), right.double())
+        total[rows] += (own + mixed).clamp_(min=0.0)
+
+
+def _products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over examples of ``(l_t r_t)²`` over tokens, and of ``2 l_s l_t r_s r_t`` over pairs."""
+    own = left.flatten(0, 1).square().T @ right.flatten(0, 1).square()
+    pairs = [(s, t) for t in range(left.shape[1]) for s in range(t)]
+    if not pairs:
+        return own, torch.zeros(())
+    lefts = torch.cat([left[:, s] * left[:, t] for s, t in pairs])
+    rights = torch.cat([right[:, s] * right[:, t] for s, t in pairs]).mul_(2.0)
+    return own, lefts.T @ rights
 
 
 def gradients_by_parts(
