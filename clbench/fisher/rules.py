@@ -38,8 +38,10 @@ class Outer:
     left: Tensor
     right: Tensor
 
-    def at(self, places: Tensor) -> Outer:
-        """Of these tokens only, shape (b, m)."""
+    def at(self, places: Tensor | None) -> Outer:
+        """Of these tokens only, shape (b, m); None stands for all."""
+        if places is None:
+            return self
         left, right = (
             values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
             for values in (self.left, self.right)
@@ -254,8 +256,7 @@ def _reached(back: Tensor) -> Tensor | None:
 def _linear(layer: nn.Linear, entered: Tensor, back: Tensor) -> list[tuple[Tensor, Part]]:
     back = _tokens(back)
     entered = _tokens(entered).to(back.dtype)
-    outer, places = Outer(back, entered), _reached(back)
-    outer = outer if places is None else outer.at(places)
+    outer = Outer(back, entered).at(_reached(back))
     parts: list[tuple[Tensor, Part]] = [(layer.weight, outer)]
     if layer.bias is not None:
         parts.append((layer.bias, Whole(back.float().sum(1))))
@@ -269,8 +270,7 @@ def _conv1d(layer: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[Tenso
     weight, bias = layer.weight, layer.bias
     assert isinstance(weight, Tensor)
     assert isinstance(bias, Tensor)
-    outer, places = Outer(entered, back), _reached(back)
-    outer = outer if places is None else outer.at(places)
+    outer = Outer(entered, back).at(_reached(back))
     return [(weight, outer), (bias, Whole(back.float().sum(1)))]
 
 
