@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from clbench.errors import DataError, PluginError, SettingsError
 from clbench.fisher import diagonal, diagonal_fisher, mask_tokens, text_batches
-from clbench.fisher.losses import BLOCK, Outputs
-from clbench.fisher.rules import TILE, Outer, Rows, Whole, add_squares, rule_of
 from clbench.models.encoding import Encoded
 from clbench.models.load import build_classifier, load_tokenizer
 from clbench.training.batches import TaskData
@@ -151,105 +149,6 @@ def test_odd_modules_and_a_loss_of_ones_own() -> None:
         diagonal_fisher(model.float(), [batch], odd_losses)
     with pytest.raises(PluginError, match="one loss for each"):
         diagonal_fisher(model, [batch], lambda m, b: odd_losses(m, b).mean(), "empirical")
-
-
-def test_tied_weights_have_cross_terms() -> None:
-    rng = torch.Generator().manual_seed(0)
-    for tokens in (3, 6):  # multiplied out, and formed
-        left, right = (torch.randn(2, tokens, n, generator=rng) for n in (5, 4))
-        ids = torch.tensor([[0, 3, 3], [4, 0, 1]])
-        values = torch.randn(2, 3, 4, generator=rng)
-        total = torch.zeros(5, 4)
-        add_squares(total, [Outer(left, right), Rows(ids, values)])
-        hand = torch.zeros(5, 4)
-        for i in range(2):
-            gradient = left[i].T @ right[i]
-            for t in range(3):
-                gradient[ids[i, t]] += values[i, t]
-            hand += gradient.square()
-        torch.testing.assert_close(total, hand)
-        with_whole = torch.zeros(5, 4)
-        add_squares(
-            with_whole, [Outer(left, right), Rows(ids, values), Whole(torch.zeros(2, 5, 4))]
-        )
-        torch.testing.assert_close(with_whole, hand)
-
-
-@pytest.mark.parametrize("tokens", [1, 2, 3, 5])
-def test_gradients_that_are_small_beside_their_terms_are_as_exact(tokens: int) -> None:
-    rng = torch.Generator().manual_seed(0)
-    left = torch.randn(4, 1, 6, generator=rng) * torch.ones(1, tokens, 1)
-    left[:, -1] *= 1 - tokens if tokens > 1 else 1
-    near = 1e-2 * torch.randn(4, tokens, 7, generator=rng)
-    right = torch.randn(4, 1, 7, generator=rng) + near  # what the tokens add nearly cancels
-    total = torch.zeros(6, 7)
-    add_squares(total, [Outer(left, right)])
-    exact = (left.double().transpose(1, 2) @ right.double()).square().sum(0)
-    torch.testing.assert_close(total.double(), exact, rtol=1e-4, atol=0)
-    assert (total >= 0).all()
-
-
-def test_sparse_rows_that_nearly_cancel_dense_ones_are_as_exact() -> None:
-    rng = torch.Generator().manual_seed(0)
-    left, right = torch.randn(2, 6, 5, generator=rng), torch.randn(2, 6, 4, generator=rng)
-    ids = torch.tensor([[3], [0]])
-    dense = left.transpose(1, 2) @ right
-    values = torch.stack([-dense[0, 3:4], -dense[1, :1]])
-    values += 1e-2 * torch.randn(values.shape, generator=rng)
-    total, exact = torch.zeros(5, 4), left.double().transpose(1, 2) @ right.double()
-    add_squares(total, [Outer(left, right), Rows(ids, values)])
-    exact[0, 3] += values[0, 0]
-    exact[1, 0] += values[1, 0]
-    torch.testing.assert_close(total.double(), exact.square().sum(0), rtol=1e-4, atol=0)
-    alone = torch.zeros(5, 4)
-    add_squares(alone, [Outer(left[:1], right[:1]), Rows(ids[:1], values[:1])])
-    torch.testing.assert_close(alone.double()[3], exact[0, 3].square(), rtol=1e-3, atol=0)
-
-
-@pytest.mark.parametrize("conv", [False, True])
-def test_only_tokens_to_which_something_flows_back_are_multiplied(conv: bool) -> None:
-    layer = hf.pytorch_utils.Conv1D(12, 10) if conv else nn.Linear(10, 12)
-    rule = rule_of(layer)
-    assert rule is not None
-    torch.manual_seed(0)
-    entered, back = torch.randn(3, 9, 10), torch.randn(3, 9, 12)
-    back[0, 2:] = 0.0
-    back[1, [0, 4, 8]] = 0.0  # six are left, of nine
-    back[2, 1:, :11] = 0.0
-    back[2, 3:] = 0.0
-    (_, outer), _ = rule(layer, entered, back)
-    assert isinstance(outer, Outer)
-    assert outer.left.shape[1] == 6
-    total, exact = torch.zeros_like(layer.weight), torch.zeros_like(layer.weight)
-    with torch.no_grad():
-        add_squares(total, [outer])
-    for e, b in zip(entered, back, strict=True):
-        exact += (e.T @ b if conv else b.T @ e).square()
-    torch.testing.assert_close(total, exact)
-    none_at_all = rule(layer, entered, torch.zeros_like(back))[0][1]
-    with torch.no_grad():
-        add_squares(total, [none_at_all])
-    torch.testing.assert_close(total, exact)
-
-
-@pytest.mark.parametrize("size", [3, BLOCK, 2 * BLOCK + 88])
-def test_labels_are_drawn_as_often_as_the_model_says(size: int) -> None:
-    torch.manual_seed(0)
-    logits = 2 * torch.randn(size)
-    logits[::3] = -torch.inf  # whole classes that must never be drawn, the last among them
-    logits[-1] = -torch.inf
-    draws = 40_000
-    labels = Outputs(logits.expand(draws, size), torch.zeros(draws)).drawn(
-        torch.Generator().manual_seed(1)
-    )
-    counts = torch.bincount(labels.labels, minlength=size).double()
-    expected = torch.softmax(logits.double(), 0) * draws
-    possible = expected > 0
-    assert not counts[~possible].any()
-    often = expected > 5
-    squares = ((counts - expected)[often].square() / expected[often]).sum()
-    freedom = int(often.sum())
-    assert squares < freedom + 4 * (2 * freedom) ** 0.5  # chi-square: mean, deviation
 
 
 @pytest.fixture
@@ -411,19 +310,3 @@ def test_bf16_is_near(classifier: tuple[Any, Any]) -> None:
     near = diagonal_fisher(model, [batch], "task", "empirical", precision="bf16")
     off = sum(float((near[name] - value).abs().sum()) for name, value in exact.items())
     assert 0 < off < 0.1 * sum(float(value.sum()) for value in exact.values())
-
-
-@pytest.mark.parametrize(
-    ("dtype", "rtol"),
-    # Under autocast products are rounded to bf16, each number by up to 1 in 256.
-    [(torch.float32, 1e-5), (torch.bfloat16, 2 / 256)],
-)
-def test_large_weights_are_summed_part_by_part(dtype: torch.dtype, rtol: float) -> None:
-    torch.manual_seed(0)
-    rows, columns = TILE[0] + 20, 2 * TILE[1] + 10
-    left, right = torch.randn(6, 9, rows).to(dtype), torch.randn(6, 9, columns).to(dtype)
-    total, exact = torch.zeros(rows, columns), torch.zeros(rows, columns)
-    add_squares(total, [Outer(left, right)])
-    for a, b in zip(left.double(), right.double(), strict=True):
-        exact += (a.T @ b).square().float()
-    torch.testing.assert_close(total, exact, rtol=rtol, atol=1e-3 * rtol)

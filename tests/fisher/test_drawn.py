@@ -1,0 +1,28 @@
+"""Labels drawn from a model's own distribution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from clbench.fisher.losses import BLOCK, Outputs
+
+
+@pytest.mark.parametrize("size", [3, BLOCK, 2 * BLOCK + 88])
+def test_labels_are_drawn_as_often_as_the_model_says(size: int) -> None:
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(size)
+    logits[::3] = -torch.inf  # whole classes that must never be drawn, the last among them
+    logits[-1] = -torch.inf
+    draws = 40_000
+    labels = Outputs(logits.expand(draws, size), torch.zeros(draws)).drawn(
+        torch.Generator().manual_seed(1)
+    )
+    counts = torch.bincount(labels.labels, minlength=size).double()
+    expected = torch.softmax(logits.double(), 0) * draws
+    possible = expected > 0
+    assert not counts[~possible].any()
+    often = expected > 5
+    squares = ((counts - expected)[often].square() / expected[often]).sum()
+    freedom = int(often.sum())
+    assert squares < freedom + 4 * (2 * freedom) ** 0.5  # chi-square: mean, deviation
