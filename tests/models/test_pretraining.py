@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import make_checkpoint
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 from clbench.models.registry import tiny_folder
 from clbench.tasks.synthetic import unlabelled
@@ -17,7 +19,7 @@ from tools.pretrain_tiny.__main__ import main
 from tools.pretrain_tiny.data import held_out_batches
 from tools.pretrain_tiny.encode import Encoded, encode, train_tokenizer
 from tools.pretrain_tiny.loop import Recipe, Trainer, masked_accuracy
-from tools.pretrain_tiny.network import Shape, Student
+from tools.pretrain_tiny.network import Shape, Student, spread, start_from
 from tools.pretrain_tiny.readme import write_readme
 from tools.pretrain_tiny.teacher import Teacher, precompute
 from tools.pretrain_tiny.texts import read_corpus, without_shared
@@ -64,7 +66,7 @@ def test_one_command_makes_a_model_and_another_goes_on_from_it(
     assert model(**tokens).logits.shape[-1] == model.config.vocab_size
     second = run("second", "--start", str(tmp_path / "first"), "--seed", "1")
     assert second["earlier"] == [
-        {k: first[k] for k in ("steps", "tokens_seen", "segments", "held_out")}
+        {"layers": 2, **{k: first[k] for k in ("steps", "tokens_seen", "segments", "held_out")}}
     ]
     assert second["segments"] == first["segments"]
     card = (tmp_path / "second" / "README.md").read_text()
@@ -115,7 +117,7 @@ def test_held_out_text_that_is_cut_otherwise_is_still_found_in_the_training_text
     assert without_shared(held_out, [f"It was late. {shared}", "Something else."]) == held_out[1:]
 
 
-def test_a_start_of_another_depth_is_refused(
+def test_a_start_with_too_few_layers_is_refused(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_checkpoint("bert", tmp_path / "start")
@@ -123,8 +125,29 @@ def test_a_start_of_another_depth_is_refused(
     given = ["pretrain", "--text", str(text), "--held-out", held_out, *SMALL, "--layers", "4"]
     folders = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     monkeypatch.setattr(sys, "argv", [*given, *folders, "--start", str(tmp_path / "start")])
-    with pytest.raises(SystemExit, match=r"num_hidden_layers is \d, here 4"):
+    with pytest.raises(SystemExit, match="has 3 layers, too few for the 4 here"):
         main()
+
+
+def test_of_a_deeper_start_layers_at_even_distances_are_taken(tmp_path: Path) -> None:
+    folder = tiny_folder()
+    given = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    depth, hidden, heads = (
+        config[k] for k in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    )
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    student = Student(Shape(2, hidden, heads, config["max_position_embeddings"]))
+    start_from(student, tokenizer, folder)
+    own = student.net.state_dict()
+    for layer, kept in enumerate([0, depth - 1]):
+        for part in ("attention.self.query.weight", "output.LayerNorm.bias"):
+            value = given[f"bert.encoder.layer.{kept}.{part}"].float()
+            assert torch.equal(own[f"bert.encoder.layer.{layer}.{part}"], value)
+    assert spread(4, 6) == [0, 2, 3, 5]
+    assert spread(3, 12) == [0, 6, 11]
+    assert spread(6, 6) == [0, 1, 2, 3, 4, 5]
+    assert spread(1, 6) == [0]
 
 
 def test_one_segment_is_too_little_to_train_on(tmp_path: Path) -> None:

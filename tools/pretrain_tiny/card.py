@@ -36,6 +36,9 @@ def write_facts(
     state = trainer.state
     earlier = args.start / "pretraining.json" if args.start else None
     before = json.loads(earlier.read_text()) if earlier and earlier.exists() else {}
+    if before:
+        config = json.loads((args.start / "config.json").read_text())
+        before["layers"] = config["num_hidden_layers"]
     facts = {
         "parameters": parameters,
         "segments": corpus.sources,
@@ -57,7 +60,7 @@ def write_facts(
         "earlier": [
             *before.get("earlier", []),
             *(
-                [{k: before[k] for k in ("steps", "tokens_seen", "segments", "held_out")}]
+                [{k: before[k] for k in ("layers", "steps", "tokens_seen", "segments", "held_out")}]
                 if before
                 else []
             ),

@@ -22,7 +22,7 @@ from tools.pretrain_tiny.encode import PAD, SPECIAL, UNK
 class Shape:
     """Sizes of the student; the defaults stay below 8 MB at two bytes a parameter."""
 
-    layers: int = 6
+    layers: int = 4
     hidden: int = 192
     heads: int = 3
     positions: int = 256
@@ -146,27 +146,53 @@ def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> 
     target[PAD] = 0
 
 
+def spread(layers: int, depth: int) -> list[int]:
+    """Which ``layers`` of ``depth`` to keep: at even distances, first and last among them."""
+    return [round(at) for at in np.linspace(0, depth - 1, layers)]
+
+
+def _thinned(weights: dict[str, Tensor], kept: list[int]) -> dict[str, Tensor]:
+    """The weights with the encoder layers ``kept``, numbered anew."""
+    prefix, thin = "bert.encoder.layer.", {}
+    for name, value in weights.items():
+        if not name.startswith(prefix):
+            thin[name] = value
+            continue
+        number, rest = name.removeprefix(prefix).split(".", 1)
+        if int(number) in kept:
+            thin[f"{prefix}{kept.index(int(number))}.{rest}"] = value
+    return thin
+
+
 @torch.no_grad()
 def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
     """Take over an earlier model, whatever its vocabulary: a new token is the mean of its pieces.
 
+    Of a deeper model the layers are taken at even distances, the first and the last among them.
+
     Raises
     ------
     ValueError
-        The earlier model is of another shape.
+        The earlier model is of another shape, or has fewer layers.
     """
     for file in ("config.json", "tokenizer.json", "model.safetensors"):
         if not (folder / file).is_file():
             raise ValueError(f"--start {folder}: no {file} in it")
     config = json.loads((folder / "config.json").read_text())
-    for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
-        if config.get(key) != getattr(student.net.config, key):
+    wanted = student.net.config
+    depth = config["num_hidden_layers"]
+    if depth < wanted.num_hidden_layers:
+        raise ValueError(
+            f"--start {folder} has {depth} layers, too few for the {wanted.num_hidden_layers} here"
+        )
+    for key in ("hidden_size", "num_attention_heads"):
+        if config.get(key) != getattr(wanted, key):
             raise ValueError(
-                f"--start {folder}: {key} is {config.get(key)}, "
-                f"here {getattr(student.net.config, key)}"
+                f"--start {folder}: {key} is {config.get(key)}, here {getattr(wanted, key)}"
             )
     earlier = Tokenizer.from_file(str(folder / "tokenizer.json"))
     weights = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
+    weights = _thinned(weights, spread(wanted.num_hidden_layers, depth))
     rows = []
     for index in range(tokenizer.get_vocab_size()):
         token = str(tokenizer.id_to_token(index))

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tools.pretrain_tiny.network import spread
+
 _TEXT = """\
 ---
 language: en
@@ -80,7 +82,8 @@ _DISTILLED = """\
 _ALONE = "- Masked-language modelling alone{start}."
 _EARLIER = """
 - Started (`--start`) from an earlier model, itself the end of {runs}:
-  {tokens:,} tokens before these. Embedding rows are carried over, a new token's as the mean of
+  {tokens:,} tokens before these. {thinned}\
+Embedding rows are carried over, a new token's as the mean of
   its pieces; optimizer, schedule and the heads that imitate the teacher begin anew.{text}"""
 
 _TUNED = """\
@@ -167,7 +170,7 @@ def _distilled(facts: dict[str, Any]) -> str:
     )
 
 
-def _earlier(runs: list[dict[str, Any]]) -> str:
+def _earlier(runs: list[dict[str, Any]], layers: int) -> str:
     if not runs:
         return ""
     steps = [f"{run['steps']:,}" for run in runs]
@@ -175,9 +178,12 @@ def _earlier(runs: list[dict[str, Any]]) -> str:
         f"{' + '.join(steps)} steps in {len(runs)} runs" if len(runs) > 1 else f"{steps[0]} steps"
     )
     other = dict.fromkeys(name for run in runs for name in run.get("segments", ()))
+    depth = runs[-1].get("layers", layers)
+    kept = ", ".join(str(layer + 1) for layer in spread(layers, depth))
     return _EARLIER.format(
         runs=text,
         tokens=sum(run["tokens_seen"] for run in runs),
+        thinned=f"Of its {depth} layers it kept {kept}.\n  " if depth > layers else "",
         text=f"\n  Their text: {', '.join(other)}." if other else "",
     )
 
@@ -216,7 +222,7 @@ def write_readme(folder: Path) -> None:
         "distillation": _distilled(facts)
         if facts["teacher"]
         else _ALONE.format(start="" if facts["earlier"] else ", from random weights"),
-        "earlier": _earlier(facts["earlier"]),
+        "earlier": _earlier(facts["earlier"], config["num_hidden_layers"]),
         "notes": "".join(f"\n- {_wrapped(note, '  ').rstrip()}" for note in facts.get("notes", [])),
         "curve": "\n".join(points),
         "accuracy": 100 * last["held_out_accuracy"],
