@@ -183,7 +183,7 @@ def _earlier(runs: list[dict[str, Any]], layers: int) -> str:
     return _EARLIER.format(
         runs=text,
         tokens=sum(run["tokens_seen"] for run in runs),
-        thinned=f"Of its {depth} layers it kept {kept}.\n  " if depth > layers else "",
+        thinned=f"Of its {depth} layers {kept} are kept.\n  " if depth > layers else "",
         text=f"\n  Their text: {', '.join(other)}." if other else "",
     )
 
