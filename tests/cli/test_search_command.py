@@ -34,7 +34,7 @@ def test_a_dry_run_says_what_would_be_searched_and_writes_nothing(
     code, out, err = clbench(*given, "--dry-run")
     assert (code, err) == (0, "")
     assert "7 trials, bayes; asha may stop trials after 1, 2, 4 … epochs" in out
-    assert "8 rates from 1e-07 to 0.001: embeddings, layer 0," in out
+    assert "6 rates from 1e-07 to 0.001: embeddings, layer 0," in out
     assert "First trial: 0.0005 for all" in out
     assert "tuning (0.1 of the training rows, held out)" in out
     code, out, _ = clbench(*given, "--dry-run", "--paper-split", "--scheduler", "none")

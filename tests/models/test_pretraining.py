@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import make_checkpoint
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from clbench.models.registry import tiny_folder
@@ -19,7 +19,7 @@ from tools.pretrain_tiny.__main__ import main
 from tools.pretrain_tiny.data import held_out_batches
 from tools.pretrain_tiny.encode import Encoded, encode, train_tokenizer
 from tools.pretrain_tiny.loop import Recipe, Trainer, masked_accuracy
-from tools.pretrain_tiny.network import Shape, Student, spread, start_from
+from tools.pretrain_tiny.network import Shape, Student, read_start, spread, start_from
 from tools.pretrain_tiny.readme import write_readme
 from tools.pretrain_tiny.teacher import Teacher, precompute
 from tools.pretrain_tiny.texts import read_corpus, without_shared
@@ -138,7 +138,7 @@ def test_of_a_deeper_start_layers_at_even_distances_are_taken(tmp_path: Path) ->
     )
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     student = Student(Shape(2, hidden, heads, config["max_position_embeddings"]))
-    start_from(student, tokenizer, folder)
+    start_from(student, tokenizer, read_start(folder))
     own = student.net.state_dict()
     for layer, kept in enumerate([0, depth - 1]):
         for part in ("attention.self.query.weight", "output.LayerNorm.bias"):
@@ -148,6 +148,40 @@ def test_of_a_deeper_start_layers_at_even_distances_are_taken(tmp_path: Path) ->
     assert spread(3, 12) == [0, 6, 11]
     assert spread(6, 6) == [0, 1, 2, 3, 4, 5]
     assert spread(1, 6) == [0]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", "{", r"config\.json cannot be read"),
+        ("config.json", '{"model_type": "roberta"}', "not that of a BERT"),
+        ("config.json", '{"model_type": "bert"}', "no number as num_hidden_layers"),
+        ("tokenizer.json", "{}", r"tokenizer\.json cannot be read"),
+        ("model.safetensors", "no tensors", r"model\.safetensors cannot be read"),
+        ("pretraining.json", '{"steps": 1}', r"pretraining\.json lacks one of steps"),
+    ],
+)
+def test_a_start_that_cannot_be_used_ends_in_one_line(
+    tmp_path: Path, file: str, content: str, message: str
+) -> None:
+    folder = tmp_path / "start"
+    shutil.copytree(tiny_folder(), folder)
+    (folder / file).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_start(folder)
+
+
+def test_a_start_that_lacks_weights_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "start"
+    shutil.copytree(tiny_folder(), folder)
+    weights = load_file(folder / "model.safetensors")
+    layer = {n: v for n, v in weights.items() if ".layer.1." not in n}
+    headless = {n: v for n, v in weights.items() if n != "cls.predictions.bias"}
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for given, message in ((layer, "has not the 4 layers"), (headless, "lacks cls.predictions")):
+        save_file(given, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ValueError, match=message):
+            start_from(Student(Shape()), tokenizer, read_start(folder))
 
 
 def test_one_segment_is_too_little_to_train_on(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tools.pretrain_tiny.network import (
     export,
     parameters,
     project_embeddings,
+    read_start,
     start_from,
 )
 from tools.pretrain_tiny.readme import write_readme
@@ -76,6 +77,8 @@ def arguments() -> argparse.Namespace:
     for name in ("start", "out", "work"):
         if getattr(args, name) is not None and getattr(args, name).is_file():
             parser.error(f"--{name} {getattr(args, name)} is a file, not a folder")
+    if args.start is not None and args.start.resolve() == args.out.resolve():
+        parser.error(f"--out {args.out} would overwrite --start: give another folder")
     if args.hidden % args.heads:
         parser.error(f"--hidden {args.hidden} cannot be divided among {args.heads} --heads")
     if args.positions < 16 or args.vocab < 200 or args.seed < 0:
@@ -140,6 +143,7 @@ def pretrain(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)  # threads take a part of the batch each
     torch.manual_seed(args.seed)
     began = time.time()
+    start = read_start(args.start) if args.start is not None else None
     teacher = _teacher(args)
     corpus = read_corpus(args.text)
     held_out = read_corpus(args.held_out)
@@ -180,8 +184,8 @@ def pretrain(args: argparse.Namespace) -> None:
         config = teacher.model.config
         teacher_shape = {"layers": teacher.layers, "hidden": int(config.hidden_size)}
         project_embeddings(student, tokenizer, teacher)
-    if args.start is not None:
-        start_from(student, tokenizer, args.start)
+    if start is not None:
+        start_from(student, tokenizer, start)
     log.info("student: %d parameters; ready after %.0f s", parameters(student), time.time() - began)
 
     recipe = Recipe(
@@ -203,7 +207,7 @@ def pretrain(args: argparse.Namespace) -> None:
         export(student, folder)
         save_tokenizer(tokenizer, folder, args.positions)
         size = parameters(student)
-        write_facts(folder, args, corpus, encoded, held, fixed, trainer, size, teacher_shape)
+        write_facts(folder, args, corpus, encoded, held, fixed, trainer, size, teacher_shape, start)
         write_readme(folder)
 
     if trainer.run(fixed, lambda: write(args.work / "model")):

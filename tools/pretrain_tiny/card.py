@@ -10,7 +10,7 @@ import numpy as np
 
 from tools.pretrain_tiny.encode import Encoded
 from tools.pretrain_tiny.loop import Trainer
-from tools.pretrain_tiny.network import WEIGHTS, Batch
+from tools.pretrain_tiny.network import WEIGHTS, Batch, Start
 from tools.pretrain_tiny.texts import Corpus
 
 
@@ -31,14 +31,11 @@ def write_facts(
     trainer: Trainer,
     parameters: int,
     teacher_shape: dict[str, int] | None,
+    start: Start | None,
 ) -> None:
     """Write ``pretraining.json``: data, settings, steps, curve, held-out accuracy."""
     state = trainer.state
-    earlier = args.start / "pretraining.json" if args.start else None
-    before = json.loads(earlier.read_text()) if earlier and earlier.exists() else {}
-    if before:
-        config = json.loads((args.start / "config.json").read_text())
-        before["layers"] = config["num_hidden_layers"]
+    before = {"layers": start.layers, **start.facts} if start and start.facts else {}
     facts = {
         "parameters": parameters,
         "segments": corpus.sources,

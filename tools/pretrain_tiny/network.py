@@ -147,7 +147,7 @@ def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> 
 
 
 def spread(layers: int, depth: int) -> list[int]:
-    """Which ``layers`` of ``depth`` to keep: at even distances, first and last among them."""
+    """Which ``layers`` of ``depth`` to keep: evenly spread from the first to the last."""
     return [round(at) for at in np.linspace(0, depth - 1, layers)]
 
 
@@ -164,8 +164,62 @@ def _thinned(weights: dict[str, Tensor], kept: list[int]) -> dict[str, Tensor]:
     return thin
 
 
+@dataclass(frozen=True)
+class Start:
+    """An earlier model to go on from, checked: its settings, weights, tokens and facts."""
+
+    folder: Path
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    tokenizer: Tokenizer
+    facts: dict[str, Any]
+
+    @property
+    def layers(self) -> int:
+        """Its depth."""
+        return int(self.config["num_hidden_layers"])
+
+
+def read_start(folder: Path) -> Start:
+    """Read an earlier model of this script.
+
+    Raises
+    ------
+    ValueError
+        A file is missing or cannot be read, or is not of such a model.
+    """
+    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not (folder / file).is_file():
+            raise ValueError(f"--start {folder}: no {file} in it")
+    file = "config.json"
+    try:
+        config = json.loads((folder / file).read_text())
+        file = "tokenizer.json"
+        tokenizer = Tokenizer.from_file(str(folder / file))
+        file = "model.safetensors"
+        weights = {k: v.float() for k, v in load_file(folder / file).items()}
+        file = "pretraining.json"
+        facts = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    except Exception as error:  # each library has exceptions of its own
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--start {folder}: {file} cannot be read: {reason}") from None
+    numbers = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    if not isinstance(config, dict) or config.get("model_type") != "bert":
+        raise ValueError(f"--start {folder}: config.json is not that of a BERT (model_type)")
+    for key in numbers:
+        if not isinstance(config.get(key), int):
+            raise ValueError(f"--start {folder}: config.json has no number as {key}")
+    needed = ("steps", "tokens_seen", "segments", "held_out")
+    if facts and not (isinstance(facts, dict) and facts.keys() >= set(needed)):
+        raise ValueError(
+            f"--start {folder}: pretraining.json lacks one of {', '.join(needed)}; without the "
+            "file the card says nothing of the earlier model"
+        )
+    return Start(folder, config, weights, tokenizer, facts)
+
+
 @torch.no_grad()
-def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
+def start_from(student: Student, tokenizer: Tokenizer, start: Start) -> None:
     """Take over an earlier model, whatever its vocabulary: a new token is the mean of its pieces.
 
     Of a deeper model the layers are taken at even distances, the first and the last among them.
@@ -173,41 +227,43 @@ def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
     Raises
     ------
     ValueError
-        The earlier model is of another shape, or has fewer layers.
+        The earlier model is of another shape, has fewer layers, or lacks weights.
     """
-    for file in ("config.json", "tokenizer.json", "model.safetensors"):
-        if not (folder / file).is_file():
-            raise ValueError(f"--start {folder}: no {file} in it")
-    config = json.loads((folder / "config.json").read_text())
-    wanted = student.net.config
-    depth = config["num_hidden_layers"]
+    where, wanted, depth = f"--start {start.folder}", student.net.config, start.layers
     if depth < wanted.num_hidden_layers:
         raise ValueError(
-            f"--start {folder} has {depth} layers, too few for the {wanted.num_hidden_layers} here"
+            f"{where} has {depth} layers, too few for the {wanted.num_hidden_layers} here: "
+            f"give --layers {depth} or fewer"
         )
-    for key in ("hidden_size", "num_attention_heads"):
-        if config.get(key) != getattr(wanted, key):
+    for key, option in (("hidden_size", "hidden"), ("num_attention_heads", "heads")):
+        if start.config[key] != getattr(wanted, key):
             raise ValueError(
-                f"--start {folder}: {key} is {config.get(key)}, here {getattr(wanted, key)}"
+                f"{where}: {key} is {start.config[key]}, here {getattr(wanted, key)}: "
+                f"give --{option} {start.config[key]}"
             )
-    earlier = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    weights = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
-    weights = _thinned(weights, spread(wanted.num_hidden_layers, depth))
+    layers = {n.split(".")[3] for n in start.weights if n.startswith("bert.encoder.layer.")}
+    if layers != {str(layer) for layer in range(depth)}:
+        raise ValueError(f"{where}: model.safetensors has not the {depth} layers of config.json")
+    weights = _thinned(start.weights, spread(wanted.num_hidden_layers, depth))
+    own = student.net.state_dict()
+    tied = ("cls.predictions.decoder.", "cls.seq_relationship.")
+    missing = [n for n in own if n not in weights and not n.startswith(tied)]
+    if missing:
+        raise ValueError(f"{where}: model.safetensors lacks {missing[0]}")
     rows = []
     for index in range(tokenizer.get_vocab_size()):
         token = str(tokenizer.id_to_token(index))
-        known = earlier.token_to_id(token)
+        known = start.tokenizer.token_to_id(token)
         if known is None:
-            known_pieces = earlier.encode(token.removeprefix("##"), add_special_tokens=False).ids
-            rows.append(known_pieces or [UNK])
+            text = token.removeprefix("##")
+            rows.append(start.tokenizer.encode(text, add_special_tokens=False).ids or [UNK])
         else:
             rows.append([known])
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
         weights[name] = torch.stack([weights[name][row].mean(0) for row in rows])
-    own = student.net.state_dict()
     for name, value in weights.items():
         if name not in own or own[name].shape != value.shape:
-            raise ValueError(f"--start {folder} has another shape: {name} is {tuple(value.shape)}")
+            raise ValueError(f"{where} has another shape: {name} is {tuple(value.shape)}")
         own[name].copy_(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import textwrap
 from collections import defaultdict
@@ -178,12 +179,16 @@ def _earlier(runs: list[dict[str, Any]], layers: int) -> str:
         f"{' + '.join(steps)} steps in {len(runs)} runs" if len(runs) > 1 else f"{steps[0]} steps"
     )
     other = dict.fromkeys(name for run in runs for name in run.get("segments", ()))
-    depth = runs[-1].get("layers", layers)
-    kept = ", ".join(str(layer + 1) for layer in spread(layers, depth))
+    depths = [*(run["layers"] for run in runs if "layers" in run), layers]
+    thinned = [
+        f"Of {deep} layers {', '.join(str(at + 1) for at in spread(few, deep))} went on.\n  "
+        for deep, few in itertools.pairwise(depths)
+        if few < deep
+    ]
     return _EARLIER.format(
         runs=text,
         tokens=sum(run["tokens_seen"] for run in runs),
-        thinned=f"Of its {depth} layers {kept} are kept.\n  " if depth > layers else "",
+        thinned="".join(thinned),
         text=f"\n  Their text: {', '.join(other)}." if other else "",
     )
 
