@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import clbench
-from clbench.parallel.place import Place
+from clbench.evaluation.resources import Resources
 from clbench.search import Found, SearchSettings, make_search, search
 from clbench.search.record import TrialRecord
 
@@ -47,7 +47,7 @@ def curve(trials: Sequence[TrialRecord], budget: int) -> list[float]:
 def searched(folder: Path, seed: int, args: argparse.Namespace, **settings: object) -> Found:
     chosen = SearchSettings(seed=seed, **settings)  # type: ignore[arg-type]
     plan = make_search("quick", SCENARIO, chosen, out=folder, limit=args.limit)
-    return search(plan, place=Place(workers=args.workers, threads=1))
+    return search(plan, place=Resources(workers=args.workers, threads=1))
 
 
 def mean(values: Sequence[float]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.parallel.place import Place
+from clbench.evaluation.resources import Resources
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.results.table import scores_frame, to_csv
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from clbench.evaluation.listener import Listener
-    from clbench.evaluation.runner import Executor
+    from clbench.evaluation.run_plan import Executor
     from clbench.suite.baselines import Baseline
     from clbench.suite.plan import Cell, Plan
 
@@ -145,7 +145,7 @@ def run(
         ``cells/replaced/``.
     workers, address, threads, gpus
         Cells at a time, the Ray cluster that runs them, and the processor threads and GPUs of
-        each; see `clbench.parallel.place.Place`. By default one cell after another is run
+        each; see `clbench.evaluation.resources.Place`. By default one cell after another is run
         in this process. On processors the last digits of scores depend on the threads of a
         cell, and on nothing else of these.
     listener
@@ -162,7 +162,7 @@ def run(
         Whatever the user can mend: unknown names, wrong settings, missing data, a folder
         with cells of other settings or in use.
     """
-    place = Place(workers, address, threads, gpus)
+    place = Resources(workers, address, threads, gpus)
     plan = make(
         suite,
         out=out,
@@ -199,7 +199,7 @@ def execute(
     plan: Plan,
     *,
     replace: bool = False,
-    place: Place = Place(),  # noqa: B008 - it cannot be changed
+    place: Resources = Resources(),  # noqa: B008 - it cannot be changed
     listener: Listener | None = None,
 ) -> Run:
     """Run what of a plan is not finished, and write ``scores.csv``."""
@@ -213,7 +213,7 @@ def execute(
 
         validate(plan, pending)
         # Only now: the engine takes seconds to import, and a finished run needs none of it.
-        from clbench.evaluation.runner import run_plan
+        from clbench.evaluation.run_plan import run_plan
 
         try:
             run_plan(plan, told, _executor(place))
@@ -227,14 +227,14 @@ def execute(
     return Run(plan.out, chosen(cells, (cell.key for cell in plan.cells)))
 
 
-def _executor(place: Place) -> Executor:
+def _executor(place: Resources) -> Executor:
     if place.alone:
-        from clbench.evaluation.runner import Here
+        from clbench.evaluation.run_plan import InProcessExecutor
 
-        return Here(place.threads)
-    from clbench.parallel.on_ray import Workers
+        return InProcessExecutor(place.threads)
+    from clbench.evaluation.ray_executor import RayExecutor
 
-    return Workers(place)
+    return RayExecutor(place)
 
 
 def _write_scores(store: Store) -> None:

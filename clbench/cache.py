@@ -1,18 +1,29 @@
-"""Where computed things that can be computed again are kept, and how files are written."""
+"""The user's cache, files written whole or not at all, and tensor files with a checksum."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DamagedFileError(Exception):
+    """A file is missing, unreadable, or differs from what was written."""
 
 
 def cache_dir(*parts: str) -> Path:
-    """A folder of the user's cache, which need not exist yet.
+    """Return a folder of the user's cache; it may not exist yet.
 
-    ``$CLBENCH_CACHE``, else ``$XDG_CACHE_HOME/clbench``, else ``~/.cache/clbench``. It holds
-    tokenised rows and embeddings; deleting it loses nothing but time. Write to it by `keep`.
+    The cache is ``$CLBENCH_CACHE``, else ``$XDG_CACHE_HOME/clbench``, else
+    ``~/.cache/clbench``. It holds tokenised rows, embeddings and Fisher information. Deleting
+    it costs time and loses nothing. Write to it with `write_if_possible`.
     """
     own = os.environ.get("CLBENCH_CACHE")
     xdg = os.environ.get("XDG_CACHE_HOME")
@@ -20,36 +31,34 @@ def cache_dir(*parts: str) -> Path:
     return root.joinpath(*parts)
 
 
-def keep(path: Path, content: bytes | str | Callable[[Path], None]) -> bool:
-    """Write a file of a cache, if that is possible.
-
-    A full disk or a home that cannot be written costs time, not the run.
+def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None]) -> bool:
+    """Write a cache file; a full or read-only disk costs time, not the run.
 
     Returns
     -------
     bool
-        Whether it was written.
+        Whether the file was written.
     """
     try:
-        atomic_write(path, content)
-    except Exception as fault:
+        write_atomically(path, content)
+    except Exception as error:
         from safetensors import SafetensorError
 
-        if not isinstance(fault, (OSError, SafetensorError)):
+        if not isinstance(error, OSError | SafetensorError):
             raise
         return False
     return True
 
 
-def atomic_write(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
-    """Write `path` whole or not at all: under a temporary name beside it, then renamed.
+def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
+    """Write `path` whole or not at all: to a temporary file beside it, which is then renamed.
 
     Parameters
     ----------
     path
-        The file; its folder is made if missing.
+        The file; its folder is created if missing.
     content
-        Bytes, text (UTF-8), or a function that writes the file of the path it is given.
+        Bytes, text (written as UTF-8), or a function that writes the file at the path it gets.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -66,3 +75,67 @@ def atomic_write(path: Path, content: bytes | str | Callable[[Path], None]) -> N
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, facts: Any = None) -> None:
+    """Write tensors, facts about them and a checksum to a safetensors file.
+
+    Parameters
+    ----------
+    tensors
+        By name, on any device; tied ones are stored once each.
+    path
+        The file; pass this function to `write_atomically` to write it whole or not at all.
+    facts
+        Plain JSON values.
+
+    Raises
+    ------
+    OSError, SafetensorError
+        If the file cannot be written.
+    """
+    from safetensors.torch import save_file
+
+    # safetensors refuses tensors that share storage, so tied ones are copied.
+    stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    seen: set[int] = set()
+    for name, value in stored.items():
+        storage = value.untyped_storage().data_ptr()
+        if storage in seen:
+            stored[name] = value.clone()
+        seen.add(storage)
+    text = json.dumps(facts)
+    save_file(stored, path, metadata={"facts": text, "checksum": _checksum(stored, text)})
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """Return the tensors, on the CPU, and the facts that `save_tensors` wrote.
+
+    Raises
+    ------
+    DamagedFileError
+        If the file is missing or a bit of it changed.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = metadata["facts"]
+        if metadata["checksum"] == _checksum(tensors, text):
+            return tensors, json.loads(text)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DamagedFileError(f"{path} cannot be read: {error}") from error
+    raise DamagedFileError(f"{path} does not match its checksum")
+
+
+def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
+    import torch
+
+    digest = hashlib.blake2b(facts.encode(), digest_size=16)
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"\0{name} {value.dtype} {list(value.shape)}\0".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from clbench.errors import SettingsError, did_you_mean
-from clbench.wording import in_words
+from clbench.messages import describe_error
 
 
 class Configured:
@@ -89,14 +89,14 @@ class Configured:
 def describe_fault(error: Any) -> str:
     """One pydantic fault as ``"key: what is wrong, got value"``."""
     key = ".".join(str(part) for part in error["loc"])
-    return f"{key}: {in_words(error)}" if key else in_words(error)
+    return f"{key}: {describe_error(error)}" if key else describe_error(error)
 
 
 def _described(fault: ValidationError, given: Mapping[str, Any]) -> list[str]:
     """Each fault once; where a setting may be of several types, what it fails to be of each."""
     texts: dict[str, list[str]] = {}
     for error in fault.errors():
-        texts.setdefault(_key(error["loc"], given), []).append(in_words(error))
+        texts.setdefault(_key(error["loc"], given), []).append(describe_error(error))
     return [f"{key}: {', or '.join(dict.fromkeys(found))}" for key, found in texts.items()]
 
 

@@ -106,10 +106,10 @@ def _write(
     found: FoundOn,
     b: float,
 ) -> None:
-    from clbench.cache import atomic_write
+    from clbench.cache import write_atomically
     from clbench.cli.console import plural
     from clbench.figures import rate_distributions
-    from clbench.results.folder import as_folder_error, write_text
+    from clbench.results.files import as_folder_error, write_text
     from clbench.search.baseline import baseline_text
     from clbench.search.source import total
 
@@ -142,7 +142,7 @@ def _write(
     with as_folder_error(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     with as_folder_error(picture):
-        atomic_write(picture, lambda path: figure.savefig(path, format="png", dpi=200))
+        write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=200))
     write_text(out, text)
 
 

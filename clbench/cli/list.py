@@ -56,7 +56,7 @@ def listing(
 
 
 def _suites() -> Iterable[Row]:
-    from clbench.suite.library import suites
+    from clbench.suite.packaged import suites
     from clbench.suite.read import read_suite
 
     for name in suites():
@@ -65,7 +65,7 @@ def _suites() -> Iterable[Row]:
 
 
 def _scenarios(suite: str | None) -> Iterable[Row]:
-    from clbench.suite.library import suites
+    from clbench.suite.packaged import suites
     from clbench.suite.read import read_suite
 
     if suite is not None:
@@ -88,7 +88,7 @@ def _scenarios_of(suite: str) -> Iterable[Row]:
 def _methods() -> Iterable[Row]:
     from clbench.methods.registry import METHODS
     from clbench.suite.baselines import read_baseline
-    from clbench.suite.library import baselines
+    from clbench.suite.packaged import baselines
 
     files = baselines()
     for name in sorted({*files, *METHODS.names()}):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from clbench.cli.console import duration, err, plural
 from clbench.results.cell import CellResult
-from clbench.results.light import Light
 from clbench.results.store import Store
 from clbench.results.table import alone_score
+from clbench.results.without_curves import Light
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -78,9 +78,9 @@ def run(
     input is wrong.
     """
     from clbench import api
-    from clbench.parallel.place import Place
+    from clbench.evaluation.resources import Resources
 
-    place = Place(workers, address, threads, gpus)
+    place = Resources(workers, address, threads, gpus)
     plan = api.make(
         suite,
         out=out,

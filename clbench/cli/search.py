@@ -86,7 +86,7 @@ def search(
     rows. Writes bertcl.toml for clbench run --methods FILE, and all trials for clbench combine.
     """
     from clbench.cli.searching import Lines, show_found, show_search
-    from clbench.parallel.place import Place
+    from clbench.evaluation.resources import Resources
     from clbench.search import SearchSettings, make_search
     from clbench.search import search as searched
 
@@ -107,7 +107,7 @@ def search(
         time_limit=None if time_limit is None else seconds("--time-limit", time_limit),
         **chosen,
     )
-    place = Place(workers, address, threads, gpus)
+    place = Resources(workers, address, threads, gpus)
     plan = make_search(
         suite,
         scenario,

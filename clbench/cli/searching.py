@@ -11,7 +11,7 @@ from clbench.cli.console import duration, err, out, plural, show_table
 if TYPE_CHECKING:
     from clbench.search.outcome import Found
     from clbench.search.record import TrialRecord
-    from clbench.search.run import SearchPlan
+    from clbench.search.search import SearchPlan
 
 
 class Lines:

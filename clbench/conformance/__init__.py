@@ -8,6 +8,6 @@
 from __future__ import annotations
 
 from clbench.conformance.checks import CHECKS, check
-from clbench.conformance.row import Row
+from clbench.conformance.result import Row
 
 __all__ = ["CHECKS", "Row", "check"]

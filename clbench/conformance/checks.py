@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from clbench.conformance import cost, settings, training
+from clbench.conformance.candidate import Candidate, candidate_of
+from clbench.conformance.check_run import CheckRun, travel
 from clbench.conformance.checkpoints import ARCHITECTURES, checkpoint
-from clbench.conformance.journey import Journey, travel
-from clbench.conformance.row import FailedCheckError, Row
-from clbench.conformance.subject import Subject, subject_of
-from clbench.conformance.world import make_world, own_cache
+from clbench.conformance.result import FailedCheckError, Row
+from clbench.conformance.toy_scenario import make_toy_scenario, own_cache
 from clbench.errors import ClbenchError, SettingsError
-from clbench.evaluation.cells import explain
+from clbench.evaluation.run_cell import explain
 from clbench.methods.base import Method
 from clbench.suite.baselines import Baseline
 from clbench.suite.plugins import load_plugins
@@ -38,7 +38,7 @@ _UNSUITED = (
     "--set KEY=VALUE."
 )
 _AFTER_TRAINING = ("repeats", "resumes", "acts", "rows", "frees", "architectures", "cost")
-Told = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def check(
@@ -48,7 +48,7 @@ def check(
     plugins: Iterable[str | Path] = (),
     model: str = "tiny",
     architectures: Sequence[str] = ARCHITECTURES,
-    told: Told | None = None,
+    told: Notify | None = None,
 ) -> list[Row]:
     """Check a method on tiny tasks; takes seconds.
 
@@ -81,7 +81,7 @@ def check(
         wrong.
     """
     load_plugins(plugins)
-    subject = subject_of(method, settings)
+    subject = candidate_of(method, settings)
     with own_cache() as folder:
         return _Checker(subject, model, folder, architectures, told or _silent).rows()
 
@@ -90,7 +90,12 @@ class _Checker:
     """Makes the rows one after another; what one run shows serves several."""
 
     def __init__(
-        self, subject: Subject, model: str, folder: Path, kinds: Sequence[str], told: Told
+        self,
+        subject: Candidate,
+        model: str,
+        folder: Path,
+        kinds: Sequence[str],
+        told: Notify,
     ) -> None:
         self._subject = subject
         self._model = model
@@ -102,7 +107,7 @@ class _Checker:
     def rows(self) -> list[Row]:
         """All rows."""
         subject = self._subject
-        self._world = make_world(self._model, self._folder)
+        self._world = make_toy_scenario(self._model, self._folder)
         self._row("registers", lambda: settings.registers(subject))
         if not self._row("settings", lambda: settings.settings(subject)):
             self._skip(("trains", *_AFTER_TRAINING), "its settings are not right")
@@ -145,14 +150,14 @@ class _Checker:
     def _time(self) -> dict[str, float]:
         """The last stage timed side by side with vanilla's."""
         world, first = self._world, self._first
-        vanilla = travel(world, subject_of("vanilla"))
+        vanilla = travel(world, candidate_of("vanilla"))
         last = first.saved[-1] if self._passed("resumes") else None
         return cost.time(first, travel(world, self._subject, resume=last), vanilla)
 
     def _architectures(self) -> str:
         faults = []
         for kind in self._kinds:
-            world = make_world(checkpoint(kind), self._folder / kind, rows=8)
+            world = make_toy_scenario(checkpoint(kind), self._folder / kind, rows=8)
             try:
                 travel(world, self._subject)
             except Exception as fault:
@@ -193,11 +198,11 @@ class _Checker:
 
 
 @cache
-def _vanilla(model: str) -> tuple[Journey, Journey]:
+def _vanilla(model: str) -> tuple[CheckRun, CheckRun]:
     """Vanilla's way, and again with bytes counted."""
     with own_cache() as folder:
-        world = make_world(model, folder)
-        subject = subject_of("vanilla")
+        world = make_toy_scenario(model, folder)
+        subject = candidate_of("vanilla")
         return travel(world, subject), travel(world, subject, count_bytes=True)
 
 

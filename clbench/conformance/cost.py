@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clbench.conformance.journey import Journey
-from clbench.conformance.row import FailedCheckError
+from clbench.conformance.check_run import CheckRun
+from clbench.conformance.result import FailedCheckError
 
 MOST = 4.0
 """Copies of the model that a method may add to its attributes in a stage."""
@@ -15,7 +15,7 @@ LEFT = 0.5
 """Copies of the model that may be alive when a cell is over."""
 
 
-def frees(first: Journey, counted: Journey, vanilla: Journey) -> str:
+def frees(first: CheckRun, counted: CheckRun, vanilla: CheckRun) -> str:
     """Nothing big outlives the cell, and what is held does not grow with the steps."""
     if first.stays:
         raise FailedCheckError(
@@ -50,7 +50,7 @@ def frees(first: Journey, counted: Journey, vanilla: Journey) -> str:
     return "nothing outlives the cell, and nothing grows with the steps"
 
 
-def memory(counted: Journey, plain: Journey) -> dict[str, float]:
+def memory(counted: CheckRun, plain: CheckRun) -> dict[str, float]:
     """Extra memory beyond vanilla.
 
     Parameters
@@ -76,7 +76,7 @@ def memory(counted: Journey, plain: Journey) -> dict[str, float]:
     }
 
 
-def time(first: Journey, last: Journey, vanilla: Journey) -> dict[str, float]:
+def time(first: CheckRun, last: CheckRun, vanilla: CheckRun) -> dict[str, float]:
     """Extra time.
 
     Parameters

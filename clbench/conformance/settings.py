@@ -6,8 +6,8 @@ import inspect
 import json
 from typing import Any
 
-from clbench.conformance.row import FailedCheckError
-from clbench.conformance.subject import Subject
+from clbench.conformance.candidate import Candidate
+from clbench.conformance.result import FailedCheckError
 from clbench.errors import ClbenchError, SettingsError
 from clbench.methods.base import Method
 from clbench.methods.registry import METHODS
@@ -16,7 +16,7 @@ WRONG: tuple[Any, ...] = ({"no such": {"value": "here"}}, "no such value", [["no
 """At least one of these is no value of any sensible setting."""
 
 
-def registers(subject: Subject) -> str:
+def registers(subject: Candidate) -> str:
     """The method can be found, described and told apart."""
     if not issubclass(subject.kind, Method):
         raise FailedCheckError(
@@ -40,7 +40,7 @@ def registers(subject: Subject) -> str:
     return f"{METHODS.where(subject.baseline.method)}: {text.partition(chr(10))[0]}"
 
 
-def settings(subject: Subject) -> str:
+def settings(subject: Candidate) -> str:
     """Settings are typed: right ones are taken, wrong ones refused with a clear line."""
     try:
         made = subject.make()
@@ -72,7 +72,7 @@ def settings(subject: Subject) -> str:
     return f"{count} typed setting{'' if count == 1 else 's'}" if count else "no settings"
 
 
-def _refused(subject: Subject, key: str, value: Any) -> bool:
+def _refused(subject: Candidate, key: str, value: Any) -> bool:
     """Whether a value is refused, and by the right error."""
     try:
         subject.kind(**{**subject.baseline.settings, key: value})
@@ -92,7 +92,7 @@ def _refused(subject: Subject, key: str, value: Any) -> bool:
     return False
 
 
-def _refuses(subject: Subject, key: str, value: Any, what: str) -> None:
+def _refuses(subject: Candidate, key: str, value: Any, what: str) -> None:
     if not _refused(subject, key, value):
         raise FailedCheckError(
             f"{what} is taken without a word ({key} = {value!r}).",

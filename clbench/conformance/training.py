@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clbench.conformance.journey import Journey, differing, travel
-from clbench.conformance.poison import Poison, overwrite
-from clbench.conformance.row import FailedCheckError
-from clbench.conformance.subject import Subject
-from clbench.conformance.world import World
-from clbench.evaluation.cells import explain
+from clbench.conformance.candidate import Candidate
+from clbench.conformance.check_run import CheckRun, differing, travel
+from clbench.conformance.corrupt_rows import Poison, overwrite
+from clbench.conformance.result import FailedCheckError
+from clbench.conformance.toy_scenario import ToyScenario
+from clbench.evaluation.run_cell import explain
 from clbench.methods.base import Method
 
 
-def repeats(first: Journey, second: Journey) -> str:
+def repeats(first: CheckRun, second: CheckRun) -> str:
     """Two runs with one seed agree in every bit."""
     names = differing(first.final, second.final)
     if names:
@@ -25,7 +25,7 @@ def repeats(first: Journey, second: Journey) -> str:
     return "two runs with one seed agree in every bit"
 
 
-def resumes(world: World, subject: Subject, whole: Journey) -> str:
+def resumes(world: ToyScenario, subject: Candidate, whole: CheckRun) -> str:
     """A cell that was stopped between stages ends as if it had not been.
 
     In between the method goes through other rows, so that whatever it keeps in a class, a
@@ -75,7 +75,7 @@ _NEEDS_ACTS_IN = [
 """Hooks that the engine calls only in stages for which acts_in says yes."""
 
 
-def acts(subject: Subject, first: Journey, vanilla: Journey) -> str:
+def acts(subject: Candidate, first: CheckRun, vanilla: CheckRun) -> str:
     """The method does something where it says so."""
     claimed = [stage for stage, says in enumerate(first.acts) if says]
     changed = [
@@ -110,7 +110,7 @@ def acts(subject: Subject, first: Journey, vanilla: Journey) -> str:
     return f"{text}; {_stages(quiet)} only watched" if quiet else text
 
 
-def rows(world: World, subject: Subject, first: Journey) -> str:
+def rows(world: ToyScenario, subject: Candidate, first: CheckRun) -> str:
     """No row of an earlier task is read, unless the method declares it.
 
     Replaced rows must change nothing: see `Poison`. What was computed of rows, such as mean

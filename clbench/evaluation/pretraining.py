@@ -23,7 +23,7 @@ from clbench.models.load import load_tokenizer
 from clbench.models.locate import model_identity
 from clbench.seeds import stream_seed, torch_stream
 from clbench.shifts.base import PretrainingTexts
-from clbench.tasks.mlm_text import corpus_identity, corpus_name, read_corpus
+from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import Precision, resolve_precision
 from clbench.training.protocol import Protocol
 

@@ -19,10 +19,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from clbench import sealed
-from clbench.cache import atomic_write
+from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_atomically
 from clbench.errors import RunFolderError
-from clbench.evaluation.packing import UnpackableError, pack, unpack
+from clbench.evaluation.state_io import UnstorableStateError, pack, unpack
 from clbench.training.engine import Trace
 
 FORMAT = 2
@@ -72,7 +71,7 @@ class Stages(Protocol):
         """Forget an entry that no other cell can use."""
 
 
-class NoStages:
+class NoStageCache:
     """Keeps nothing, for training that nobody shares."""
 
     def load(self, digest: str, device: torch.device) -> Entry | None:
@@ -102,8 +101,8 @@ class StageCache:
     def load(self, digest: str, device: torch.device) -> Entry | None:
         """The entry of that recipe, or None if there is none or it is damaged."""
         try:
-            tensors, facts = sealed.load(self._path(digest))
-        except sealed.DamagedError:
+            tensors, facts = load_tensors(self._path(digest))
+        except DamagedFileError:
             return None  # it is trained again, and then written anew
         state = unpack(facts["state"], _part(tensors, "state"), device)
         return Entry(
@@ -124,7 +123,7 @@ class StageCache:
         """
         try:
             skeleton, state = pack(entry.state)
-        except UnpackableError as fault:
+        except UnstorableStateError as fault:
             return (
                 f"the method's {fault}, which cannot be stored; an interrupted cell starts from "
                 "its first stage. Name it with a leading underscore or define state()."
@@ -138,7 +137,7 @@ class StageCache:
             "notes": entry.notes,
         }
         try:
-            atomic_write(self._path(digest), partial(sealed.save, tensors, facts=facts))
+            write_atomically(self._path(digest), partial(save_tensors, tensors, facts=facts))
         except (OSError, SafetensorError) as fault:
             return (
                 f"a trained stage could not be kept in {self.folder} ({fault}); an interrupted "

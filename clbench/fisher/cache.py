@@ -11,8 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from clbench import sealed
-from clbench.cache import cache_dir, keep
+from clbench.cache import (
+    DamagedFileError,
+    cache_dir,
+    load_tensors,
+    save_tensors,
+    write_if_possible,
+)
 
 VERSION = 3
 """Raised when the numbers that this package computes change."""
@@ -41,10 +46,10 @@ def cached(
     text = json.dumps([VERSION, key], sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     path = cache_dir(kind) / f"{digest}.safetensors"
-    with suppress(sealed.DamagedError):  # missing, or damaged: computed and written anew
-        found: tuple[dict[str, Tensor], Facts] = sealed.load(path)
+    with suppress(DamagedFileError):  # missing, or damaged: computed and written anew
+        found: tuple[dict[str, Tensor], Facts] = load_tensors(path)
         return found
     tensors, facts = compute()
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    keep(path, partial(sealed.save, tensors, facts=facts))
+    write_if_possible(path, partial(save_tensors, tensors, facts=facts))
     return tensors, facts

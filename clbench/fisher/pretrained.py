@@ -20,7 +20,7 @@ from clbench.models.language import load_language_model
 from clbench.models.load import load_tokenizer
 from clbench.models.locate import model_identity
 from clbench.seeds import stream_seed, torch_stream
-from clbench.tasks.mlm_text import corpus_identity, read_corpus
+from clbench.tasks.corpus import corpus_identity, read_corpus
 from clbench.training.device import Precision
 
 
@@ -71,7 +71,7 @@ def pretrained_fisher(
     name, revision
         Of the model.
     corpus
-        As `clbench.tasks.mlm_text.resolve_corpus` returns it.
+        As `clbench.tasks.corpus.resolve_corpus` returns it.
     recipe
         Settings.
     device, precision

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from clbench.methods.memory import Rehearsal, now_and_then
+from clbench.methods.rehearsal import Rehearsal, should_record
 
 if TYPE_CHECKING:
     from clbench.training.stage import Stage
@@ -45,7 +45,7 @@ class AGem(Rehearsal):
         dot = project([own for own, _ in pairs], [old for _, old in pairs])
         self._conflicts += dot < 0
         self._steps += 1
-        if now_and_then(stage):
+        if should_record(stage):
             stage.record("projected_share", self._conflicts / self._steps)
 
     def after_stage(self, stage: Stage) -> None:

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.methods.memory import Rehearsal, now_and_then
+from clbench.methods.rehearsal import Rehearsal, should_record
 from clbench.training.scoring import outputs_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DerPlusPlus(Rehearsal):
         if not self.kept:
             return total
         outputs = self._distance(stage)
-        if now_and_then(stage):
+        if should_record(stage):
             stage.record("outputs_distance", outputs)
         total = total + self.alpha * outputs
         if self.beta > 0:

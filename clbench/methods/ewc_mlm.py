@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
-from clbench.tasks.mlm_text import corpus_name
+from clbench.tasks.corpus import corpus_name
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from clbench.methods.memory import Rehearsal, now_and_then
+from clbench.methods.rehearsal import Rehearsal, should_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +42,6 @@ class Replay(Rehearsal):
         if not self.kept:
             return own
         old = self.recalled_loss(stage, self.draw(stage, "replay"))
-        if now_and_then(stage):
+        if should_record(stage):
             stage.record("replay_loss", old)
         return own + self.weight * old

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from clbench.errors import ModelError, did_you_mean
 from clbench.models.families import Family, family_of, reads_segments
-from clbench.models.first_token import is_stock, only_first_token
-from clbench.models.fresh import random_backbone
 from clbench.models.groups import LayerGroup, layer_groups_of
+from clbench.models.last_layer import is_stock, only_first_token
 from clbench.models.pooling import POOLS, Pooling
+from clbench.models.random_init import random_backbone
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

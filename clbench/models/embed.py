@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clbench import sealed
-from clbench.cache import keep
+from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_if_possible
 from clbench.models.classifier import Classifier
 from clbench.models.encoding import encode, tokenizer_digest
 from clbench.models.pooling import Pooling
@@ -82,12 +81,12 @@ def embed_rows(
             sort_keys=True,
         )
         path = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.safetensors"
-        with suppress(sealed.DamagedError):  # missing or damaged: computed anew
-            stored: npt.NDArray[np.float32] = sealed.load(path)[0]["vectors"].numpy()
+        with suppress(DamagedFileError):  # missing or damaged: computed anew
+            stored: npt.NDArray[np.float32] = load_tensors(path)[0]["vectors"].numpy()
             return stored
     vectors = _compute(backbone, tokenizer, rows, max_length, torch.device(device), pooling)
     if path is not None:
-        keep(path, partial(sealed.save, {"vectors": torch.from_numpy(vectors)}))
+        write_if_possible(path, partial(save_tensors, {"vectors": torch.from_numpy(vectors)}))
     return vectors
 
 

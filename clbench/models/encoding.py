@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clbench import sealed
-from clbench.cache import keep
+from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_if_possible
 from clbench.tasks.task import IntArray, Rows
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ multiples of eight, with all their padding.
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedRows:
     """Tokenised rows, end to end.
 
     Attributes
@@ -62,17 +61,17 @@ class Encoded:
         """Tokens of each row, shape (n,)."""
         return np.diff(self.offsets)
 
-    def remap(self, vocabulary: IntArray) -> Encoded:
+    def remap(self, vocabulary: IntArray) -> EncodedRows:
         """The same rows with each id replaced by its position in `vocabulary` (ascending ids)."""
         return replace(self, ids=np.searchsorted(vocabulary, self.ids).astype(np.int32))
 
-    def take(self, positions: npt.ArrayLike) -> Encoded:
+    def take(self, positions: npt.ArrayLike) -> EncodedRows:
         """The rows at `positions`, in that order."""
         at = np.asarray(positions, dtype=np.int64)
         offsets = np.concatenate([[0], np.cumsum(self.lengths[at])]).astype(np.int64)
         flat = _flat_positions(self.offsets[at], self.lengths[at])
         types = None if self.types is None else self.types[flat]
-        return Encoded(self.ids[flat], types, offsets, self.labels[at])
+        return EncodedRows(self.ids[flat], types, offsets, self.labels[at])
 
     def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
         """One batch, padded on the right to its longest row or a little more; see `WIDTHS`.
@@ -99,7 +98,7 @@ class Encoded:
 
 def encode(
     rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, *, cache: Path | None = None
-) -> Encoded:
+) -> EncodedRows:
     """Tokenise `rows`, special tokens included, cut at `max_length` tokens.
 
     Parameters
@@ -137,7 +136,7 @@ def encode(
             lengths.append(len(row))
             ids.append(np.asarray(row, dtype=np.int32))
         types += [np.asarray(row, dtype=np.uint8) for row in batch.get("token_type_ids", [])]
-    encoded = Encoded(
+    encoded = EncodedRows(
         np.concatenate(ids) if ids else np.empty(0, np.int32),
         np.concatenate(types) if types else None,
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -162,7 +161,9 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return digest
 
 
-def vocabulary_of(encoded: Iterable[Encoded], special_ids: Iterable[int], size: int) -> IntArray:
+def vocabulary_of(
+    encoded: Iterable[EncodedRows], special_ids: Iterable[int], size: int
+) -> IntArray:
     """The ids that `encoded` can meet and the special ones, ascending.
 
     Parameters
@@ -193,16 +194,16 @@ def _fill(mask: npt.NDArray[np.bool_], values: npt.NDArray[Any], empty: int) -> 
     return torch.from_numpy(table)
 
 
-def _write(path: Path, encoded: Encoded) -> None:
+def _write(path: Path, encoded: EncodedRows) -> None:
     arrays = {"ids": encoded.ids, "types": encoded.types, "offsets": encoded.offsets}
     tensors = {name: torch.from_numpy(a) for name, a in arrays.items() if a is not None}
-    keep(path, partial(sealed.save, tensors))
+    write_if_possible(path, partial(save_tensors, tensors))
 
 
-def _read(path: Path, labels: npt.NDArray[Any]) -> Encoded | None:
+def _read(path: Path, labels: npt.NDArray[Any]) -> EncodedRows | None:
     try:
-        stored, _ = sealed.load(path)
-    except sealed.DamagedError:
+        stored, _ = load_tensors(path)
+    except DamagedFileError:
         return None  # missing or damaged: it is made and written anew
     arrays = {name: tensor.numpy() for name, tensor in stored.items()}
-    return Encoded(arrays["ids"], arrays.get("types"), arrays["offsets"], labels)
+    return EncodedRows(arrays["ids"], arrays.get("types"), arrays["offsets"], labels)

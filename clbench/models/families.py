@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from clbench.errors import ModelError
-from clbench.models.first_token import LastLayer, bert_layer, distilbert_layer
+from clbench.models.last_layer import LastLayer, bert_layer, distilbert_layer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -116,7 +116,7 @@ def lr_groups(
     depth
         Number of layers of the model that the rates were found on. A model of another depth
         then gets a group for each of its layers, with rates by relative position; see
-        `clbench.models.rates.carry_rates`. None divides the model's own layers.
+        `clbench.models.rates.transfer_rates`. None divides the model's own layers.
 
     Returns
     -------
@@ -149,9 +149,9 @@ def lr_groups(
     by_depth = _layer_groups(model)
     own = len(by_depth) - 2
     if depth is not None and depth != own:
-        from clbench.models.rates import carry_rates
+        from clbench.models.rates import transfer_rates
 
-        rates = carry_rates(rates, depth, own, division=division)
+        rates = transfer_rates(rates, depth, own, division=division)
     last = len(rates) - 1
     place = {"embeddings": 0, "head": last}
     for group, layers in enumerate(divide_layers(own, last - 1, division), 1):

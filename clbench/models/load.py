@@ -15,9 +15,9 @@ from clbench.models.classifier import Classifier
 from clbench.models.config import load_config as load_config
 from clbench.models.config import one_line, quiet, read_config
 from clbench.models.families import family_of
-from clbench.models.fresh import backbone_class, random_backbone, without_pooler
 from clbench.models.locate import local_folder
 from clbench.models.pooling import Pooling
+from clbench.models.random_init import backbone_class, random_backbone, without_pooler
 from clbench.models.tokenizer import load_tokenizer as load_tokenizer
 from clbench.models.trim import trim_embeddings
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.cache import cache_dir, keep
+from clbench.cache import cache_dir, write_if_possible
 from clbench.errors import ModelError, did_you_mean
+from clbench.messages import describe_missing
 from clbench.models.registry import MODELS
-from clbench.wording import absent
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 IDENTITY_FILES = (
@@ -70,8 +70,8 @@ def resolve(name: str, revision: str | None = None) -> ModelLocation:
         raise ModelError(f"model {name!r}: is a file. Give the folder that it lies in.")
     if _looks_like_path(name):
         raise ModelError(
-            f"model {name!r}: {absent(path, 'folder')}. Give an existing folder, the name of "
-            f"a hub model, or a built-in one: {', '.join(MODELS)}."
+            f"model {name!r}: {describe_missing(path, 'folder')}. Give an existing folder, the "
+            f"name of a hub model, or a built-in one: {', '.join(MODELS)}."
         )
     if not HUB_NAME.fullmatch(name):
         raise ModelError(
@@ -159,5 +159,5 @@ def _digest(path: Path) -> str:
             return text
     with real.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    keep(known, digest)
+    write_if_possible(known, digest)
     return digest

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from clbench.models.groups import Division, divide_layers
 
 
-def carry_rates(
+def transfer_rates(
     rates: Sequence[float], found_on: int, depth: int, *, division: Division = "code"
 ) -> list[float]:
     """A distribution of rates for a model of another depth, by relative position.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from clbench.errors import RunFolderError
 from clbench.report.content import MOST_DETAILS, MOST_SCENARIOS
 from clbench.results.cell import CellResult
-from clbench.results.light import Light
 from clbench.results.store import Store
+from clbench.results.without_curves import Light
 
 
 def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clbench
-from clbench.cache import atomic_write
+from clbench.cache import write_atomically
 from clbench.report.content import (
     MOST_SCENARIOS,
     Content,
@@ -27,7 +27,7 @@ from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import read_runs
 from clbench.report.tables import table_files
 from clbench.results.cell import CellResult
-from clbench.results.folder import as_folder_error, write_text
+from clbench.results.files import as_folder_error, write_text
 from clbench.results.store import Store
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def write_report(
         for kind in formats:
             path = folder / "figures" / f"{name}.{kind}"
             with as_folder_error(path):
-                atomic_write(path, files[kind])
+                write_atomically(path, files[kind])
         image = base64.b64encode(files["page"]).decode("ascii")
         image = f"data:image/png;base64,{image}"
         figures.append({"title": title, "caption": caption, "image": image})

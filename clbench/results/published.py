@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from clbench.suite import library
+from clbench.suite import packaged
 from clbench.suite.read import read_suite
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def published() -> pd.DataFrame:
     """
     import pandas as pd
 
-    files = library.published()
+    files = packaged.published()
     frames = [pd.read_csv(path, keep_default_na=False) for path in files.values()]
     return pd.concat(frames, ignore_index=True)
 

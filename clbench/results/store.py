@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from clbench.errors import RunFolderError
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import Wanted, conflicts
-from clbench.results.folder import as_folder_error, locked, write_text
+from clbench.results.files import as_folder_error, locked, write_text
 from clbench.settings import describe_fault
 
 FORMAT = "clbench-run"
@@ -112,8 +112,8 @@ class Store:
         Parameters
         ----------
         each
-            Makes of every cell what is kept of it, such as `clbench.results.light.Light`; it is
-            called scenario by scenario.
+            Makes of every cell what is kept of it, such as
+            `clbench.results.without_curves.Light`; it is called scenario by scenario.
         set_aside
             Keys whose files are moved to ``cells/broken/`` if they hold no cell; only with the
             lock held. Other files are left where they are.

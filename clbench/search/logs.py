@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from clbench.errors import DataError
+from clbench.messages import describe_missing
 from clbench.search.trial import Trial
-from clbench.wording import absent
 
 RATES = 10
 SCORES = ("the score on D_o before the shift", "the score on D_s", "the score on D_o after it")
@@ -46,7 +46,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise DataError(f"{file}: {absent(file)}.") from None
+        raise DataError(f"{file}: {describe_missing(file)}.") from None
     except OSError as fault:
         raise DataError(f"{file}: cannot be read: {fault.strerror}.") from fault
     except UnicodeDecodeError as fault:

@@ -11,7 +11,7 @@ from clbench.errors import PluginError
 from clbench.search.record import FAILED
 
 if TYPE_CHECKING:
-    from clbench.evaluation.scenes import Scene
+    from clbench.evaluation.prepare import PreparedScenario
     from clbench.models.classifier import Classifier
     from clbench.suite.plan import Cell, Plan
 
@@ -34,7 +34,7 @@ class Pair:
     scene
         Tokenised rows.
     model
-        As `clbench.evaluation.carry.start_model` makes it; each trial trains a copy.
+        As `clbench.evaluation.cell_runner.start_model` makes it; each trial trains a copy.
     settings
         Of the method ``layerwise``, the rates left out.
     threads
@@ -45,7 +45,7 @@ class Pair:
 
     plan: Plan
     cell: Cell
-    scene: Scene
+    scene: PreparedScenario
     model: Classifier
     settings: Mapping[str, Any]
     threads: int
@@ -61,7 +61,7 @@ def try_rates(rates: list[float], pair: Pair, report: Report) -> None:
     `FAILED`: so the
     searcher learns to keep away, which it does not from trials that it hears nothing of.
     """
-    from clbench.evaluation.cells import explain
+    from clbench.evaluation.run_cell import explain
 
     started = time.perf_counter()
     done = 0
@@ -99,9 +99,9 @@ def _train(
     rates: list[float], pair: Pair, tell: Callable[[int, int, list[dict[str, float] | None]], None]
 ) -> None:
     import clbench
-    from clbench.evaluation.carry import Carrier
-    from clbench.evaluation.runner import numbers, thread_count
-    from clbench.evaluation.stage_cache import NoStages
+    from clbench.evaluation.cell_runner import CellRunner
+    from clbench.evaluation.run_plan import numbers, thread_count
+    from clbench.evaluation.stage_cache import NoStageCache
     from clbench.methods.layerwise import Layerwise
 
     if clbench.__version__ != pair.version:
@@ -111,12 +111,12 @@ def _train(
         )
     with thread_count(pair.threads):
         method = Layerwise(rates=rates, **pair.settings)
-        Carrier(
+        CellRunner(
             pair.cell,
             pair.scene,
             method,
             numbers(pair.plan),
-            NoStages(),
+            NoStageCache(),
             after_epoch=tell,
             model=pair.model,
         ).run()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from clbench.cache import atomic_write
+from clbench.cache import write_atomically
 from clbench.errors import SearchError
-from clbench.results.folder import as_folder_error, write_text
+from clbench.results.files import as_folder_error, write_text
 from clbench.search.baseline import baseline_text
 from clbench.search.combine import BASE, combine
 from clbench.search.record import TrialRecord
@@ -137,4 +137,4 @@ def write_outcome(folder: Path, found: Found, name: str) -> None:
     }
     for file, figure in figures.items():
         with as_folder_error(folder / file):
-            atomic_write(folder / file, partial(figure.savefig, format="png", dpi=200))
+            write_atomically(folder / file, partial(figure.savefig, format="png", dpi=200))

@@ -9,9 +9,9 @@ from pathlib import Path
 from clbench.errors import DataError
 from clbench.models.groups import Division
 from clbench.search.baseline import FoundOn
-from clbench.search.folder import SearchFolder
 from clbench.search.logs import read_log
 from clbench.search.outcome import cost_of
+from clbench.search.search_folder import SearchFolder
 from clbench.search.trial import Trial
 from clbench.suite.baselines import Cost
 

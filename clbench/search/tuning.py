@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clbench.parallel.needs import Needs
+from clbench.evaluation.cell_resources import CellResources
 from clbench.search.halving import Halving
 from clbench.search.record import TrialRecord
 from clbench.search.recorder import Recorder
@@ -65,7 +65,7 @@ def tune(
     tuning: Tuning,
     past: Sequence[TrialRecord],
     recorder: Recorder,
-    needs: Needs,
+    needs: CellResources,
     workers: int | None,
 ) -> None:
     """Search, with Ray started or joined already; the recorder keeps what comes of it.
@@ -87,7 +87,7 @@ def tune(
         Trials at a time; None is as many as there is room for.
     """
     with _quietly():
-        from clbench.search.on_ray import run
+        from clbench.search.ray_tune import run
 
         run(objective, pair, tuning, past, recorder, needs, workers)
 

@@ -10,12 +10,12 @@ import numpy.typing as npt
 from pydantic import Field
 
 from clbench.errors import ShiftError
+from clbench.messages import count
 from clbench.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.divide import DividingShift, row_splits
 from clbench.shifts.split import Split
 from clbench.tasks.task import IntArray, Task
-from clbench.wording import count
 
 DRAWN, AXES = 500, 20
 """Rows of the figure, and principal axes that their embeddings are kept on."""

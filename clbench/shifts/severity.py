@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | None, ...]:
-    """Severity of each pair of neighbours in training order; see `told_apart`.
+    """Severity of each pair of neighbours in training order; see `separability`.
 
     Two neighbours with the same texts have 0.5, whatever their labels; None where a task has
     fewer than two rows.
@@ -46,11 +46,11 @@ def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | 
             found.append(0.5)
             continue
         seed = stream_seed("severity", tasks[i].name, tasks[i + 1].name, context.seed)
-        found.append(told_apart(points[i], points[i + 1], seed % 2**32))
+        found.append(separability(points[i], points[i + 1], seed % 2**32))
     return tuple(found)
 
 
-def told_apart(
+def separability(
     first: npt.NDArray[np.float32], second: npt.NDArray[np.float32], seed: int
 ) -> float | None:
     """Cross-validated balanced accuracy of linear discriminant analysis between two sets.

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clbench.cache import atomic_write
+from clbench.cache import write_atomically
 from clbench.errors import DataError, ShiftError
+from clbench.messages import describe_missing
 from clbench.settings import describe_fault
 from clbench.tasks.task import IntArray, Rows, Task
-from clbench.wording import absent
 
 SCHEMA_VERSION = 1
 SPLITS = ("train", "validation", "tuning")
@@ -148,7 +148,7 @@ class Split:
 
     def save(self, path: Path) -> None:
         """Write the split, whole or not at all."""
-        atomic_write(path, json.dumps(self.to_json(), allow_nan=False) + "\n")
+        write_atomically(path, json.dumps(self.to_json(), allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Split:
@@ -180,7 +180,7 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError as fault:
-        raise DataError(f"split {path}: {absent(path)}. {REMEDY}") from fault
+        raise DataError(f"split {path}: {describe_missing(path)}. {REMEDY}") from fault
     except OSError as fault:
         raise DataError(f"split {path} cannot be read: {fault.strerror}.") from fault
     except (ValueError, RecursionError) as fault:

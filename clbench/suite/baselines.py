@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from clbench.errors import SuiteError, UnknownNameError, did_you_mean
 from clbench.registry import Registry
-from clbench.suite import library
+from clbench.suite import packaged
 from clbench.suite.faults import explain, nearest, quoted, raise_faults
 from clbench.suite.plugins import source_digest
 from clbench.suite.read import is_path
@@ -126,19 +126,19 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
     if _REFERENCE.fullmatch(text):
         name = text.rpartition(":")[2].rpartition(".")[2]
         return Baseline(name, text, digest=_digest_of_reference(text))
-    packaged = library.baselines()
+    found = packaged.baselines()
     methods = _methods()
-    if text in packaged:
-        baseline = _read_file(packaged[text])
+    if text in found:
+        baseline = _read_file(found[text])
         if text in methods and baseline.method != text:
             raise SuiteError(
-                f"method {text!r} is both the baseline {packaged[text]} and a method registered "
+                f"method {text!r} is both the baseline {found[text]} and a method registered "
                 f"by {methods.where(text)}. Register the method under another name."
             )
         return baseline
     if text in methods:
         return Baseline(text, text, digest=source_digest(methods.where(text)))
-    known = did_you_mean(text, {*packaged, *methods}, LIST)
+    known = did_you_mean(text, {*found, *methods}, LIST)
     raise UnknownNameError(
         f"Unknown method {text!r}.{known} "
         "One of your own needs --plugin FILE, or write module:Class or the path of a baseline file."
@@ -163,7 +163,7 @@ def vary(name: str, table: VariantTable, suite: Path) -> Baseline:
         As `read_baseline`, for the one that is varied; also if another has the name.
     """
     place = f"[baseline.{quoted(name)}]"
-    if name in library.baselines() or name in _methods():
+    if name in packaged.baselines() or name in _methods():
         raise UnknownNameError(f"{place}: there is a method of that name. Give yours another.")
     try:
         varied = read_baseline(table.of, base=suite.parent)
@@ -195,7 +195,7 @@ def _read_file(path: Path) -> Baseline:
         file = BaselineFile.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as fault:
         faults += explain(fault, data, BaselineFile)
-    faults += _source_faults(data, required=path in library.baselines().values())
+    faults += _source_faults(data, required=path in packaged.baselines().values())
     digest = None
     if isinstance(method := data.get("method"), str) and method:
         if _REFERENCE.fullmatch(method):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clbench.suite import library
+from clbench.suite import packaged
 from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite
 
@@ -27,8 +27,8 @@ def command_of(suite: Suite, options: Mapping[str, Any]) -> tuple[str, ...]:
     options
         As for `clbench.suite.plan.make_plan`, without ``out``; what is not given is left out.
     """
-    packaged = library.suites().get(suite.path.stem) == suite.path
-    words = ["clbench", "run", suite.path.stem if packaged else _shown(suite.path)]
+    is_packaged = packaged.suites().get(suite.path.stem) == suite.path
+    words = ["clbench", "run", suite.path.stem if is_packaged else _shown(suite.path)]
     for name, value in options.items():
         if name in REPEATED:
             for each in value or ():

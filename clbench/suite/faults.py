@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, Tag, ValidationError
 
 from clbench.errors import SuiteError, did_you_mean
-from clbench.wording import in_words, shown_value
+from clbench.messages import describe_error, format_value
 
 
 def raise_faults(path: Path, faults: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ def _text(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> st
     if path == ("scenario",) and kind == "list_type" and isinstance(error["input"], dict):
         return "must be written [[scenario]], with two pairs of brackets."
     near = _near_literal(error) if kind == "literal_error" else ""
-    return f"{in_words(error)}.{near}"
+    return f"{describe_error(error)}.{near}"
 
 
 def _missing(table: Any, key: str) -> str:
@@ -154,7 +154,7 @@ def _given_tasks(settings: Mapping[str, Any]) -> str:
     """What a scenario without a name has in the place of its tasks, and what belongs there."""
     for key, wanted in (("tasks", "a list of names of tasks"), ("task", "the name of a task")):
         if key in settings:
-            return f"{key} = {shown_value(settings[key])}, which must be {wanted}"
+            return f"{key} = {format_value(settings[key])}, which must be {wanted}"
     return "the scenario's tasks, as it has neither `task` nor `tasks`"
 
 

@@ -81,7 +81,7 @@ class Identities:
 
     def _corpus_identity(self) -> dict[str, Any]:
         if self._corpus is None:
-            from clbench.tasks.mlm_text import corpus_identity
+            from clbench.tasks.corpus import corpus_identity
 
             self._corpus = corpus_identity(self._protocol.corpus)
         return self._corpus

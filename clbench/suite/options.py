@@ -14,7 +14,7 @@ from clbench.errors import SettingsError, UnknownNameError, did_you_mean
 from clbench.suite.faults import explain
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
-from clbench.tasks.mlm_text import resolve_corpus
+from clbench.tasks.corpus import resolve_corpus
 from clbench.training.protocol import Protocol
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")

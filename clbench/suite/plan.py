@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError, SettingsError, UnknownNameError
+from clbench.messages import describe_missing
 from clbench.suite.baselines import Baseline, read_baseline, vary
 from clbench.suite.command import command_of
 from clbench.suite.faults import nearest, quoted, raise_faults, shown
@@ -21,7 +22,6 @@ from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.validation import check_methods, check_shifts, stages_of
 from clbench.training.protocol import BY_TASK, Protocol
-from clbench.wording import absent
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +263,7 @@ def _data_folder(data: str | Path | None) -> Path | None:
         return None
     folder = _folder("--data", data)
     if not folder.is_dir():
-        what = "is a file, not a folder" if folder.is_file() else absent(folder, "folder")
+        what = "is a file, not a folder" if folder.is_file() else describe_missing(folder, "folder")
         raise DataError(f"--data {data}: {what}. Give the folder that holds glue/.")
     return folder.resolve()
 

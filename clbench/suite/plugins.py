@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from clbench.errors import ClbenchError, PluginError
+from clbench.messages import describe_missing
 from clbench.registry import Registry
 from clbench.suite.faults import shown
-from clbench.wording import absent
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,9 @@ def _read(file: Path, given: str | Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError:
-        raise PluginError(f"plug-in {given}: {absent(Path(given).expanduser())}.") from None
+        raise PluginError(
+            f"plug-in {given}: {describe_missing(Path(given).expanduser())}."
+        ) from None
     except OSError as fault:
         raise PluginError(f"plug-in {given}: cannot be read: {fault.strerror}.") from fault
 

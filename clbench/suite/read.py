@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from clbench.errors import UnknownNameError, did_you_mean
-from clbench.suite import library
+from clbench.suite import packaged
 from clbench.suite.faults import explain, key_of, raise_faults
 from clbench.suite.schema import SuiteFile, derived_name
 from clbench.suite.toml import read_toml, unusable_values
@@ -91,9 +91,9 @@ def find_suite(name_or_path: str | Path) -> Path:
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or is_path(text):
         return Path(text).expanduser().resolve()
-    packaged = library.suites()
-    if text in packaged:
-        return packaged[text]
+    found = packaged.suites()
+    if text in found:
+        return found[text]
     beside = Path(f"{text}.toml")
     if beside.is_file():
         raise UnknownNameError(f"Unknown suite {text!r}. For the file here write {beside}.")
@@ -102,7 +102,7 @@ def find_suite(name_or_path: str | Path) -> Path:
             f"Unknown suite {text!r}. A suite file ends with .toml; for another file or a folder "
             f"write ./{text}."
         )
-    known = did_you_mean(text, packaged, "clbench list suites")
+    known = did_you_mean(text, found, "clbench list suites")
     raise UnknownNameError(f"Unknown suite {text!r}.{known} Or give the path of a .toml file.")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import SuiteError
+from clbench.messages import describe_missing
 from clbench.suite.faults import key_of, shown
-from clbench.wording import absent
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         near = ", ".join(sorted(found.name for found in path.parent.glob("*.toml")))
         hint = f" In that folder: {near}." if near else ""
-        raise SuiteError(f"{place}: {absent(path)}.{hint}") from None
+        raise SuiteError(f"{place}: {describe_missing(path)}.{hint}") from None
     except OSError as fault:
         raise SuiteError(f"{place}: cannot be read: {fault.strerror}.") from fault
     try:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from clbench.errors import DataError, did_you_mean
+from clbench.messages import describe_type
 from clbench.tasks.files import CLASS_METRICS, REGRESSION_METRICS
 from clbench.tasks.task import Rows, Task
-from clbench.wording import a_kind
 
 
 def check_task(name: str, task: Any) -> Task:
@@ -66,7 +66,8 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
         for number, text in enumerate(column):
             if not isinstance(text, str):
                 raise DataError(
-                    f"{where}: the text of row {number} is {text!r}, {a_kind(text)} and no text."
+                    f"{where}: the text of row {number} is {text!r}, {describe_type(text)} and no "
+                    "text."
                 )
     if task.regression:
         bad = ~np.isfinite(rows.labels)

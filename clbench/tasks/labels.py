@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from clbench.errors import DataError, did_you_mean
+from clbench.messages import describe_type, format_value
 from clbench.tasks.files import FileTaskSpec, label_name
 from clbench.tasks.tables import Table
-from clbench.wording import a_kind, shown_value
 
 MANY_CLASSES = 20
 """From this many classes on, more classes than half the rows are taken for a mistake."""
@@ -74,7 +74,7 @@ def label_cells(table: Table, spec: FileTaskSpec, where: str) -> list[Any]:
     for row, cell in enumerate(cells):
         if isinstance(cell, (list, dict, bytes)):
             raise DataError(
-                f"{where}: column {spec.label!r} (key 'label') holds {a_kind(cell)} on "
+                f"{where}: column {spec.label!r} (key 'label') holds {describe_type(cell)} on "
                 f"{table.place(row)}. A label must be a text or a number."
             )
     _one_kind(table, cells, spec, where)
@@ -94,7 +94,7 @@ def targets(table: Table, spec: FileTaskSpec, where: str) -> list[float]:
         value = None if isinstance(cell, bool) else _number(cell)
         if value is None or not math.isfinite(value):
             raise DataError(
-                f"{where}: {shown_value(cell)} in column {spec.label!r} on {table.place(row)} is "
+                f"{where}: {format_value(cell)} in column {spec.label!r} on {table.place(row)} is "
                 "no finite number, as regression = true needs."
             )
         found.append(value)
@@ -147,13 +147,13 @@ def _one_kind(table: Table, cells: list[Any], spec: FileTaskSpec, where: str) ->
     """Refuse labels of several types, such as 1 and "1": they would become one class."""
     first: dict[str, int] = {}
     for row, cell in enumerate(cells):
-        kind = "a number" if a_kind(cell) == "a whole number" else a_kind(cell)
+        kind = "a number" if describe_type(cell) == "a whole number" else describe_type(cell)
         first.setdefault(kind, row)
         if len(first) > 1:
             (other, before), (kind, row) = first.items()
             raise DataError(
-                f"{where}: column {spec.label!r} (key 'label') holds {shown_value(cells[before])} "
-                f"({other}) on {table.place(before)} and {shown_value(cells[row])} ({kind}) on "
+                f"{where}: column {spec.label!r} (key 'label') holds {format_value(cells[before])} "
+                f"({other}) on {table.place(before)} and {format_value(cells[row])} ({kind}) on "
                 f"{table.place(row)}. Write all labels in one way."
             )
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from clbench.errors import DataError
+from clbench.messages import describe_type
 from clbench.seeds import numpy_stream
 from clbench.tasks.files import FileTaskSpec
 from clbench.tasks.labels import check_filled, class_names, class_numbers, targets
 from clbench.tasks.tables import Table, read_bytes, read_table
 from clbench.tasks.task import Rows, Task, stratified
-from clbench.wording import a_kind
 
 
 def load_own(name: str, spec: FileTaskSpec, base: Path) -> Task:
@@ -135,7 +135,7 @@ def _texts(table: Table, column: str, where: str) -> list[str]:
         if not isinstance(cell, str):
             raise DataError(
                 f"{where}: column {column!r} (key 'text') holds {cell!r} on {table.place(row)}, "
-                f"{a_kind(cell)} and no text. Name a column of texts."
+                f"{describe_type(cell)} and no text. Name a column of texts."
             )
         if not cell.isprintable() and any("\ud800" <= char <= "\udfff" for char in cell):
             raise DataError(

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError, did_you_mean
+from clbench.messages import count, describe_missing, describe_type
 from clbench.tasks.files import SUFFIXES, Format
-from clbench.wording import a_kind, absent, count
 
 SEPARATORS = {",": 'format = "csv"', "\t": 'format = "tsv"', ";": "", "|": ""}
 """What may stand between fields, and the key that says so, where it is not ``separator``."""
@@ -52,7 +52,7 @@ def read_bytes(path: Path, where: str) -> bytes:
         content = path.read_bytes()
     except FileNotFoundError as fault:
         if path.is_symlink():
-            raise DataError(f"{where}: {path} {absent(path)}. Mend the link.") from fault
+            raise DataError(f"{where}: {path} {describe_missing(path)}. Mend the link.") from fault
         raise DataError(f"{where}: there is no file {path}.{_siblings(path)}") from fault
     except IsADirectoryError as fault:
         raise DataError(f"{where}: {path} is a folder. Name the file in it.") from fault
@@ -200,7 +200,7 @@ def _json_lines(text: str, wanted: Sequence[tuple[str, str]], where: str) -> Tab
             raise DataError(f"{where}: line {number} is not valid JSON: {fault}.{hint}") from fault
         if not isinstance(record, dict):
             raise DataError(
-                f"{where}: line {number} holds {a_kind(record)}, not an object. "
+                f"{where}: line {number} holds {describe_type(record)}, not an object. "
                 "JSON Lines has one object a line."
             )
         seen.update(record)

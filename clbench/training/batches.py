@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clbench.models.encoding import Encoded
+from clbench.models.encoding import EncodedRows
 from clbench.seeds import numpy_stream
 from clbench.tasks.task import IntArray
 
@@ -44,7 +44,7 @@ class TaskData:
     name: str
     head: str
     regression: bool
-    rows: Encoded
+    rows: EncodedRows
     pad_id: int
 
     def batch(self, positions: IntArray, device: torch.device) -> Batch:

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from clbench.errors import NonFiniteLossError
 from clbench.methods.base import Method
-from clbench.training import returned
+from clbench.training import hook_checks
 from clbench.training.batches import largest, plan
 from clbench.training.memory import StepMemory
 from clbench.training.stage import Stage
@@ -150,11 +150,11 @@ def _train(
     after_epoch: Callable[[], None] | None,
 ) -> Trace:
     method.before_stage(stage)
-    portions = returned.portions(method.training_data(stage))
+    portions = hook_checks.portions(method.training_data(stage))
     stage.heads = frozenset(portion.head for portion in portions)
     rows = sum(len(portion.rows) for portion in portions)
     own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
-    phases = returned.phases(method.phases(stage))
+    phases = hook_checks.phases(method.phases(stage))
     lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
     stage.total_steps = sum(lengths)
     trace = Trace(rows, stage.epoch_steps)
@@ -172,9 +172,9 @@ def _train(
         # Weights that no optimizer holds, such as another task's head, keep what they are given.
         stage.model.zero_grad(set_to_none=True)
         method.before_phase(stage)
-        groups = returned.groups(method.parameter_groups(stage))
-        optimizer = returned.optimizer(method.optimizer(stage, groups))
-        schedule = returned.schedule(method.schedule(stage, optimizer))
+        groups = hook_checks.groups(method.parameter_groups(stage))
+        optimizer = hook_checks.optimizer(method.optimizer(stage, groups))
+        schedule = hook_checks.schedule(method.schedule(stage, optimizer))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         _training_mode(stage)
         while stage.step < stage.steps:
@@ -214,8 +214,8 @@ def _step(
 ) -> None:
     method.before_step(stage)
     stage.restart_dropout()
-    loss = returned.loss(method.loss(stage, batch))
-    penalty = returned.penalty(method.penalty(stage))
+    loss = hook_checks.loss(method.loss(stage, batch))
+    penalty = hook_checks.penalty(method.penalty(stage))
     curve.meter.add(loss, penalty)
     total = loss if penalty is None else loss + penalty
     total.backward()  # type: ignore[no-untyped-call]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clbench.methods.base import Method
-from clbench.training.live import LiveBytes
-from clbench.training.walk import everything
+from clbench.training.live_bytes import LiveBytes
+from clbench.training.reachable import everything
 
 
 class StepMemory:

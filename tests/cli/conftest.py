@@ -47,10 +47,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """A fake in the place of the engine."""
     fake = FakeEngine()
-    module = ModuleType("clbench.evaluation.runner")
+    module = ModuleType("clbench.evaluation.run_plan")
     module.run_plan = fake.run_plan  # type: ignore[attr-defined]
-    module.Here = lambda threads: None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "clbench.evaluation.runner", module)
+    module.InProcessExecutor = lambda threads: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "clbench.evaluation.run_plan", module)
     return fake
 
 

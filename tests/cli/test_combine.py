@@ -7,8 +7,8 @@ import pytest
 from matplotlib.image import imread
 
 from clbench.methods.registry import METHODS
-from clbench.search.folder import SearchFolder
 from clbench.search.record import EpochRecord, TrialRecord
+from clbench.search.search_folder import SearchFolder
 from clbench.suite.baselines import read_baseline
 
 Call = Callable[..., tuple[int, str, str]]

@@ -256,7 +256,7 @@ def test_a_report_of_a_folder_that_cannot_be_written(
     def refuse(*arguments: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("clbench.results.folder.atomic_write", refuse)
+    monkeypatch.setattr("clbench.results.files.write_atomically", refuse)
     code, out, err = clbench("report", "results/mine")
     assert code == 2
     assert "vanilla" in out

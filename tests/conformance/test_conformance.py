@@ -14,7 +14,7 @@ from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownName
 from clbench.methods.base import Method
 from clbench.methods.registry import METHODS
 from clbench.suite.baselines import read_baseline
-from clbench.suite.library import baselines
+from clbench.suite.packaged import baselines
 
 BRIEF = {"examples": 4, "text_length": 12, "head_steps": 2}
 """Settings that make a preparation short, where a method has them."""

@@ -1,1 +1,1 @@
-from small_world import forget_plugins, world  # noqa: F401 - fixtures
+from workspace import forget_plugins, world  # noqa: F401 - fixtures

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from safetensors import SafetensorError
-from small_world import Steps, World, measured
+from workspace import Steps, Workspace, measured
 
 from clbench import figures
 from clbench.errors import ShiftError
@@ -32,7 +32,7 @@ class ActsLater(clbench.Method):
 '''
 
 
-def test_forgetting_that_is_known(world: World) -> None:
+def test_forgetting_that_is_known(world: Workspace) -> None:
     """Learning the opposite answers with the same head forgets the first ones altogether."""
     run = world.run(scenario="opposite", epochs=16)
     (cell,) = run.cells
@@ -43,7 +43,7 @@ def test_forgetting_that_is_known(world: World) -> None:
     assert cell.scores["forgetting"] == pytest.approx(1.0, abs=0.1)
 
 
-def test_what_a_cell_says(world: World) -> None:
+def test_what_a_cell_says(world: Workspace) -> None:
     run = world.run()
     (cell,) = run.cells
     assert [s.task for s in cell.stages] == ["mood", "thing"]
@@ -70,7 +70,7 @@ def test_what_a_cell_says(world: World) -> None:
     assert (row.p_o, row.p_s, row.status) == (cell.R[1][0], cell.R[1][1], "ok")
 
 
-def test_two_runs_give_identical_scores_and_seeds_differ(world: World) -> None:
+def test_two_runs_give_identical_scores_and_seeds_differ(world: Workspace) -> None:
     first = world.run("a", seeds=[0, 1])
     second = world.run("b", seeds=[0, 1])
     assert measured(first) == measured(second)
@@ -78,7 +78,7 @@ def test_two_runs_give_identical_scores_and_seeds_differ(world: World) -> None:
     assert losses[0] != losses[1]
 
 
-def test_interrupted_and_continued_equals_uninterrupted(world: World) -> None:
+def test_interrupted_and_continued_equals_uninterrupted(world: Workspace) -> None:
     whole = world.run("whole", scenario="three")
     for stop_after in (1, 79, 80, 81, 100, 159, 160, 170, 239):
         out = f"broken-{stop_after}"
@@ -93,14 +93,14 @@ def test_interrupted_and_continued_equals_uninterrupted(world: World) -> None:
         assert cached == [i < (stop_after - 1) // 80 for i in range(3)], out
 
 
-def test_a_finished_run_trains_nothing(world: World) -> None:
+def test_a_finished_run_trains_nothing(world: Workspace) -> None:
     first = world.run()
     steps = Steps()
     assert measured(world.run(listener=steps)) == measured(first)
     assert (steps.steps, steps.pending) == (0, 0)
 
 
-def test_methods_that_act_later_share_the_first_stage(world: World) -> None:
+def test_methods_that_act_later_share_the_first_stage(world: Workspace) -> None:
     plugin = world.write("later.py", ACTS_LATER)
     alone = world.run("alone", methods=["acts-later"], plugins=[world.plugin, plugin])
     steps = Steps()
@@ -118,7 +118,7 @@ def test_methods_that_act_later_share_the_first_stage(world: World) -> None:
     assert later.stages[1].curves["loss"] != vanilla.stages[1].curves["loss"]
 
 
-def test_what_a_method_records_is_the_same_after_an_interruption(world: World) -> None:
+def test_what_a_method_records_is_the_same_after_an_interruption(world: Workspace) -> None:
     plugin = world.write(
         "recorder.py",
         """
@@ -154,7 +154,7 @@ class Recorder(clbench.Method):
             assert stage.curves["height"] == [[0, index], [40, index], [80, 10 + index]]
 
 
-def test_two_methods_see_the_same_batches(world: World) -> None:
+def test_two_methods_see_the_same_batches(world: Workspace) -> None:
     spy = world.write(
         "spy.py",
         """
@@ -196,7 +196,7 @@ class NoisySpy(Spy):
         assert mine.curves["loss"] != other.curves["loss"]
 
 
-def test_cutting_the_embedding_table_changes_no_score(world: World) -> None:
+def test_cutting_the_embedding_table_changes_no_score(world: Workspace) -> None:
     text = world.suite.read_text()
     cut = world.run("cut")
     world.suite.write_text(text.replace("[protocol]", "[protocol]\ntrim_embeddings = false"))
@@ -204,7 +204,7 @@ def test_cutting_the_embedding_table_changes_no_score(world: World) -> None:
     assert measured(cut) == measured(whole)
 
 
-def test_frozen_leaves_the_backbone_and_cannot_forget(world: World) -> None:
+def test_frozen_leaves_the_backbone_and_cannot_forget(world: Workspace) -> None:
     run = world.run(methods=["frozen"])
     (cell,) = run.cells
     assert cell.status == "ok", cell.reason
@@ -213,7 +213,7 @@ def test_frozen_leaves_the_backbone_and_cannot_forget(world: World) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_references_give_intransigence(world: World) -> None:
+def test_references_give_intransigence(world: Workspace) -> None:
     run = world.run(references=True)
     pair, alone = run.cells
     assert alone.reference_of == 1
@@ -223,7 +223,7 @@ def test_references_give_intransigence(world: World) -> None:
     assert row.intransigence == pytest.approx(reference - pair.R[1][1])
 
 
-def test_tuning_rows_are_scored_instead_and_not_trained_on(world: World) -> None:
+def test_tuning_rows_are_scored_instead_and_not_trained_on(world: Workspace) -> None:
     text = world.suite.read_text()
     world.suite.write_text(text.replace("[protocol]", '[protocol]\nscore_on = "tuning"'))
     run = world.run()
@@ -234,7 +234,7 @@ def test_tuning_rows_are_scored_instead_and_not_trained_on(world: World) -> None
     assert all((cell.R[1][j] * 16) % 1 == 0 for j in range(2))
 
 
-def test_a_shift_that_loses_the_tuning_split_is_refused(world: World) -> None:
+def test_a_shift_that_loses_the_tuning_split_is_refused(world: Workspace) -> None:
     plugin = world.write(
         "loses.py",
         "from dataclasses import replace\n\nimport clbench\n\n\n"
@@ -253,7 +253,7 @@ def test_a_shift_that_loses_the_tuning_split_is_refused(world: World) -> None:
         world.run(scenario="loses", plugins=[world.plugin, plugin])
 
 
-def test_divergence_stops_its_cell_with_a_message(world: World) -> None:
+def test_divergence_stops_its_cell_with_a_message(world: Workspace) -> None:
     plugin = world.write(
         "huge.py",
         "import clbench\n\n\n@clbench.method('huge')\nclass Huge(clbench.Method):\n"
@@ -288,7 +288,9 @@ def _one_digit(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [_cut, _empty, _one_bit, _one_digit])
-def test_a_damaged_stage_is_trained_again(world: World, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_stage_is_trained_again(
+    world: Workspace, damage: Callable[[bytes], bytes]
+) -> None:
     first = world.run()
     (entry,) = (world.folder / "out" / "stages").iterdir()
     whole = entry.read_bytes()
@@ -302,7 +304,7 @@ def test_a_damaged_stage_is_trained_again(world: World, damage: Callable[[bytes]
     assert [stage.cached for stage in world.run().cells[0].stages] == [True, False]
 
 
-def test_the_rates_of_a_curve_are_those_of_its_steps(world: World) -> None:
+def test_the_rates_of_a_curve_are_those_of_its_steps(world: Workspace) -> None:
     (cell,) = world.run().cells
     rates = cell.stages[0].curves["lr"]
     # 80 steps, 8 of them warm-up; step 80 is the 79th from 0, so 71/72 of the cosine.
@@ -311,13 +313,13 @@ def test_the_rates_of_a_curve_are_those_of_its_steps(world: World) -> None:
 
 
 def test_a_full_disk_costs_the_continuation_only(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object, **named: object) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     whole = world.run(out="whole", methods=["vanilla"])
-    monkeypatch.setattr("clbench.sealed.save_file", full)
+    monkeypatch.setattr("clbench.checksummed.save_file", full)
     run = world.run(out="full", methods=["vanilla"])
     assert measured(run) == measured(whole)
     assert run.cells[0].notes[-1] == (
@@ -327,7 +329,7 @@ def test_a_full_disk_costs_the_continuation_only(
     assert list((world.folder / "full/stages").iterdir()) == []
 
 
-def test_a_run_keeps_what_its_shifts_are_drawn_from(world: World) -> None:
+def test_a_run_keeps_what_its_shifts_are_drawn_from(world: Workspace) -> None:
     run = world.run(scenario="mood-length")
     content = Store(run.path).read_pictures()["mood-length"]
     counts = content["counts"]["train"]
@@ -337,7 +339,7 @@ def test_a_run_keeps_what_its_shifts_are_drawn_from(world: World) -> None:
     figures.shift(run)
 
 
-def test_clusters_are_kept_as_points_with_part_and_label(world: World) -> None:
+def test_clusters_are_kept_as_points_with_part_and_label(world: Workspace) -> None:
     text = world.suite.read_text().replace(
         'shift = "sentence-length"', 'shift = "embedding-cluster"'
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clbench.evaluation.packing import UnpackableError, pack, unpack
+from clbench.evaluation.state_io import UnstorableStateError, pack, unpack
 
 CPU = torch.device("cpu")
 
@@ -51,5 +51,5 @@ def test_views_and_shared_tensors_are_stored_whole() -> None:
     ],
 )
 def test_other_types_are_named(value: object, path: str) -> None:
-    with pytest.raises(UnpackableError, match=path):
+    with pytest.raises(UnstorableStateError, match=path):
         pack(value)

@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from small_world import Steps, World
+from workspace import Steps, Workspace
 
 import clbench
 
 
-def test_a_plugin_that_raises_fails_its_own_cell_and_is_tried_again(world: World) -> None:
+def test_a_plugin_that_raises_fails_its_own_cell_and_is_tried_again(world: Workspace) -> None:
     broken = """
 import clbench
 
@@ -53,7 +53,7 @@ class Fragile(clbench.Method):
         "state",
     ],
 )
-def test_any_hook_may_raise(world: World, hook: str) -> None:
+def test_any_hook_may_raise(world: Workspace, hook: str) -> None:
     plugin = world.write(
         "bad.py",
         f"import clbench\n\n\n@clbench.method('bad')\nclass Bad(clbench.Method):\n"
@@ -64,7 +64,7 @@ def test_any_hook_may_raise(world: World, hook: str) -> None:
     assert f"RuntimeError: out of order (bad.py:7 in {hook})" in str(run.cells[0].reason)
 
 
-def test_setup_may_not_change_weights_behind_vanillas_back(world: World) -> None:
+def test_setup_may_not_change_weights_behind_vanillas_back(world: Workspace) -> None:
     plugin = world.write(
         "sneaky.py",
         "import clbench\nimport torch\n\n\n@clbench.method('sneaky')\n"
@@ -76,7 +76,7 @@ def test_setup_may_not_change_weights_behind_vanillas_back(world: World) -> None
     assert "changes the model in setup, yet acts_in(0)" in str(run.cells[0].reason)
 
 
-def test_rows_of_earlier_tasks_only_for_those_who_declare_it(world: World) -> None:
+def test_rows_of_earlier_tasks_only_for_those_who_declare_it(world: Workspace) -> None:
     text = """
 import clbench
 
@@ -101,7 +101,7 @@ class Peeks(clbench.Method):
     assert cell.stages[1].steps == 160
 
 
-def test_a_stage_holds_no_rows_of_tasks_to_come(world: World) -> None:
+def test_a_stage_holds_no_rows_of_tasks_to_come(world: Workspace) -> None:
     plugin = world.write(
         "ahead.py",
         "import clbench\n\n\n@clbench.method('ahead')\nclass Ahead(clbench.Method):\n"
@@ -112,7 +112,7 @@ def test_a_stage_holds_no_rows_of_tasks_to_come(world: World) -> None:
     assert "IndexError" in failed.reason
 
 
-def test_state_that_cannot_be_stored_costs_the_continuation_only(world: World) -> None:
+def test_state_that_cannot_be_stored_costs_the_continuation_only(world: Workspace) -> None:
     plugin = world.write(
         "odd.py",
         "import clbench\n\n\n@clbench.method('odd')\nclass Odd(clbench.Method):\n"
@@ -124,7 +124,7 @@ def test_state_that_cannot_be_stored_costs_the_continuation_only(world: World) -
     assert any("state.thing is a object" in note for note in cell.notes)
 
 
-def test_a_shift_that_raises_fails_its_own_cells(world: World) -> None:
+def test_a_shift_that_raises_fails_its_own_cells(world: Workspace) -> None:
     world.suite.write_text(
         world.suite.read_text() + '\n[[scenario]]\nname = "bad"\nshift = "bad"\ntask = "mood"\n'
     )
@@ -174,7 +174,9 @@ def test_a_shift_that_raises_fails_its_own_cells(world: World) -> None:
         ("scoring", "None", "scoring must return a context manager, not None"),
     ],
 )
-def test_what_hooks_return_is_checked(world: World, hook: str, value: str, message: str) -> None:
+def test_what_hooks_return_is_checked(
+    world: Workspace, hook: str, value: str, message: str
+) -> None:
     plugin = world.write(
         "wrong.py",
         "import clbench\nimport torch\n\n\n@clbench.method('wrong')\nclass Wrong(clbench.Method):\n"
@@ -184,7 +186,7 @@ def test_what_hooks_return_is_checked(world: World, hook: str, value: str, messa
     assert message in str(run.cells[0].reason)
 
 
-def test_further_passes_do_not_shift_dropout(world: World) -> None:
+def test_further_passes_do_not_shift_dropout(world: Workspace) -> None:
     plugin = world.write(
         "passes.py",
         "import clbench\n\n\n@clbench.method('passes')\nclass Passes(clbench.Method):\n"
@@ -197,7 +199,7 @@ def test_further_passes_do_not_shift_dropout(world: World) -> None:
     assert vanilla.R == passes.R
 
 
-def test_a_hook_that_exits_fails_its_own_cell(world: World) -> None:
+def test_a_hook_that_exits_fails_its_own_cell(world: Workspace) -> None:
     plugin = world.write(
         "exits.py",
         "import clbench\n\n\n@clbench.method('exits')\nclass Exits(clbench.Method):\n"

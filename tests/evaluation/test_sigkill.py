@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from small_world import World
+from workspace import Workspace
 
 KILLS = int(os.environ.get("CLBENCH_KILLS", "2"))
 SEEDS = ["--seeds", "0-1"]
 SCENARIOS = ["--scenarios", "mood-thing", "--scenarios", "three"]
 
 
-def command(world: World, out: str) -> list[str]:
+def command(world: Workspace, out: str) -> list[str]:
     program = [sys.executable, "-m", "clbench", "run", str(world.suite), "--out", out]
     return [
         *program,
@@ -45,7 +45,7 @@ def scores(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_kills_at_random_moments(world: World) -> None:
+def test_kills_at_random_moments(world: Workspace) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
     started = time.monotonic()

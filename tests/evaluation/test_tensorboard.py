@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_world import Steps, World
+from workspace import Steps, Workspace
 
 from clbench import api
 from clbench.errors import SettingsError
@@ -17,7 +17,7 @@ from clbench.suite.plan import Plan
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 
-def planned(world: World) -> Plan:
+def planned(world: Workspace) -> Plan:
     return api.make(
         world.suite, out=world.folder / "out", scenarios=["mood-thing"], plugins=[world.plugin]
     )
@@ -43,7 +43,9 @@ class Peeks(Steps):
         self.seen.append(len(read(self.folder / cell.key).get(f"stage{stage}/loss", [])))
 
 
-def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(world: World) -> None:
+def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(
+    world: Workspace,
+) -> None:
     folder = world.folder / "out" / "tensorboard"
     inner = Peeks(folder)
     done = api.execute(planned(world), listener=TensorBoard(inner, folder))
@@ -61,7 +63,7 @@ def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(world: 
     assert found["final/p_o"] == [(0, pytest.approx(cell.scores["p_o"]))]
 
 
-def test_a_cell_that_is_run_again_begins_its_logs_anew(world: World) -> None:
+def test_a_cell_that_is_run_again_begins_its_logs_anew(world: Workspace) -> None:
     folder = world.folder / "out" / "tensorboard"
     key = planned(world).cells[0].key
     (folder / key).mkdir(parents=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clbench.errors import DataError, PluginError, SettingsError
 from clbench.fisher import diagonal, diagonal_fisher, mask_tokens, text_batches
-from clbench.models.encoding import Encoded
+from clbench.models.encoding import EncodedRows
 from clbench.models.load import build_classifier, load_tokenizer
 from clbench.training.batches import TaskData
 
@@ -157,7 +157,7 @@ def classifier(tmp_path: Path) -> tuple[Any, Any]:
     model = build_classifier(str(tmp_path), heads={"t": 2}, head_seed=lambda _: 0)
     ids = np.random.default_rng(0).integers(5, 20, 36).astype(np.int32)
     offsets = np.asarray([0, 4, 10, 18, 23, 29, 36])
-    rows = Encoded(ids, None, offsets, np.asarray([0, 0, 1, 1, 1, 0]))
+    rows = EncodedRows(ids, None, offsets, np.asarray([0, 0, 1, 1, 1, 0]))
     return model, TaskData(0, "t", "t", False, rows, 0).batch(np.arange(6), torch.device("cpu"))
 
 

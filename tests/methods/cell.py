@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clbench.methods.base import Method
-from clbench.models.encoding import Encoded
+from clbench.models.encoding import EncodedRows
 from clbench.models.load import build_classifier
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
@@ -23,13 +23,13 @@ CPU = torch.device("cpu")
 PROTOCOL = Protocol(epochs=2, batch_size=4, lr=1e-3, curve_points=0)
 
 
-def rows(seed: int, count: int = 12) -> Encoded:
+def rows(seed: int, count: int = 12) -> EncodedRows:
     """Random rows of 4 to 8 tokens with random labels of two classes."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(4, 9, count)
     ids = rng.integers(5, 20, int(lengths.sum())).astype(np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Encoded(ids, None, offsets, rng.integers(0, 2, count))
+    return EncodedRows(ids, None, offsets, rng.integers(0, 2, count))
 
 
 class Cell:

@@ -13,7 +13,7 @@ from clbench.errors import SettingsError
 from clbench.methods.layerwise import Layerwise
 from clbench.models.groups import lr_groups
 from clbench.models.load import build_classifier
-from clbench.models.rates import carry_rates
+from clbench.models.rates import transfer_rates
 from clbench.suite.baselines import read_baseline
 
 PUBLISHED = [
@@ -87,7 +87,7 @@ def test_architectures(tmp_path: Path, kind: str, trimmed: bool) -> None:
         str(where), heads={"a": 2}, head_seed=lambda _: 0, vocabulary=vocabulary
     )
     depth = 2 if kind == "albert" else 3
-    expected = carry_rates(PUBLISHED, 12, depth)
+    expected = transfer_rates(PUBLISHED, 12, depth)
     groups = lr_groups(model, PUBLISHED, depth=12)
     assert [group["lr"] for group in groups] == pytest.approx(expected)
     table = id(model.backbone.get_input_embeddings().weight)

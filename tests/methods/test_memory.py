@@ -11,11 +11,11 @@ import torch
 from cell import Cell, differ, weights
 
 from clbench.errors import SettingsError
-from clbench.evaluation.packing import pack, unpack
+from clbench.evaluation.state_io import pack, unpack
 from clbench.methods.a_gem import AGem
 from clbench.methods.base import Method
 from clbench.methods.der_plus_plus import DerPlusPlus
-from clbench.methods.memory import Rehearsal
+from clbench.methods.rehearsal import Rehearsal
 from clbench.methods.replay import Replay
 from clbench.training.stage import Stage
 

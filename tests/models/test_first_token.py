@@ -11,7 +11,7 @@ from checkpoints import make_checkpoint
 from torch import Tensor, nn
 
 from clbench.models.classifier import Classifier
-from clbench.models.first_token import only_first_token
+from clbench.models.last_layer import only_first_token
 from clbench.models.load import build_classifier
 from clbench.training.dropout import install
 

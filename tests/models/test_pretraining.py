@@ -17,7 +17,7 @@ from clbench.models.registry import tiny_folder
 from clbench.tasks.synthetic import unlabelled
 from tools.pretrain_tiny.__main__ import main
 from tools.pretrain_tiny.data import held_out_batches
-from tools.pretrain_tiny.encode import Encoded, encode, train_tokenizer
+from tools.pretrain_tiny.encode import EncodedRows, encode, train_tokenizer
 from tools.pretrain_tiny.loop import Recipe, Trainer, masked_accuracy
 from tools.pretrain_tiny.network import Shape, Student, read_start, spread, start_from
 from tools.pretrain_tiny.readme import write_readme
@@ -37,7 +37,7 @@ def text(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def corpus(text: Path) -> Encoded:
+def corpus(text: Path) -> EncodedRows:
     segments = read_corpus([str(text)]).segments
     return encode(train_tokenizer(segments, 600, []), segments)
 
@@ -191,14 +191,14 @@ def test_one_segment_is_too_little_to_train_on(tmp_path: Path) -> None:
         tiny.run([], lambda: None)
 
 
-def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path, corpus: Encoded) -> None:
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path, corpus: EncodedRows) -> None:
     trainer(corpus, tmp_path).save()
     with pytest.raises(ValueError, match="holds another network"):
         trainer(corpus, tmp_path, hidden=32).load()
 
 
 def test_masked_accuracy_counts_as_bert_does_and_masks_alone(
-    tmp_path: Path, corpus: Encoded
+    tmp_path: Path, corpus: EncodedRows
 ) -> None:
     student = trainer(corpus, tmp_path).student
     with torch.no_grad():  # a model that answers what it is shown
@@ -243,7 +243,7 @@ def test_the_card_compares_with_the_random_twin_of_this_shape_only(tmp_path: Pat
     assert "Fine-tuned, against" not in (folder / "README.md").read_text()
 
 
-def test_tokens_seen_are_those_that_fit_the_positions(tmp_path: Path, corpus: Encoded) -> None:
+def test_tokens_seen_are_those_that_fit_the_positions(tmp_path: Path, corpus: EncodedRows) -> None:
     small = trainer(corpus, tmp_path)
     examples = torch.tensor([[0, -1], [1, 2]]).numpy()
     small.step(examples)
@@ -251,14 +251,14 @@ def test_tokens_seen_are_those_that_fit_the_positions(tmp_path: Path, corpus: En
     assert small.state.tokens == min(n[0], 62) + min(n[1] + n[2], 61)
 
 
-def trainer(corpus: Encoded, folder: Path, hidden: int = 16) -> Trainer:
+def trainer(corpus: EncodedRows, folder: Path, hidden: int = 16) -> Trainer:
     torch.manual_seed(0)
     student = Student(Shape(layers=1, hidden=hidden, heads=2, positions=64, vocab=600))
     pairs = torch.empty((0, 2), dtype=torch.int32).numpy()
     return Trainer(student, corpus, pairs, None, Recipe(minutes=1, threads=1, limit=64), folder)
 
 
-def test_a_stopped_run_goes_on_with_equal_weights(tmp_path: Path, corpus: Encoded) -> None:
+def test_a_stopped_run_goes_on_with_equal_weights(tmp_path: Path, corpus: EncodedRows) -> None:
     examples = torch.tensor([[i, -1] for i in range(12)]).numpy()
     whole = trainer(corpus, tmp_path / "whole")
     for part in (examples[:4], examples[4:8], examples[8:]):

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from clbench.models.groups import lr_groups
-from clbench.models.rates import carry_rates
+from clbench.models.rates import transfer_rates
 
 TEN = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
 SHAPE: dict[str, Any] = {
@@ -34,8 +34,8 @@ def mean(*rates: float) -> float:
 
 
 def test_the_same_depth_keeps_every_layers_rate() -> None:
-    assert carry_rates(TEN, 12, 12) == pytest.approx([1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8, 9, 10])
-    paper = carry_rates(TEN, 12, 12, division="paper")
+    assert transfer_rates(TEN, 12, 12) == pytest.approx([1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8, 9, 10])
+    paper = transfer_rates(TEN, 12, 12, division="paper")
     assert paper == pytest.approx([1, 2, 3, 3, 4, 5, 5, 6, 7, 7, 8, 9, 9, 10])
 
 
@@ -63,7 +63,7 @@ def test_the_same_depth_keeps_every_layers_rate() -> None:
     ],
 )
 def test_other_depths(depth: int, expected: list[float]) -> None:
-    assert carry_rates(TEN, 12, depth) == pytest.approx([1, *expected, 10])
+    assert transfer_rates(TEN, 12, depth) == pytest.approx([1, *expected, 10])
 
 
 def test_the_mean_in_log_space_stays() -> None:
@@ -71,15 +71,15 @@ def test_the_mean_in_log_space_stays() -> None:
     for found_on in (1, 3, 8, 12):
         for depth in (1, 2, 5, 6, 12, 13, 24):
             rates = list(rng.uniform(1e-7, 1e-3, 10))
-            old = np.log(carry_rates(rates, found_on, found_on)[1:-1])
-            new = np.log(carry_rates(rates, found_on, depth)[1:-1])
+            old = np.log(transfer_rates(rates, found_on, found_on)[1:-1])
+            new = np.log(transfer_rates(rates, found_on, depth)[1:-1])
             assert new.mean() == pytest.approx(old.mean(), rel=1e-12)
             assert new.min() >= old.min() - 1e-9
             assert new.max() <= old.max() + 1e-9
 
 
 def test_a_flat_distribution_is_flat_at_any_depth() -> None:
-    assert carry_rates([2e-5] * 10, 12, 7) == pytest.approx([2e-5] * 9)
+    assert transfer_rates([2e-5] * 10, 12, 7) == pytest.approx([2e-5] * 9)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_cannot_be_carried(
     rates: list[float], found_on: int, depth: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        carry_rates(rates, found_on, depth)
+        transfer_rates(rates, found_on, depth)
 
 
 def by_parameter(model: Any, **options: Any) -> dict[str, float]:
@@ -109,7 +109,7 @@ def by_parameter(model: Any, **options: Any) -> dict[str, float]:
 def test_bert_of_several_depths(layers: int) -> None:
     model = BertForSequenceClassification(BertConfig(num_hidden_layers=layers, **SHAPE))
     rates = by_parameter(model)
-    expected = carry_rates(TEN, 12, layers)
+    expected = transfer_rates(TEN, 12, layers)
     for i in range(layers):
         name = f"bert.encoder.layer.{i}.attention.self.query.weight"
         assert rates[name] == pytest.approx(expected[i + 1])
@@ -154,7 +154,7 @@ def test_gpt2_and_distilbert() -> None:
     gpt = by_parameter(
         GPT2Model(GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=6, n_head=2))
     )
-    expected = carry_rates(TEN, 12, 6)
+    expected = transfer_rates(TEN, 12, 6)
     assert gpt["wte.weight"] == gpt["wpe.weight"] == 1
     assert gpt["h.2.mlp.c_fc.weight"] == pytest.approx(expected[3])
     assert gpt["ln_f.weight"] == 10

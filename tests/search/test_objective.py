@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_world import World, rows, write_rows
+from workspace import Workspace, rows, write_rows
 
 import clbench
-from clbench.evaluation.carry import start_model
-from clbench.evaluation.scenes import SceneBuilder
+from clbench.evaluation.cell_runner import start_model
+from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.search import SearchPlan, SearchSettings, make_search
 from clbench.search.objective import Pair, try_rates
 
 RATES = [1e-3, 2e-3, 5e-4, 3e-3]
 
 
-def plan_of(world: World, scenario: str = "mood-thing", **settings: Any) -> SearchPlan:
+def plan_of(world: Workspace, scenario: str = "mood-thing", **settings: Any) -> SearchPlan:
     return make_search(
         world.suite,
         scenario,
@@ -30,7 +30,7 @@ def plan_of(world: World, scenario: str = "mood-thing", **settings: Any) -> Sear
 
 def pair_of(plan: SearchPlan) -> Pair:
     run = plan.run
-    builder = SceneBuilder(
+    builder = ScenarioPreparer(
         run.protocol, data=None, base=run.base, own=run.suite.file.task,
         device=__import__("torch").device("cpu"), saved=None,
     )  # fmt: skip
@@ -50,7 +50,7 @@ def reports_of(plan: SearchPlan, rates: list[float] = RATES) -> list[dict[str, A
     return told
 
 
-def test_an_epoch_a_report_and_the_scores_of_a_run_with_these_rates(world: World) -> None:
+def test_an_epoch_a_report_and_the_scores_of_a_run_with_these_rates(world: Workspace) -> None:
     told = reports_of(plan_of(world))
     assert [(r["epoch"], r["stage"], r["stage_epoch"]) for r in told] == [
         (1, 0, 1), (2, 0, 2), (3, 0, 3), (4, 0, 4), (5, 1, 1), (6, 1, 2), (7, 1, 3), (8, 1, 4),
@@ -67,7 +67,7 @@ def test_an_epoch_a_report_and_the_scores_of_a_run_with_these_rates(world: World
     assert told[-1]["scores"] == [scores["p_o"], scores["p_s"]]
 
 
-def test_what_is_reported_is_not_what_is_searched_on(world: World) -> None:
+def test_what_is_reported_is_not_what_is_searched_on(world: Workspace) -> None:
     """Other validation rows change no reward, unless one asks for the paper's choice."""
     before = reports_of(plan_of(world))
     on_paper = reports_of(plan_of(world, paper_split=True))
@@ -85,7 +85,7 @@ def test_what_is_reported_is_not_what_is_searched_on(world: World) -> None:
     assert [r["scores"] for r in on_paper] != [r["scores"] for r in again]
 
 
-def test_rows_held_out_are_not_trained_on(world: World) -> None:
+def test_rows_held_out_are_not_trained_on(world: Workspace) -> None:
     scene = pair_of(plan_of(world)).scene
     for task, train, scored in zip(scene.scenario.tasks, scene.train, scene.scored, strict=True):
         assert len(train.rows) + len(scored.rows) == 160  # all come from the training file
@@ -93,7 +93,7 @@ def test_rows_held_out_are_not_trained_on(world: World) -> None:
         assert len(task.tuning) == len(scored.rows)
 
 
-def test_equal_heads_for_all_rates_and_the_model_unchanged_elsewhere(world: World) -> None:
+def test_equal_heads_for_all_rates_and_the_model_unchanged_elsewhere(world: Workspace) -> None:
     """The model that trials are given is sent, so each has a copy; one here is trained itself."""
     plan = plan_of(world)
     first, second = pair_of(plan), pair_of(plan)
@@ -103,7 +103,7 @@ def test_equal_heads_for_all_rates_and_the_model_unchanged_elsewhere(world: Worl
         assert a.equal(b), name
 
 
-def test_what_goes_wrong_is_a_report(world: World) -> None:
+def test_what_goes_wrong_is_a_report(world: Workspace) -> None:
     told = reports_of(plan_of(world), [1e-3] * 2)  # no three groups
     assert len(told) == 1
     assert told[0]["reward"] == -2.0
@@ -111,7 +111,7 @@ def test_what_goes_wrong_is_a_report(world: World) -> None:
     assert "rates" in told[0]["failure"]
 
 
-def test_a_worker_of_another_version(world: World, tmp_path: Path) -> None:
+def test_a_worker_of_another_version(world: Workspace, tmp_path: Path) -> None:
     from dataclasses import replace
 
     told: list[Any] = []

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 from matplotlib.image import imread
-from small_world import World
+from workspace import Workspace
 
 import clbench
 from clbench.errors import DataError, RunFolderError, SearchError, SettingsError, SuiteError
-from clbench.parallel.connection import connected
-from clbench.parallel.place import Place
+from clbench.evaluation.ray_session import connected
+from clbench.evaluation.resources import Resources
 from clbench.search import Found, SearchFolder, SearchSettings, combine, make_search, search
 from clbench.search.source import read_source
 from clbench.suite.baselines import read_baseline
 
-PLACE = Place(workers=2, threads=1)
+PLACE = Resources(workers=2, threads=1)
 
 
-def plan_of(world: World, scenario: str | None = "mood-thing", **changes: Any) -> Any:
+def plan_of(world: Workspace, scenario: str | None = "mood-thing", **changes: Any) -> Any:
     given = {key: changes.pop(key) for key in ("out", "epochs", "model", "limit") if key in changes}
     given.setdefault("out", world.folder / "found")
     settings = SearchSettings(**{"highest": 1e-2, "trials": 4, **changes})
@@ -30,7 +30,7 @@ def plan_of(world: World, scenario: str | None = "mood-thing", **changes: Any) -
     )
 
 
-class Told:
+class RecordingListener:
     def __init__(self) -> None:
         self.ended: list[int] = []
 
@@ -44,7 +44,7 @@ class Told:
         pass
 
 
-def test_a_search_goes_on_and_its_baselines_run(world: World) -> None:
+def test_a_search_goes_on_and_its_baselines_run(world: Workspace) -> None:
     with connected(PLACE):  # the workers of one search serve the next
         more = _searched_in_parts(world)
     best = max((t for t in more.trials if t.status == "complete"), key=lambda t: t.p_o + t.p_s)
@@ -62,8 +62,8 @@ def test_a_search_goes_on_and_its_baselines_run(world: World) -> None:
         search(plan_of(world, epochs=2, searcher="random"))
 
 
-def _searched_in_parts(world: World) -> Found:
-    told = Told()
+def _searched_in_parts(world: Workspace) -> Found:
+    told = RecordingListener()
     found = search(plan_of(world, epochs=2), place=PLACE, listener=told)
     assert told.first == (4, 4, 4)
     assert sorted(told.ended) == [1, 2, 3, 4]
@@ -75,7 +75,9 @@ def _searched_in_parts(world: World) -> Found:
     assert recorded["recipe"]["search"]["depth"] == 3
 
     # It goes on where it was, and does nothing more when it is done.
-    more = search(plan_of(world, epochs=2, trials=6), place=PLACE, listener=(told := Told()))
+    more = search(
+        plan_of(world, epochs=2, trials=6), place=PLACE, listener=(told := RecordingListener())
+    )
     assert told.first == (6, 2, 4)
     assert more.trials[:4] == found.trials
     assert [trial.number for trial in more.trials] == [1, 2, 3, 4, 5, 6]
@@ -84,7 +86,7 @@ def _searched_in_parts(world: World) -> Found:
     return more
 
 
-def _check_files(world: World, found: Found) -> None:
+def _check_files(world: Workspace, found: Found) -> None:
     folder = world.folder / "found"
     files = [str(folder / name) for name in ("bertcl.toml", "bertcl-mean.toml")]
     for path, rates in zip(files, (found.best.rates, found.mean), strict=True):
@@ -110,7 +112,7 @@ def _check_files(world: World, found: Found) -> None:
     assert len(source.trials) == found.counts["complete"]
 
 
-def test_the_papers_choice_is_named(world: World) -> None:
+def test_the_papers_choice_is_named(world: Workspace) -> None:
     plan = plan_of(world, paper_split=True)
     assert plan.run.protocol.score_on == "validation"
     assert "the paper's choice" in plan.recipe()["search"]["split"]
@@ -118,7 +120,7 @@ def test_the_papers_choice_is_named(world: World) -> None:
 
 
 def test_a_shift_that_breaks_and_trials_that_all_fail(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import clbench.search.objective as objective
 
@@ -153,14 +155,14 @@ def test_a_shift_that_breaks_and_trials_that_all_fail(
     ],
 )
 def test_wrong_wishes_are_told_before_anything_is_written(
-    world: World, scenario: str | None, changes: dict[str, Any], text: str
+    world: Workspace, scenario: str | None, changes: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(clbench.ClbenchError, match=text):
         plan_of(world, scenario, **changes)
     assert not (world.folder / "found").exists()
 
 
-def test_folders_of_something_else(world: World) -> None:
+def test_folders_of_something_else(world: Workspace) -> None:
     world.run("run", methods=["vanilla"], epochs=1)
     with pytest.raises(RunFolderError, match="holds a run"):
         search(plan_of(world, out=world.folder / "run"))
@@ -171,7 +173,7 @@ def test_folders_of_something_else(world: World) -> None:
     with pytest.raises(RunFolderError, match="not written by clbench"):
         search(plan_of(world, out=world.folder / "odd"))
     with pytest.raises(SettingsError, match="Ray cannot be reached"):
-        search(plan_of(world), place=Place(address="127.0.0.1:1"))
+        search(plan_of(world), place=Resources(address="127.0.0.1:1"))
     assert not (world.folder / "found").exists()
     with pytest.raises(DataError, match="holds no search"):
         read_source(world.folder / "run")
@@ -189,7 +191,7 @@ def test_folders_of_something_else(world: World) -> None:
     ],
 )
 def test_a_damaged_trial_is_named(
-    world: World, name: str, changes: dict[str, Any], text: str
+    world: Workspace, name: str, changes: dict[str, Any], text: str
 ) -> None:
     folder = SearchFolder(world.folder / "found")
     folder.begin({"search": {"flat": 1e-3, "depth": 2, "division": "code"}}, {})
@@ -201,7 +203,7 @@ def test_a_damaged_trial_is_named(
         folder.read()
 
 
-def test_trials_without_what_they_are_of_are_refused(world: World) -> None:
+def test_trials_without_what_they_are_of_are_refused(world: Workspace) -> None:
     folder = SearchFolder(world.folder / "found")
     folder.begin({}, {})
     with pytest.raises(RunFolderError, match="is damaged: its recipe is missing"):
@@ -213,7 +215,7 @@ def test_trials_without_what_they_are_of_are_refused(world: World) -> None:
         search(plan_of(world))
 
 
-def test_a_time_limit_that_comes_too_soon_says_so(world: World) -> None:
+def test_a_time_limit_that_comes_too_soon_says_so(world: Workspace) -> None:
     with pytest.raises(SearchError, match="No trial has come to its end yet"):
         search(plan_of(world, time_limit=0.01), place=PLACE)
     (trial, *_) = SearchFolder(world.folder / "found").read()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from clbench.parallel.connection import connected
-from clbench.parallel.needs import Needs
-from clbench.parallel.place import Place
+from clbench.evaluation.cell_resources import CellResources
+from clbench.evaluation.ray_session import connected
+from clbench.evaluation.resources import Resources
 from clbench.search.baseline import FoundOn
 from clbench.search.halving import Halving
 from clbench.search.record import EpochRecord, TrialRecord
@@ -27,7 +27,7 @@ Report = Callable[[Mapping[str, Any]], None]
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    with connected(Place(workers=2, threads=1)) as module:
+    with connected(Resources(workers=2, threads=1)) as module:
         yield module
 
 
@@ -74,7 +74,15 @@ def searched(
         past or [], EPOCHS, settings["halving"], lambda trial: kept.update({trial.number: trial})
     )
     tuning = Tuning(SPACE, EPOCHS, trials, **settings)
-    tune(objective_by_distance(), pair or {}, tuning, past or [], recorder, Needs(1, 0.0), workers)
+    tune(
+        objective_by_distance(),
+        pair or {},
+        tuning,
+        past or [],
+        recorder,
+        CellResources(1, 0.0),
+        workers,
+    )
     return [kept[number] for number in sorted(kept)]
 
 
@@ -136,7 +144,7 @@ def test_going_on_tries_again_what_was_cut_off_and_nothing_twice(ray: Any, searc
 
 
 def test_searcher_and_scheduler_learn_of_the_past() -> None:
-    from clbench.search.on_ray import _Lessons, _scheduler, _searcher
+    from clbench.search.ray_tune import _Lessons, _scheduler, _searcher
 
     def trial(number: int, status: Any, *rewards: float) -> TrialRecord:
         epochs = [

@@ -5,7 +5,7 @@ import pytest
 from fake_context import FakeContext, make_task, text
 
 from clbench.errors import ShiftError
-from clbench.shifts.severity import MOST_ROWS, severities, told_apart
+from clbench.shifts.severity import MOST_ROWS, separability, severities
 
 
 def cloud(mean: float, count: int, seed: int, width: int = 8) -> np.ndarray:
@@ -15,43 +15,43 @@ def cloud(mean: float, count: int, seed: int, width: int = 8) -> np.ndarray:
 
 
 def test_apart_and_together() -> None:
-    assert told_apart(cloud(0, 200, 0), cloud(20, 200, 1), 0) == 1.0
-    assert told_apart(cloud(0, 500, 0), cloud(0, 500, 1), 0) == pytest.approx(0.5, abs=0.06)
+    assert separability(cloud(0, 200, 0), cloud(20, 200, 1), 0) == 1.0
+    assert separability(cloud(0, 500, 0), cloud(0, 500, 1), 0) == pytest.approx(0.5, abs=0.06)
 
 
 def test_as_good_as_the_best_possible_rule() -> None:
     # Normal clouds two standard deviations apart: the best rule is right in Phi(1) = 0.8413.
-    found = told_apart(cloud(0, 1000, 0), cloud(2, 1000, 1), 0)
+    found = separability(cloud(0, 1000, 0), cloud(2, 1000, 1), 0)
     assert found == pytest.approx(0.8413, abs=0.02)
 
 
 def test_sizes_do_not_matter() -> None:
-    found = told_apart(cloud(0, 1000, 0), cloud(2, 50, 1), 0)
+    found = separability(cloud(0, 1000, 0), cloud(2, 50, 1), 0)
     assert found == pytest.approx(0.84, abs=0.06)
-    assert told_apart(cloud(0, 1000, 0), cloud(0, 50, 1), 0) == pytest.approx(0.5, abs=0.12)
+    assert separability(cloud(0, 1000, 0), cloud(0, 50, 1), 0) == pytest.approx(0.5, abs=0.12)
 
 
 def test_more_dimensions_than_rows() -> None:
-    assert told_apart(cloud(0, 10, 0, 200), cloud(30, 10, 1, 200), 0) == 1.0
+    assert separability(cloud(0, 10, 0, 200), cloud(30, 10, 1, 200), 0) == 1.0
 
 
 def test_points_without_spread() -> None:
     same, other = np.ones((6, 3), np.float32), np.full((6, 3), 2, np.float32)
-    assert told_apart(same, other, 0) == 1.0
-    assert told_apart(same, same, 0) == 0.5
-    assert told_apart(same[:1], other, 0) is None
+    assert separability(same, other, 0) == 1.0
+    assert separability(same, same, 0) == 0.5
+    assert separability(same[:1], other, 0) is None
 
 
 @pytest.mark.parametrize("shared", [1, 150, 299, 300])
 def test_points_of_both_sets_are_as_good_as_guessed(shared: int) -> None:
     first, second = cloud(0, 300, 0), cloud(0, 300, 1)
     second[:shared] = first[:shared]
-    assert told_apart(first, second, 0) == pytest.approx(0.5, abs=0.07)
+    assert separability(first, second, 0) == pytest.approx(0.5, abs=0.07)
 
 
 def test_the_same_seed_gives_the_same_number() -> None:
     first, second = cloud(0, 60, 0), cloud(1, 60, 1)
-    assert told_apart(first, second, 3) == told_apart(first, second, 3)
+    assert separability(first, second, 3) == separability(first, second, 3)
 
 
 def test_neighbours_in_training_order() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clbench.errors import PluginError, SuiteError, UnknownNameError
-from clbench.suite import library
+from clbench.suite import packaged
 from clbench.suite.baselines import read_baseline
 
 OWN = """import clbench
@@ -62,14 +62,14 @@ def test_a_packaged_file_must_give_sources(tmp_path: Path, monkeypatch: pytest.M
     package = tmp_path / "clbench"
     (package / "_baselines").mkdir(parents=True)
     (package / "_baselines" / "x.toml").write_text('method = "vanilla"\n[settings]\nlr = 1e-4\n')
-    monkeypatch.setattr(library, "_PACKAGE", package)
+    monkeypatch.setattr(packaged, "_PACKAGE", package)
     with pytest.raises(SuiteError, match=r"\[settings\] lr: has no source\."):
         read_baseline("x")
 
 
 def test_a_bare_method_has_its_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "_baselines").mkdir()
-    monkeypatch.setattr(library, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(packaged, "_PACKAGE", tmp_path)
     found = read_baseline("vanilla")
     assert found.path is None
     assert found.settings == {}

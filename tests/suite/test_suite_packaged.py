@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.suite import library
+from clbench.suite import packaged
 from clbench.suite.baselines import read_baseline, vary
 from clbench.suite.read import read_suite
 from clbench.training.protocol import Protocol
@@ -76,7 +76,7 @@ def test_inferred_columns_of_table_3_are_marked() -> None:
 
 @pytest.mark.parametrize("name", PAPER)
 def test_every_value_of_a_papers_protocol_has_a_remark(name: str) -> None:
-    text = library.suites()[name].read_text(encoding="utf-8")
+    text = packaged.suites()[name].read_text(encoding="utf-8")
     table = text.partition("[protocol]\n")[2].partition("\n\n")[0]
     assert len(table.splitlines()) >= 12
     for line in table.splitlines():
@@ -103,7 +103,7 @@ def test_glue_tiny_is_real_tasks_for_the_built_in_model() -> None:
         assert len(scenario.task_names) == 2
 
 
-@pytest.mark.parametrize("name", library.baselines())
+@pytest.mark.parametrize("name", packaged.baselines())
 def test_packaged_baselines_have_a_source_for_every_setting(name: str) -> None:
     baseline = read_baseline(name)
     assert baseline.name == name

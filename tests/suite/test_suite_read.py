@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clbench.errors import SuiteError, UnknownNameError
-from clbench.suite import library
+from clbench.suite import packaged
 from clbench.suite.read import Suite, read_suite
 from clbench.suite.schema import derived_name
 from clbench.training.protocol import Protocol
@@ -241,9 +241,9 @@ def test_the_folder_inside_an_installed_package_comes_first(
     (tmp_path / "scenarios").mkdir()
     (package / "_scenarios" / "inside.toml").write_text(GOOD)
     (tmp_path / "scenarios" / "beside.toml").write_text(GOOD)
-    monkeypatch.setattr(library, "_PACKAGE", package)
-    assert list(library.suites()) == ["inside"]
+    monkeypatch.setattr(packaged, "_PACKAGE", package)
+    assert list(packaged.suites()) == ["inside"]
     assert read_suite("inside").name == "mine"
     (package / "_scenarios" / "inside.toml").unlink()
     (package / "_scenarios").rmdir()
-    assert list(library.suites()) == ["beside"]
+    assert list(packaged.suites()) == ["beside"]

@@ -9,7 +9,7 @@ from clbench.errors import DataError
 from clbench.suite.plan import make_plan
 from clbench.suite.read import read_suite
 from clbench.tasks import mlm_text
-from clbench.tasks.mlm_text import corpus_identity, read_corpus, resolve_corpus
+from clbench.tasks.corpus import corpus_identity, read_corpus, resolve_corpus
 
 SUITE = """
 methods = ["vanilla"]

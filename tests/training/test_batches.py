@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from clbench.models.encoding import Encoded
+from clbench.models.encoding import EncodedRows
 from clbench.training.batches import TaskData, largest, length_grouped, plan
 
 
-def encoded(lengths: list[int], types: bool = True) -> Encoded:
+def encoded(lengths: list[int], types: bool = True) -> EncodedRows:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.arange(1, offsets[-1] + 1, dtype=np.int32)
     segments = (ids % 2).astype(np.uint8) if types else None
-    return Encoded(ids, segments, offsets, np.arange(len(lengths), dtype=np.int64))
+    return EncodedRows(ids, segments, offsets, np.arange(len(lengths), dtype=np.int64))
 
 
 def data(lengths: list[int], task: int = 0) -> TaskData:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tools.pretrain_tiny.encode import Encoded
+from tools.pretrain_tiny.encode import EncodedRows
 from tools.pretrain_tiny.loop import Trainer
 from tools.pretrain_tiny.network import WEIGHTS, Batch, Start
 from tools.pretrain_tiny.texts import Corpus
 
 
-def unigram_rate(encoded: Encoded, held_out: list[Batch]) -> float:
+def unigram_rate(encoded: EncodedRows, held_out: list[Batch]) -> float:
     """Accuracy of always answering the training text's most frequent token."""
     common = int(np.bincount(encoded.ids).argmax())
     labels = np.concatenate([batch.labels[batch.labels >= 0].numpy() for batch in held_out])
@@ -25,8 +25,8 @@ def write_facts(
     folder: Path,
     args: argparse.Namespace,
     corpus: Corpus,
-    encoded: Encoded,
-    held: Encoded,
+    encoded: EncodedRows,
+    held: EncodedRows,
     held_out: list[Batch],
     trainer: Trainer,
     parameters: int,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tools.pretrain_tiny.encode import CLS, MASK, SEP, SPECIAL, Encoded
+from tools.pretrain_tiny.encode import CLS, MASK, SEP, SPECIAL, EncodedRows
 from tools.pretrain_tiny.network import Batch
 from tools.pretrain_tiny.teacher import Targets
 
@@ -24,7 +24,7 @@ class Plan:
 
 
 def plan_epoch(
-    encoded: Encoded,
+    encoded: EncodedRows,
     pairs: npt.NDArray[np.int32],
     *,
     seed: int,
@@ -95,7 +95,7 @@ def mask_tokens(
 
 
 def make_batch(
-    encoded: Encoded,
+    encoded: EncodedRows,
     examples: Ints,
     targets: Targets | None,
     *,
@@ -138,7 +138,7 @@ def make_batch(
     return batch
 
 
-def held_out_batches(encoded: Encoded, *, vocab: int, limit: int, seed: int) -> list[Batch]:
+def held_out_batches(encoded: EncodedRows, *, vocab: int, limit: int, seed: int) -> list[Batch]:
     """Every held-out segment once, with masks that never change.
 
     Raises

@@ -16,7 +16,7 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedRows:
     """Segments as token ids, without special tokens.
 
     Attributes
@@ -126,7 +126,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     wrapped.save_pretrained(folder)
 
 
-def encode(tokenizer: Tokenizer, segments: Sequence[str], batch: int = 20_000) -> Encoded:
+def encode(tokenizer: Tokenizer, segments: Sequence[str], batch: int = 20_000) -> EncodedRows:
     """Encode segments; truncation and special tokens are left to the caller."""
     ids: list[npt.NDArray[np.int32]] = []
     words: list[npt.NDArray[np.int32]] = []
@@ -146,7 +146,7 @@ def encode(tokenizer: Tokenizer, segments: Sequence[str], batch: int = 20_000) -
             token_counts.append(len(index))
             word_counts.append(int(first.sum()))
             total += word_counts[-1]
-    return Encoded(
+    return EncodedRows(
         np.concatenate(ids) if ids else np.zeros(0, np.int32),
         np.concatenate(words) if words else np.zeros(0, np.int32),
         np.concatenate([[0], np.cumsum(token_counts)]).astype(np.int64),

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from tools.pretrain_tiny.data import make_batch, plan_epoch
-from tools.pretrain_tiny.encode import MASK, Encoded
+from tools.pretrain_tiny.encode import MASK, EncodedRows
 from tools.pretrain_tiny.network import WEIGHTS, Batch, Student, learning_rate
 from tools.pretrain_tiny.teacher import Targets
 
@@ -95,7 +95,7 @@ class Trainer:
     def __init__(
         self,
         student: Student,
-        encoded: Encoded,
+        encoded: EncodedRows,
         pairs: npt.NDArray[np.int32],
         targets: Targets | None,
         recipe: Recipe,

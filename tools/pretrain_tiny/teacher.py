@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 
-from tools.pretrain_tiny.encode import Encoded, encode
+from tools.pretrain_tiny.encode import EncodedRows, encode
 
 log = logging.getLogger(__name__)
 Floats = npt.NDArray[np.float32]
@@ -56,7 +56,7 @@ class Teacher:
         self.layers = int(self.model.config.num_hidden_layers)
 
     def states(
-        self, encoded: Encoded, rows: npt.NDArray[np.int64]
+        self, encoded: EncodedRows, rows: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], list[Floats], Floats]:
         """Segment indices, word states of the (middle, last) layer, sentence vectors."""
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
@@ -93,7 +93,7 @@ class Teacher:
         return rows, [s.numpy() for s in states], sentence.numpy()
 
     def batches(
-        self, encoded: Encoded, order: npt.NDArray[np.int64], budget: int = 2048
+        self, encoded: EncodedRows, order: npt.NDArray[np.int64], budget: int = 2048
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Floats], Floats]]:
         """:meth:`states` of ``order``, cut to batches; one batch a thread, so none waits."""
         lengths = np.minimum(encoded.lengths, self.longest - 2) + 2
@@ -118,7 +118,7 @@ def _components(states: Floats, width: int) -> tuple[Floats, Floats]:
     return mean, basis / float(((states - mean) @ basis).std())
 
 
-def fingerprint(teacher: Teacher, student: Encoded, segments: Sequence[str]) -> str:
+def fingerprint(teacher: Teacher, student: EncodedRows, segments: Sequence[str]) -> str:
     """What the targets depend on: the teacher's weights, the text, and its words."""
     digest = hashlib.sha256()
     for value in teacher.model.state_dict().values():
@@ -130,7 +130,7 @@ def fingerprint(teacher: Teacher, student: Encoded, segments: Sequence[str]) -> 
 
 
 def precompute(
-    teacher: Teacher, student: Encoded, segments: Sequence[str], folder: Path, width: int
+    teacher: Teacher, student: EncodedRows, segments: Sequence[str], folder: Path, width: int
 ) -> Targets:
     """Compute the targets of every segment, or read them if ``folder`` holds them already.
 

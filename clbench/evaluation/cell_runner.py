@@ -13,7 +13,7 @@ import torch
 
 import clbench
 from clbench.errors import PluginError
-from clbench.evaluation.scenes import Scene
+from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import Entry, Stages, recipe_digest
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
@@ -22,7 +22,7 @@ from clbench.models.load import build_classifier
 from clbench.seeds import stream_seed
 from clbench.suite.plan import Cell
 from clbench.tasks.metrics import score
-from clbench.training import returned
+from clbench.training import hook_checks
 from clbench.training.device import Precision
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Trace, train_stage
@@ -36,7 +36,7 @@ EpochScores = Callable[[int, int, Row], None]
 
 
 @dataclass(frozen=True)
-class Numerics:
+class ComputeSettings:
     """What besides the recipe decides the digits of a result.
 
     Attributes
@@ -78,7 +78,7 @@ class Outcome:
     before: Row | None = None
 
 
-class Carrier:
+class CellRunner:
     """One cell on its way through the stages.
 
     Parameters
@@ -105,9 +105,9 @@ class Carrier:
     def __init__(
         self,
         cell: Cell,
-        scene: Scene,
+        scene: PreparedScenario,
         method: Method,
-        numerics: Numerics,
+        numerics: ComputeSettings,
         cache: Stages,
         progress: StageProgress | None = None,
         *,
@@ -293,7 +293,7 @@ class Carrier:
         row: Row = [None] * len(data)
         seen = range(index + 1) if self._cell.reference_of is None else [index]
         for j in seen:
-            with returned.context(self._method.scoring(j)):
+            with hook_checks.context(self._method.scoring(j)):
                 outputs = outputs_of(
                     context.model,
                     data[j],
@@ -369,7 +369,7 @@ class Carrier:
                 self._cache.drop(recipe_digest(self._recipe(position)))
 
 
-def start_model(cell: Cell, scene: Scene) -> Classifier:
+def start_model(cell: Cell, scene: PreparedScenario) -> Classifier:
     """The pretrained model with the cell's heads, as it is before anything is trained; on the CPU.
 
     Raises

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from clbench.errors import ClbenchError, SettingsError
-from clbench.evaluation.cells import explain, failed
+from clbench.evaluation import worker_setup
+from clbench.evaluation.cell_resources import CellResources, alive
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.scenes import SceneBuilder
+from clbench.evaluation.prepare import ScenarioPreparer
+from clbench.evaluation.ray_turns import TRIES, Turns
+from clbench.evaluation.ray_worker import ProgressActor, work
+from clbench.evaluation.run_cell import explain, failed
 from clbench.methods.registry import METHODS
-from clbench.parallel import packing
-from clbench.parallel.needs import Needs, alive
-from clbench.parallel.turns import TRIES, Turns
-from clbench.parallel.worker import Board, work
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell, Plan
 
@@ -43,9 +43,9 @@ class Flow:
         ray: Any,
         plan: Plan,
         pending: Sequence[Cell],
-        builder: SceneBuilder,
+        builder: ScenarioPreparer,
         listener: Listener,
-        needs: Needs,
+        needs: CellResources,
         workers: int | None,
     ) -> None:
         self._ray = ray
@@ -60,9 +60,9 @@ class Flow:
         self._firsts: dict[Hashable, Any] = {}
         self._left = {cell.key: cell for cell in pending}
         self._idle_since: float | None = None
-        self._parcel = ray.put(packing.pack(plan, needs))
+        self._parcel = ray.put(worker_setup.pack(plan, needs))
         self._task = ray.remote(num_returns=2, max_retries=0)(work)
-        self._board = ray.remote(num_cpus=0, max_restarts=-1)(Board).remote()
+        self._board = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
         self._reading: Any = None
 
     def run(self) -> Generator[CellResult, None, None]:

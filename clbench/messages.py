@@ -47,7 +47,7 @@ SIZES = {
 }
 
 
-def in_words(error: Mapping[str, Any]) -> str:
+def describe_error(error: Mapping[str, Any]) -> str:
     """What is wrong with a value, of one entry of ``ValidationError.errors()``.
 
     Returns
@@ -63,19 +63,19 @@ def in_words(error: Mapping[str, Any]) -> str:
     if kind in SIZES:
         return _size(kind, context, value)
     if kind in BOUNDS:
-        return f"{BOUNDS[kind].format(**context)}, got {shown_value(value)}"
+        return f"{BOUNDS[kind].format(**context)}, got {format_value(value)}"
     stem = kind.partition("_")[0]
     if kind.endswith(("_type", "_parsing")) and stem in ARTICLES:
-        return f"must be {ARTICLES[stem]}, got {shown_value(value)}"
+        return f"must be {ARTICLES[stem]}, got {format_value(value)}"
     if kind in ("value_error", "assertion_error") and "error" in context:
         text = str(context["error"])
     else:
         text = re.sub(r"^[A-Z]\w* should ", "must ", str(error["msg"]))
     text = f"{text[:1].lower()}{text[1:]}".rstrip(".")
-    return f"{text}, got {shown_value(value)}" if isinstance(value, str | int | float) else text
+    return f"{text}, got {format_value(value)}" if isinstance(value, str | int | float) else text
 
 
-def shown_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as a file would write it, cut where it is long."""
     text = "true" if value is True else "false" if value is False else repr(value)
     if value is None:
@@ -83,7 +83,7 @@ def shown_value(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def a_kind(value: object) -> str:
+def describe_type(value: object) -> str:
     """What a cell of a data file is: ``a whole number``, ``a list``, ``a text``."""
     for kind, words in (
         (bool, "a truth value"),
@@ -107,7 +107,7 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else ending}"
 
 
-def absent(path: Path, kind: str = "file") -> str:
+def describe_missing(path: Path, kind: str = "file") -> str:
     """Why there is nothing at `path`: ``there is no such file``, or a link that leads nowhere."""
     if path.is_symlink():
         return f"is a link to {path.readlink()}, which is not there"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from clbench.cache import atomic_write
+from clbench.cache import write_atomically
 from clbench.errors import RunFolderError
 
 
@@ -75,7 +75,7 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
 
     with as_folder_error(path):
-        atomic_write(path, write)
+        write_atomically(path, write)
 
 
 def _acquire(handle: int, out: Path) -> None:

@@ -13,7 +13,7 @@ from clbench.suite.baselines import Baseline, read_baseline
 
 
 @dataclass(frozen=True)
-class Subject:
+class Candidate:
     """A method with its settings.
 
     Attributes
@@ -40,9 +40,9 @@ class Subject:
         return (kind or self.kind)(**self.baseline.settings)
 
 
-def subject_of(
+def candidate_of(
     method: str | Baseline | type[Method], settings: Mapping[str, Any] | None = None
-) -> Subject:
+) -> Candidate:
     """Find what is to be checked.
 
     Parameters
@@ -72,7 +72,7 @@ def subject_of(
         kind = METHODS.get(baseline.method)
         registered = True
     if not settings:
-        return Subject(baseline, kind, registered)
+        return Candidate(baseline, kind, registered)
     changed = replace(baseline, settings={**baseline.settings, **settings})
     kind(**changed.settings)  # what the caller asks for is no promise of the method's
-    return Subject(changed, kind, registered)
+    return Candidate(changed, kind, registered)

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from clbench.conformance.candidate import Candidate
 from clbench.conformance.checkpoints import WORDS
-from clbench.conformance.subject import Subject
-from clbench.evaluation.carry import Numerics
-from clbench.evaluation.scenes import Scene, SceneBuilder
+from clbench.evaluation.cell_runner import ComputeSettings
+from clbench.evaluation.prepare import PreparedScenario, ScenarioPreparer
 from clbench.seeds import numpy_stream
 from clbench.shifts.scenario import Scenario, ScenarioReport
 from clbench.suite.plan import Cell
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class World:
+class ToyScenario:
     """Where a method is checked.
 
     The third task shares the head of the first and contradicts its labels.
@@ -49,27 +49,27 @@ class World:
     """
 
     model: str
-    scene: Scene
+    scene: PreparedScenario
     protocol: Protocol
     folder: Path
 
     @property
-    def numerics(self) -> Numerics:
+    def numerics(self) -> ComputeSettings:
         """The CPU in float32."""
-        return Numerics(CPU, Precision("float32", "cpu"), {})
+        return ComputeSettings(CPU, Precision("float32", "cpu"), {})
 
-    def cell(self, subject: Subject) -> Cell:
+    def cell(self, subject: Candidate) -> Cell:
         """The cell of a method."""
         spec = ScenarioSpec(name=self.scene.scenario.name, shift="dataset")
         recipe = {"model": self.model, "method": subject.name}
         return Cell(spec, subject.baseline, 0, self.protocol, None, recipe)
 
-    def fresh_rows(self) -> Scene:
+    def fresh_rows(self) -> PreparedScenario:
         """The scene with training rows of its own, which may be overwritten."""
         return replace(self.scene, train=tuple(_copied(data) for data in self.scene.train))
 
 
-def make_world(model: str, folder: Path, *, rows: int = 24) -> World:
+def make_toy_scenario(model: str, folder: Path, *, rows: int = 24) -> ToyScenario:
     """Tasks of `rows` training rows each, for a model."""
     protocol = Protocol(
         model=model,
@@ -81,7 +81,7 @@ def make_world(model: str, folder: Path, *, rows: int = 24) -> World:
         curve_rows=4,
         precision="float32",
     )
-    builder = SceneBuilder(protocol, data=None, base=folder, own={}, device=CPU, saved=None)
+    builder = ScenarioPreparer(protocol, data=None, base=folder, own={}, device=CPU, saved=None)
     tasks = (
         _task("first", rows, {"good": 0, "bad": 1}, head="first"),
         _task("second", rows, {"film": 0, "plot": 1, "story": 2}, head="second"),
@@ -89,7 +89,7 @@ def make_world(model: str, folder: Path, *, rows: int = 24) -> World:
     )
     assert len(tasks) == STAGES
     scenario = Scenario("check", "dataset", tasks, {}, None, ScenarioReport(()))
-    return World(model, builder.ready(scenario), protocol, folder)
+    return ToyScenario(model, builder.ready(scenario), protocol, folder)
 
 
 @contextmanager

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from clbench.errors import SettingsError
-from clbench.parallel.place import Place
+from clbench.evaluation.resources import Resources
 
 CONNECT_SECONDS = 10.0
 """Seconds in which a cluster must answer."""
 
 
 @contextmanager
-def connected(place: Place) -> Iterator[Any]:
+def connected(place: Resources) -> Iterator[Any]:
     """Ray, started here or joined; what was started or joined is left again."""
     # Set before the import: nothing is reported to anyone, and no notice printed about GPUs.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clbench.errors import SettingsError
-from clbench.parallel.place import Place, cores
+from clbench.evaluation.resources import Resources, cores
 
 
 @pytest.mark.parametrize(
@@ -20,19 +20,19 @@ from clbench.parallel.place import Place, cores
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, object], text: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        Place(**given)  # type: ignore[arg-type]
+        Resources(**given)  # type: ignore[arg-type]
     assert text in str(caught.value)
 
 
 def test_one_process_is_the_default_and_a_cluster_is_not() -> None:
-    assert Place().alone
-    assert Place(workers=1).alone
-    assert Place(threads=3).alone
-    assert not Place(workers=2).alone
-    assert not Place(workers=1, address="auto").alone
+    assert Resources().alone
+    assert Resources(workers=1).alone
+    assert Resources(threads=3).alone
+    assert not Resources(workers=2).alone
+    assert not Resources(workers=1, address="auto").alone
 
 
 def test_workers_share_the_cores() -> None:
-    assert Place(workers=2).threads_here == max(1, cores() // 2)
-    assert Place(workers=10_000).threads_here == 1
-    assert Place(workers=2, threads=3).threads_here == 3
+    assert Resources(workers=2).threads_here == max(1, cores() // 2)
+    assert Resources(workers=10_000).threads_here == 1
+    assert Resources(workers=2, threads=3).threads_here == 3

@@ -86,7 +86,7 @@ class Opposite(clbench.Shift):
 '''
 
 
-class World:
+class Workspace:
     """The folder of the suite, and how to run it."""
 
     def __init__(self, folder: Path) -> None:
@@ -124,7 +124,7 @@ def write_rows(path: Path, made: list[tuple[str, str]]) -> None:
         writer.writerows(made)
 
 
-def make_world(tmp_path: Path) -> World:
+def make_toy_scenario(tmp_path: Path) -> Workspace:
     """Checkpoint, rows, suite and plug-in in one folder."""
     make_checkpoint("bert", tmp_path / "model")
     tasks = {
@@ -135,7 +135,7 @@ def make_world(tmp_path: Path) -> World:
     for number, (name, label) in enumerate(tasks.items()):
         write_rows(tmp_path / f"{name}.csv", rows(number, 160, label))
         write_rows(tmp_path / f"{name}-dev.csv", rows(100 + number, 80, label))
-    made = World(tmp_path)
+    made = Workspace(tmp_path)
     made.suite.write_text(SUITE.format(epochs=4), encoding="utf-8")
     made.plugin.write_text(OPPOSITE, encoding="utf-8")
     return made
@@ -158,8 +158,8 @@ def forget_plugins() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    made = make_world(tmp_path)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    made = make_toy_scenario(tmp_path)
     monkeypatch.chdir(tmp_path)
     return made
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from clbench.errors import SettingsError
-from clbench.parallel.place import Place
+from clbench.evaluation.resources import Resources
 
 
 @dataclass(frozen=True)
-class Needs:
+class CellResources:
     """What a cell takes of a node."""
 
     threads: int
@@ -36,7 +36,7 @@ def alive(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node.get("Alive")]
 
 
-def check_room(ray: Any, needs: Needs) -> None:
+def check_room(ray: Any, needs: CellResources) -> None:
     """Refuse needs that no node can ever meet.
 
     Raises
@@ -58,7 +58,7 @@ def check_room(ray: Any, needs: Needs) -> None:
     )
 
 
-def needed(ray: Any, place: Place, device: str) -> Needs:
+def needed(ray: Any, place: Resources, device: str) -> CellResources:
     """What a cell takes, by what the user says and what the nodes have.
 
     Parameters
@@ -90,10 +90,10 @@ def needed(ray: Any, place: Place, device: str) -> Needs:
     if place.gpus and not gpus:
         raise SettingsError("--gpus: there is no GPU that the workers could share.")
     threads = place.threads_here if place.address is None else place.threads
-    return Needs(threads or 1, gpus)
+    return CellResources(threads or 1, gpus)
 
 
-def _share(ray: Any, place: Place) -> float:
+def _share(ray: Any, place: Resources) -> float:
     """GPUs of a cell unless the user says: one, or less where workers outnumber them."""
     there = float(ray.cluster_resources().get("GPU", 0))
     workers = place.workers

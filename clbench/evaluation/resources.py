@@ -9,7 +9,7 @@ from clbench.errors import SettingsError
 
 
 @dataclass(frozen=True)
-class Place:
+class Resources:
     """Where cells run, how many at a time, and what each gets.
 
     Attributes

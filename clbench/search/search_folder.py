@@ -11,13 +11,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from clbench.errors import DataError, RunFolderError
+from clbench.messages import describe_missing
 from clbench.results.cell import plain
 from clbench.results.conflicts import first_difference
-from clbench.results.folder import locked, write_text
+from clbench.results.files import locked, write_text
 from clbench.search.baseline import FoundOn
 from clbench.search.record import SCHEMA_VERSION, TrialRecord
 from clbench.settings import describe_fault
-from clbench.wording import absent
 
 FORMAT = "clbench-search"
 
@@ -166,7 +166,11 @@ class SearchFolder:
         """
         settings = self.settings()
         if not settings:
-            missing = absent(self.path, "folder") if not self.path.exists() else "holds no search"
+            missing = (
+                describe_missing(self.path, "folder")
+                if not self.path.exists()
+                else "holds no search"
+            )
             raise DataError(f"{self.path}: {missing}. Give a folder that clbench search wrote.")
         space = settings["recipe"]["search"]
         return FoundOn(space["flat"], space["depth"], space["division"])

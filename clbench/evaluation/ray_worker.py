@@ -15,7 +15,7 @@ from clbench.errors import PluginError
 if TYPE_CHECKING:
     import torch
 
-    from clbench.evaluation.scenes import Scene
+    from clbench.evaluation.prepare import PreparedScenario
     from clbench.evaluation.stage_cache import Entry
     from clbench.results.cell import CellResult
     from clbench.suite.plan import Cell, Plan
@@ -30,7 +30,7 @@ Entries = dict[str, "Entry"]
 
 
 @dataclass(frozen=True)
-class Parcel:
+class WorkerSetup:
     """What every cell of a run needs in a worker.
 
     Attributes
@@ -63,7 +63,7 @@ class Parcel:
     registered: Mapping[str, Mapping[str, Any]]
 
 
-class MemoryStages:
+class InMemoryStageCache:
     """Trained stages in memory, for a worker that does not see the run's folder.
 
     Parameters
@@ -93,7 +93,7 @@ class MemoryStages:
         self.entries.pop(digest, None)
 
 
-class Told:
+class RemoteListener:
     """Stands for the listener: tells the board, not too often."""
 
     def __init__(self, board: Any) -> None:
@@ -114,7 +114,7 @@ class Told:
 Point = tuple[int, int, dict[str, float]]
 
 
-class Board:
+class ProgressActor:
     """An actor that remembers how far each running cell is, and the points of curves."""
 
     def __init__(self) -> None:
@@ -138,10 +138,10 @@ class Board:
 class _Given:
     """The one scene that the driver sent."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: PreparedScenario) -> None:
         self._scene = scene
 
-    def scene(self, spec: ScenarioSpec) -> Scene:
+    def scene(self, spec: ScenarioSpec) -> PreparedScenario:
         """It, whatever is asked for."""
         return self._scene
 
@@ -151,12 +151,17 @@ def warm_up() -> None:
     import transformers.modeling_utils
     import transformers.models.auto.modeling_auto  # noqa: F401
 
-    import clbench.evaluation.runner
+    import clbench.evaluation.run_plan
     import clbench.models.load  # noqa: F401
 
 
 def work(
-    parcel: Parcel, cell: Cell, scene: list[Any], first: Entries | None, leads: bool, board: Any
+    parcel: WorkerSetup,
+    cell: Cell,
+    scene: list[Any],
+    first: Entries | None,
+    leads: bool,
+    board: Any,
 ) -> tuple[CellResult, Entries | None]:
     """Run a cell.
 
@@ -171,7 +176,7 @@ def work(
     leads
         Whether others wait for its first stage.
     board
-        Handle of the `Board`.
+        Handle of the `ProgressActor`.
 
     Returns
     -------
@@ -181,8 +186,8 @@ def work(
     _prepare(parcel)
     import ray
 
-    from clbench.evaluation.cells import run_cell
-    from clbench.evaluation.runner import numbers, thread_count
+    from clbench.evaluation.run_cell import run_cell
+    from clbench.evaluation.run_plan import numbers, thread_count
     from clbench.evaluation.stage_cache import StageCache
 
     rows = _Given(ray.get(scene[0]))
@@ -190,13 +195,13 @@ def work(
         setting = numbers(parcel.plan)
         if _sees(parcel):
             cache = StageCache(parcel.plan.out / "stages")
-            return run_cell(cell, rows, setting, cache, Told(board)), None
-        memory = MemoryStages(first)
-        result = run_cell(cell, rows, setting, memory, Told(board))
+            return run_cell(cell, rows, setting, cache, RemoteListener(board)), None
+        memory = InMemoryStageCache(first)
+        result = run_cell(cell, rows, setting, memory, RemoteListener(board))
         return result, memory.entries if leads else None
 
 
-def _prepare(parcel: Parcel) -> None:
+def _prepare(parcel: WorkerSetup) -> None:
     """Make this process what the driver is."""
     import clbench
 
@@ -239,7 +244,7 @@ def _register(registered: Mapping[str, Mapping[str, Any]]) -> None:
             registry.add(name, entry, replace=True)
 
 
-def _sees(parcel: Parcel) -> bool:
+def _sees(parcel: WorkerSetup) -> bool:
     """Whether this node sees the run's folder."""
     try:
         return (parcel.plan.out / ".lock").read_text(encoding="utf-8") == parcel.lock

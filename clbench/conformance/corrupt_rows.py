@@ -14,8 +14,8 @@ from torch import Tensor
 from clbench.methods.base import Method
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
+from clbench.training.reachable import reachable
 from clbench.training.stage import Stage
-from clbench.training.walk import reachable
 
 Made = list[tuple[int, "weakref.ref[Tensor]"]]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import clbench
 from clbench.errors import PluginError
-from clbench.parallel.needs import Needs
-from clbench.parallel.worker import PASSED_ON, Parcel
+from clbench.evaluation.cell_resources import CellResources
+from clbench.evaluation.ray_worker import PASSED_ON, WorkerSetup
 from clbench.suite.plan import Plan
 from clbench.suite.plugins import registries
 
 
-def pack(plan: Plan, needs: Needs) -> Parcel:
+def pack(plan: Plan, needs: CellResources) -> WorkerSetup:
     """What every cell of the run needs in a worker.
 
     Raises
@@ -25,7 +25,7 @@ def pack(plan: Plan, needs: Needs) -> Parcel:
         If a method or model of the user's script cannot be sent.
     """
     lock = plan.out / ".lock"
-    return Parcel(
+    return WorkerSetup(
         plan=replace(plan, cells=(), plugins=(), out=plan.out.resolve()),
         threads=needs.threads,
         version=clbench.__version__,

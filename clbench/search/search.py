@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from clbench.errors import SearchError, SettingsError
-from clbench.parallel.place import Place
+from clbench.evaluation.resources import Resources
 from clbench.search.baseline import FoundOn
-from clbench.search.folder import SearchFolder
 from clbench.search.halving import Halving
 from clbench.search.outcome import Found, outcome, write_outcome
 from clbench.search.record import TrialRecord
+from clbench.search.search_folder import SearchFolder
 from clbench.search.space import HIGHEST, LOWEST, Space, usual_groups
 from clbench.search.tuning import Searcher
 
@@ -245,7 +245,7 @@ def make_search(
 def search(
     plan: SearchPlan,
     *,
-    place: Place = Place(),  # noqa: B008 - it cannot be changed
+    place: Resources = Resources(),  # noqa: B008 - it cannot be changed
     listener: SearchListener | None = None,
 ) -> Found:
     """Search, or go on with it, and write what was found.
@@ -303,17 +303,17 @@ def _doubts(plan: SearchPlan, epochs: int, scored: Sequence[tuple[str, int]]) ->
 
 def _tune(
     plan: SearchPlan,
-    place: Place,
+    place: Resources,
     told: SearchListener,
     folder: SearchFolder,
     past: Sequence[TrialRecord],
     pending: int,
 ) -> None:
     import clbench
-    from clbench.evaluation.carry import start_model
-    from clbench.evaluation.scenes import SceneBuilder
-    from clbench.parallel.connection import connected
-    from clbench.parallel.needs import check_room, needed
+    from clbench.evaluation.cell_resources import check_room, needed
+    from clbench.evaluation.cell_runner import start_model
+    from clbench.evaluation.prepare import ScenarioPreparer
+    from clbench.evaluation.ray_session import connected
     from clbench.search.objective import Pair, try_rates
     from clbench.search.recorder import Recorder
     from clbench.search.tuning import Tuning, tune
@@ -321,7 +321,7 @@ def _tune(
 
     run, settings, space = plan.run, plan.settings, plan.space
     device = resolve_device(run.device if place.address is None else "auto")
-    builder = SceneBuilder(
+    builder = ScenarioPreparer(
         run.protocol,
         data=run.data,
         base=run.base,

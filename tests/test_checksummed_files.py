@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clbench import sealed
+from clbench import cache
 
 FACTS = {"loss": 0.25, "texts": ["a", "ß"], "none": None}
 
@@ -24,8 +24,8 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
         "none": torch.empty(0, dtype=torch.int64),
         "trained": torch.nn.Parameter(torch.ones(2)),
     }
-    sealed.save(tensors, tmp_path / "file", FACTS)
-    found, facts = sealed.load(tmp_path / "file")
+    cache.save_tensors(tensors, tmp_path / "file", FACTS)
+    found, facts = cache.load_tensors(tmp_path / "file")
     assert facts == FACTS
     assert found.keys() == tensors.keys()
     for name, value in tensors.items():
@@ -35,21 +35,21 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
 
 def test_any_changed_byte_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    sealed.save({"a": torch.rand(5), "b": torch.arange(3)}, path, FACTS)
+    cache.save_tensors({"a": torch.rand(5), "b": torch.arange(3)}, path, FACTS)
     whole = path.read_bytes()
     for place in range(len(whole)):
         for flip in (1, 0x80):
             changed = bytearray(whole)
             changed[place] ^= flip
             path.write_bytes(changed)
-            with pytest.raises(sealed.DamagedError):
-                sealed.load(path)
+            with pytest.raises(cache.DamagedFileError):
+                cache.load_tensors(path)
     for part in (whole[:-1], whole[: len(whole) // 2], b"", whole + b"\0"):
         path.write_bytes(part)
-        with pytest.raises(sealed.DamagedError):
-            sealed.load(path)
+        with pytest.raises(cache.DamagedFileError):
+            cache.load_tensors(path)
     path.write_bytes(whole)
-    assert sealed.load(path)[1] == FACTS
+    assert cache.load_tensors(path)[1] == FACTS
 
 
 def test_a_file_of_others_is_not_read(tmp_path: Path) -> None:
@@ -57,5 +57,5 @@ def test_a_file_of_others_is_not_read(tmp_path: Path) -> None:
 
     save_file({"a": torch.ones(1)}, tmp_path / "plain")
     for name in ("plain", "missing", "."):
-        with pytest.raises(sealed.DamagedError):
-            sealed.load(tmp_path / name)
+        with pytest.raises(cache.DamagedFileError):
+            cache.load_tensors(tmp_path / name)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class UnpackableError(TypeError):
+class UnstorableStateError(TypeError):
     """A value is of a type that cannot be stored."""
 
 
@@ -30,7 +30,7 @@ def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
 
     Raises
     ------
-    UnpackableError
+    UnstorableStateError
         For any other type, with the path to it.
     """
     tensors: dict[str, Tensor] = {}
@@ -70,12 +70,12 @@ def _pack(value: Any, tensors: dict[str, Tensor], path: str) -> list[Any]:
         try:
             tensors[name] = torch.from_numpy(np.ascontiguousarray(value)).clone()
         except TypeError as fault:
-            raise UnpackableError(f"{path} is an array of {value.dtype}") from fault
+            raise UnstorableStateError(f"{path} is an array of {value.dtype}") from fault
         return ["array", name]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str | int):
-                raise UnpackableError(f"{path} has a key of type {type(key).__name__}")
+                raise UnstorableStateError(f"{path} has a key of type {type(key).__name__}")
         return [
             "dict",
             [[key, _pack(inner, tensors, f"{path}.{key}")] for key, inner in value.items()],
@@ -83,4 +83,4 @@ def _pack(value: Any, tensors: dict[str, Tensor], path: str) -> list[Any]:
     if isinstance(value, list | tuple):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return [kind, [_pack(v, tensors, f"{path}[{i}]") for i, v in enumerate(value)]]
-    raise UnpackableError(f"{path} is a {type(value).__name__}")
+    raise UnstorableStateError(f"{path} is a {type(value).__name__}")

@@ -13,21 +13,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clbench.cache import atomic_write, cache_dir
+from clbench.cache import cache_dir, write_atomically
 from clbench.errors import ModelError, ShiftError
 from clbench.evaluation.pretraining import PretrainingScore, pretraining_score
 from clbench.models.embed import embed_rows
-from clbench.models.encoding import Encoded, encode, vocabulary_of
+from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import usable_length
 from clbench.models.load import load_backbone, load_config, load_tokenizer
 from clbench.models.locate import model_identity
-from clbench.results.folder import as_folder_error
+from clbench.results.files import as_folder_error
 from clbench.seeds import numpy_stream
 from clbench.shifts.build import build_scenario
 from clbench.shifts.scenario import Scenario
 from clbench.suite.schema import ScenarioSpec
+from clbench.tasks.corpus import read_corpus
 from clbench.tasks.load import load_task
-from clbench.tasks.mlm_text import read_corpus
 from clbench.tasks.task import IntArray, Rows, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
@@ -42,7 +42,7 @@ KEPT = 4
 
 
 @dataclass(frozen=True)
-class Scene:
+class PreparedScenario:
     """A scenario ready for training.
 
     Attributes
@@ -66,7 +66,7 @@ class Scene:
     pretraining: PretrainingScore | None = None
 
 
-class SceneBuilder:
+class ScenarioPreparer:
     """Makes scenes for one model and protocol.
 
     Parameters
@@ -97,12 +97,12 @@ class SceneBuilder:
         self._own = own
         self._device = device
         self._saved = saved
-        self._scenes: OrderedDict[str, Scene] = OrderedDict()
+        self._scenes: OrderedDict[str, PreparedScenario] = OrderedDict()
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._backbone: PreTrainedModel | None = None
 
-    def scene(self, spec: ScenarioSpec) -> Scene:
+    def scene(self, spec: ScenarioSpec) -> PreparedScenario:
         """The scene of `spec`, from memory if it was made lately.
 
         Raises
@@ -197,7 +197,7 @@ class SceneBuilder:
         """At most `count` texts of the protocol's corpus that no method sees."""
         return read_corpus(self.protocol.corpus, count, self.seed, held_out=True)
 
-    def ready(self, scenario: Scenario) -> Scene:
+    def ready(self, scenario: Scenario) -> PreparedScenario:
         """`scenario` with its rows tokenised, however it was built; keeps nothing.
 
         The embedding table is not cut where the pretraining is scored: its texts need the
@@ -223,14 +223,14 @@ class SceneBuilder:
             for task, rows in zip(scenario.tasks, scored, strict=True)
         ]
 
-        def data(parts: list[Encoded]) -> tuple[TaskData, ...]:
+        def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
             return tuple(
                 TaskData(i, task.name, task.head, task.regression, rows, pad)
                 for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
             )
 
         score = None if texts is None else pretraining_score(texts, protocol, self._device)
-        return Scene(scenario, data(train), data(scored), data(curve), vocabulary, score)
+        return PreparedScenario(scenario, data(train), data(scored), data(curve), vocabulary, score)
 
     def _scored_rows(self, task: Task) -> Rows:
         if self.protocol.score_on == "validation":
@@ -242,15 +242,15 @@ class SceneBuilder:
             )
         return task.tuning
 
-    def _encode(self, rows: Rows) -> Encoded:
+    def _encode(self, rows: Rows) -> EncodedRows:
         return encode(rows, self.tokenizer, self.max_length, cache=cache_dir("tokens"))
 
-    def _curve_rows(self, task: Task, rows: Encoded) -> IntArray:
+    def _curve_rows(self, task: Task, rows: EncodedRows) -> IntArray:
         rng = numpy_stream("curve", task.name, self.seed)
         return stratified(rows.labels, self.protocol.curve_rows, rng, task.regression)
 
 
-def _check_ids(parts: list[Encoded], size: int, model: str) -> None:
+def _check_ids(parts: list[EncodedRows], size: int, model: str) -> None:
     largest = max((int(part.ids.max()) for part in parts if len(part.ids)), default=0)
     if largest >= size:
         raise ModelError(
@@ -268,9 +268,9 @@ def _save(path: Path, scenario: Scenario) -> None:
         "report": scenario.report.to_json(),
     }
     with as_folder_error(path):
-        atomic_write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
         if scenario.split is not None:
             scenario.split.save(path.with_suffix(".split.json"))
         if scenario.picture:
             text = json.dumps(scenario.picture, allow_nan=False)
-            atomic_write(path.with_suffix(".picture.json"), text + "\n")
+            write_atomically(path.with_suffix(".picture.json"), text + "\n")

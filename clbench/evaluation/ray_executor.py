@@ -8,19 +8,19 @@ from contextlib import contextmanager
 import torch
 
 from clbench.errors import SettingsError
+from clbench.evaluation.cell_resources import check_room, needed
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.scenes import SceneBuilder
-from clbench.parallel.connection import connected
-from clbench.parallel.flow import Flow
-from clbench.parallel.needs import check_room, needed
-from clbench.parallel.place import Place, cores
-from clbench.parallel.worker import warm_up
+from clbench.evaluation.prepare import ScenarioPreparer
+from clbench.evaluation.ray_scheduling import Flow
+from clbench.evaluation.ray_session import connected
+from clbench.evaluation.ray_worker import warm_up
+from clbench.evaluation.resources import Resources, cores
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell, Plan
 from clbench.training.device import resolve_device
 
 
-class Workers:
+class RayExecutor:
     """Runs cells in workers of Ray.
 
     A worker that dies costs only its cell, which is tried again, twice; so does a node that
@@ -32,7 +32,7 @@ class Workers:
         How many, where, and what each gets.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Resources) -> None:
         self.place = place
 
     def device(self, plan: Plan) -> torch.device:
@@ -61,7 +61,7 @@ class Workers:
             yield
 
     def results(
-        self, plan: Plan, pending: Sequence[Cell], builder: SceneBuilder, listener: Listener
+        self, plan: Plan, pending: Sequence[Cell], builder: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
         """The results in the order in which they come.
 

@@ -16,7 +16,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.hyperopt import HyperOptSearch
 
-from clbench.parallel.needs import Needs
+from clbench.evaluation.cell_resources import CellResources
 from clbench.search.objective import EPOCH, REWARD
 from clbench.search.record import TrialRecord
 from clbench.search.recorder import Recorder, ended
@@ -31,7 +31,7 @@ def run(
     tuning: Tuning,
     past: Sequence[TrialRecord],
     recorder: Recorder,
-    needs: Needs,
+    needs: CellResources,
     workers: int | None,
 ) -> None:
     """Search; see `clbench.search.tuning.tune`."""
@@ -176,7 +176,7 @@ class _Adapter(ray_hpo.RayTuneAdapter):  # type: ignore[misc]
     supported_schedulers = ["FIFO", "ASHA"]
     adapter_type = "clbench"
 
-    def __init__(self, needs: Needs) -> None:
+    def __init__(self, needs: CellResources) -> None:
         super().__init__()
         self._needs = needs
 

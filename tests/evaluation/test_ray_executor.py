@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_world import Steps, World, measured
+from workspace import Steps, Workspace, measured
 
 from clbench.errors import ClbenchError
-from clbench.parallel import packing
+from clbench.evaluation import worker_setup
 
 METHODS = ["vanilla", "ewc", "recadam"]
 
@@ -102,7 +102,7 @@ class Deadly(clbench.Method):
 """
 
 
-def test_two_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_nodes(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cluster = Cluster()
     try:
@@ -112,7 +112,7 @@ def test_two_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         cluster.nodes.shutdown()
 
 
-def scores_are_those_of_one_process(world: World, cluster: Cluster) -> None:
+def scores_are_those_of_one_process(world: Workspace, cluster: Cluster) -> None:
     given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1}
     alone = measured(world.run("alone", **given))
     watch = Watch()
@@ -125,7 +125,7 @@ def scores_are_those_of_one_process(world: World, cluster: Cluster) -> None:
     assert {"recadam"} < {baseline for _, baseline in first}
 
 
-def a_node_that_leaves_costs_only_its_running_cells(world: World, cluster: Cluster) -> None:
+def a_node_that_leaves_costs_only_its_running_cells(world: Workspace, cluster: Cluster) -> None:
     plugin = world.write("slow.py", SLOW)
     given: dict[str, Any] = {
         "methods": ["slow"],
@@ -142,7 +142,7 @@ def a_node_that_leaves_costs_only_its_running_cells(world: World, cluster: Clust
     assert [cell.R for cell in run.cells] == [cell.R for cell in plain.cells]
 
 
-def test_a_worker_that_dies_is_tried_again_twice(world: World) -> None:
+def test_a_worker_that_dies_is_tried_again_twice(world: Workspace) -> None:
     plugin = world.write("slow.py", SLOW)
     world.write("lives.txt", "99")
     world.write(
@@ -169,7 +169,7 @@ def test_a_worker_that_dies_is_tried_again_twice(world: World) -> None:
     assert [note.partition(":")[0] for note in again] == ["mood-thing--deadly--seed0"] * 2
 
 
-def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: World) -> None:
+def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Workspace) -> None:
     watch = Watch()
 
     def interrupt() -> None:
@@ -188,10 +188,10 @@ def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Worl
 
 
 def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = packing.pack
-    monkeypatch.setattr(packing, "pack", lambda *given: replace(packed(*given), lock="other"))
+    packed = worker_setup.pack
+    monkeypatch.setattr(worker_setup, "pack", lambda *given: replace(packed(*given), lock="other"))
     given: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1}
     run = world.run(**given, workers=2)
     assert [cell.stages[0].cached for cell in run.cells] == [False, True]
@@ -199,7 +199,7 @@ def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
     assert measured(run) == measured(world.run("alone", **given))
 
 
-def test_what_is_wrong_with_workers_is_one_line(world: World) -> None:
+def test_what_is_wrong_with_workers_is_one_line(world: Workspace) -> None:
     for given, text in (
         ({"address": "127.0.0.1:1"}, "--address 127.0.0.1:1: Ray cannot be reached"),
         ({"workers": 2, "device": "cuda:0"}, "cuda"),
@@ -212,7 +212,7 @@ def test_what_is_wrong_with_workers_is_one_line(world: World) -> None:
     assert not (world.folder / "never").exists()
 
 
-def test_a_script_s_own_method_reaches_the_workers(world: World) -> None:
+def test_a_script_s_own_method_reaches_the_workers(world: Workspace) -> None:
     import subprocess
     import sys
 

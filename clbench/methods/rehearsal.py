@@ -139,7 +139,7 @@ class Rehearsal(Method):
         return replace(data, rows=data.rows.take(self.kept[task]["positions"]))
 
 
-def now_and_then(stage: Stage) -> bool:
+def should_record(stage: Stage) -> bool:
     """Whether this step is one of the few dozen of a stage to record something at."""
     every = max(1, math.ceil(stage.total_steps / POINTS))
     return (stage.done_before + stage.step) % every == 0

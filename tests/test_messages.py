@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from clbench.errors import did_you_mean
-from clbench.wording import a_kind, absent, count, in_words
+from clbench.messages import count, describe_error, describe_missing, describe_type
 
 
 class Inner(BaseModel):
@@ -64,8 +64,8 @@ def test_no_fault_speaks_with_the_voice_of_pydantic(kind: Any, value: Any, words
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(kind).validate_python(value)
     (error,) = caught.value.errors()
-    assert in_words(error).startswith(words)
-    assert "should" not in in_words(error)
+    assert describe_error(error).startswith(words)
+    assert "should" not in describe_error(error)
 
 
 def test_a_check_of_ones_own_keeps_its_words() -> None:
@@ -73,7 +73,7 @@ def test_a_check_of_ones_own_keeps_its_words() -> None:
 
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(Annotated[int, AfterValidator(even)]).validate_python(3)
-    assert in_words(caught.value.errors()[0]) == "must be even, got 3"
+    assert describe_error(caught.value.errors()[0]) == "must be even, got 3"
 
 
 def test_few_names_are_all_told_and_many_cut() -> None:
@@ -89,13 +89,13 @@ def test_few_names_are_all_told_and_many_cut() -> None:
 
 
 def test_kinds_counts_and_missing_paths(tmp_path: Path) -> None:
-    assert [a_kind(value) for value in (True, 1, 1.5, "a", [], {}, b"", None)] == [
+    assert [describe_type(value) for value in (True, 1, 1.5, "a", [], {}, b"", None)] == [
         *("a truth value", "a whole number", "a number", "a text"),
         *("a list", "an object", "bytes", "nothing"),
     ]
     assert [count(1, "class"), count(2, "class"), count(0, "row")] == [
         *("1 class", "2 classes", "0 rows"),
     ]
-    assert absent(tmp_path / "none") == "there is no such file"
+    assert describe_missing(tmp_path / "none") == "there is no such file"
     (tmp_path / "link").symlink_to("none")
-    assert absent(tmp_path / "link") == "is a link to none, which is not there"
+    assert describe_missing(tmp_path / "link") == "is a link to none, which is not there"

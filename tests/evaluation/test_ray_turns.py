@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from handmade import Asked
 
-from clbench.parallel.turns import TRIES, Turns
+from clbench.evaluation.ray_turns import TRIES, Turns
 
 
 def cells(*names: str) -> list[Asked]:

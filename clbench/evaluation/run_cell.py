@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clbench.errors import ClbenchError
-from clbench.evaluation.carry import Carrier, Numerics, Outcome
+from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
 from clbench.evaluation.host import host, versions
-from clbench.evaluation.scenes import Scene
+from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.scores import scores_of
 from clbench.evaluation.stage_cache import Stages
 from clbench.methods.base import Method
@@ -25,7 +25,7 @@ from clbench.training.device import PeakMemory
 class Scenes(Protocol):
     """Where a cell's rows come from."""
 
-    def scene(self, spec: ScenarioSpec) -> Scene:
+    def scene(self, spec: ScenarioSpec) -> PreparedScenario:
         """The scene of `spec`; raises what makes it impossible."""
 
 
@@ -40,7 +40,7 @@ class Reporter(Protocol):
 
 
 def run_cell(
-    cell: Cell, scenes: Scenes, setting: Numerics, cache: Stages, reporter: Reporter
+    cell: Cell, scenes: Scenes, setting: ComputeSettings, cache: Stages, reporter: Reporter
 ) -> CellResult:
     """Run one cell; what it raises becomes a failed result with its reason."""
     started = datetime.now(UTC)
@@ -66,7 +66,7 @@ def run_cell(
         def point(stage: int, step: int, values: Mapping[str, float]) -> None:
             reporter.point(cell, stage + 1, step, values)
 
-        carrier = Carrier(cell, scene, method, setting, cache, progress, points=point)
+        carrier = CellRunner(cell, scene, method, setting, cache, progress, points=point)
         outcome = carrier.run()
         common |= _outcome(cell, scene, outcome)
         status, reason = "ok", None
@@ -122,7 +122,7 @@ def explain(fault: BaseException) -> str:
     )
 
 
-def _settings(cell: Cell, method: Method | None, setting: Numerics) -> dict[str, Any]:
+def _settings(cell: Cell, method: Method | None, setting: ComputeSettings) -> dict[str, Any]:
     return {
         "protocol": cell.protocol.model_dump(mode="json"),
         "precision": setting.precision.name,
@@ -132,7 +132,7 @@ def _settings(cell: Cell, method: Method | None, setting: Numerics) -> dict[str,
     }
 
 
-def _outcome(cell: Cell, scene: Scene, outcome: Outcome) -> dict[str, Any]:
+def _outcome(cell: Cell, scene: PreparedScenario, outcome: Outcome) -> dict[str, Any]:
     tasks = scene.scenario.tasks
     rows = outcome.rows if outcome.before is None else [outcome.before, *outcome.rows]
     matrix = [scene.scenario.main_scores(row) for row in rows]

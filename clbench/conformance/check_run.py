@@ -17,22 +17,22 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from clbench.conformance.subject import Subject
-from clbench.conformance.world import World
-from clbench.evaluation.carry import Carrier
-from clbench.evaluation.scenes import Scene
+from clbench.conformance.candidate import Candidate
+from clbench.conformance.toy_scenario import ToyScenario
+from clbench.evaluation.cell_runner import CellRunner
+from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import Entry, StageCache
 from clbench.methods.base import Method
-from clbench.training.live import LiveBytes
+from clbench.training.live_bytes import LiveBytes
+from clbench.training.reachable import bytes_held
 from clbench.training.scoring import outputs_of
 from clbench.training.stage import Context, Stage
-from clbench.training.walk import bytes_held
 
 Digests = dict[str, bytes]
 
 
 @dataclass
-class Journey:
+class CheckRun:
     """What was seen of a cell.
 
     Attributes
@@ -91,15 +91,15 @@ Between = Callable[[Method, Stage], None]
 
 
 def travel(
-    world: World,
-    subject: Subject,
+    world: ToyScenario,
+    subject: Candidate,
     *,
-    scene: Scene | None = None,
+    scene: PreparedScenario | None = None,
     resume: str | None = None,
     count_bytes: bool = False,
     look: bool = False,
     between: Between | None = None,
-) -> Journey:
+) -> CheckRun:
     """Run the method through the world as a run would.
 
     Parameters
@@ -117,7 +117,7 @@ def travel(
     between
         Called after each stage, when the method has consolidated.
     """
-    seen = Journey()
+    seen = CheckRun()
     with ExitStack() as stack:
         live = stack.enter_context(LiveBytes()) if count_bytes else None
         references = _run(world, subject, scene or world.scene, resume, between, seen)
@@ -131,12 +131,12 @@ def travel(
 
 
 def _run(
-    world: World,
-    subject: Subject,
-    scene: Scene,
+    world: ToyScenario,
+    subject: Candidate,
+    scene: PreparedScenario,
     resume: str | None,
     between: Between | None,
-    seen: Journey,
+    seen: CheckRun,
 ) -> list[tuple[str, weakref.ref[Any]]]:
     """Everything that must be gone when this returns; weak references to it."""
     references: list[tuple[str, weakref.ref[Any]]] = []
@@ -148,7 +148,7 @@ def _run(
     def progress(stage: int, step: int, steps: int) -> None:
         times.append((stage, time.perf_counter()))
 
-    carrier = Carrier(world.cell(subject), scene, method, world.numerics, cache, progress)
+    carrier = CellRunner(world.cell(subject), scene, method, world.numerics, cache, progress)
     carrier.run()
     context = carrier.context
     seen.final = {**digests(context.model), **_outputs(context, method, scene)}
@@ -169,7 +169,7 @@ def differing(first: Digests, second: Digests) -> list[str]:
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
 
 
-def _outputs(context: Context, method: Method, scene: Scene) -> Digests:
+def _outputs(context: Context, method: Method, scene: PreparedScenario) -> Digests:
     found = {}
     for data in scene.scored:
         with method.scoring(data.task):
@@ -185,7 +185,7 @@ def _digest(values: np.ndarray[Any, Any]) -> bytes:
 
 def _watched(
     kind: type[Method],
-    seen: Journey,
+    seen: CheckRun,
     references: list[tuple[str, weakref.ref[Any]]],
     between: Between | None,
 ) -> type[Method]:

@@ -10,11 +10,11 @@ from typing import Protocol
 import torch
 
 from clbench.errors import ClbenchError
-from clbench.evaluation.carry import Numerics
-from clbench.evaluation.cells import explain, run_cell
+from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.host import numerics
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.scenes import SceneBuilder
+from clbench.evaluation.prepare import ScenarioPreparer
+from clbench.evaluation.run_cell import explain, run_cell
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
@@ -41,7 +41,7 @@ class Executor(Protocol):
         """Entered before anything is built; raises what makes running there impossible."""
 
     def results(
-        self, plan: Plan, pending: Sequence[Cell], builder: SceneBuilder, listener: Listener
+        self, plan: Plan, pending: Sequence[Cell], builder: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
         """The results of the pending cells, each as soon as it is there.
 
@@ -49,7 +49,7 @@ class Executor(Protocol):
         """
 
 
-class Here:
+class InProcessExecutor:
     """Runs one cell after another in this process.
 
     Parameters
@@ -70,7 +70,7 @@ class Here:
         return nullcontext()
 
     def results(
-        self, plan: Plan, pending: Sequence[Cell], builder: SceneBuilder, listener: Listener
+        self, plan: Plan, pending: Sequence[Cell], builder: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
         """The results in the order of the cells."""
         cache = StageCache(plan.out / "stages")
@@ -101,9 +101,9 @@ def run_plan(plan: Plan, listener: Listener, executor: Executor | None = None) -
     ClbenchError
         If a setting, a task, a shift or the model is wrong, or the folder is in use.
     """
-    executor = executor or Here()
+    executor = executor or InProcessExecutor()
     store = Store(plan.out)
-    builder = SceneBuilder(
+    builder = ScenarioPreparer(
         plan.protocol,
         data=plan.data,
         base=plan.base,
@@ -124,13 +124,13 @@ def run_plan(plan: Plan, listener: Listener, executor: Executor | None = None) -
             _write(results, store, listener, present.cells)
 
 
-def numbers(plan: Plan) -> Numerics:
+def numbers(plan: Plan) -> ComputeSettings:
     """Device, precision and threads of this process, made ready for training."""
     device = resolve_device(plan.device)
     make_repeatable(device)
     keep_freed_memory()
     precision = resolve_precision(plan.protocol.precision, device)
-    return Numerics(device, precision, numerics(device, precision.name))
+    return ComputeSettings(device, precision, numerics(device, precision.name))
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def thread_count(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _build_all(builder: SceneBuilder, pending: Sequence[Cell], listener: Listener) -> None:
+def _build_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
     """Make every scenario once, so that a wrong one stops the run before it trains.
 
     A plug-in's shift or task that breaks is no wrong input: its own cells fail, with the

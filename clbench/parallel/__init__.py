@@ -1,1 +1,0 @@
-"""Cells side by side, in processes of this machine or of a Ray cluster."""
