@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 SOURCES := $(wildcard clbench tests tools benchmarks)
+OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint format clean
+.PHONY: help install demo test testall lint format clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -18,9 +19,11 @@ install: $(VENV)/.installed  ## install clbench into .venv
 demo: $(VENV)/.installed  ## run the quick suite on the built-in model and tasks
 	$(BIN)/clbench run quick --workers 2 --out results/quick
 
-test: $(VENV)/.installed-dev  ## run the tests, offline
-	HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+test: $(VENV)/.installed-dev  ## run the fast tests, offline
+	$(OFFLINE) $(BIN)/python -m pytest -n 2 -m "not slow"
+
+testall: $(VENV)/.installed-dev  ## run all tests, the slow ones too
+	$(OFFLINE) $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.installed-dev  ## check lint, format and types
 	$(BIN)/ruff check $(SOURCES)

@@ -12,11 +12,11 @@ from clbench.errors import ClbenchError
 from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
 from clbench.evaluation.host import host, versions
 from clbench.evaluation.prepare import PreparedScenario
-from clbench.evaluation.scores import scores_of
 from clbench.evaluation.stage_cache import Stages
 from clbench.methods.base import Method
 from clbench.methods.registry import METHODS
 from clbench.results.cell import CellResult
+from clbench.results.scores import scores_of
 from clbench.suite.plan import Cell
 from clbench.suite.schema import ScenarioSpec
 from clbench.training.device import PeakMemory

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clbench.evaluation.scores import scores_of
+from clbench.results.scores import scores_of
 
 
 def test_pair_by_hand() -> None:
