@@ -39,7 +39,7 @@ def comparisons_frame(frame: pd.DataFrame, reference: str = REFERENCE) -> pd.Dat
     Parameters
     ----------
     frame
-        As `clbench.results.table.scores_frame` makes it; cells that failed do not count.
+        As `clbench.results.scores.scores_frame` makes it; cells that failed do not count.
     reference
         The method that others are compared with.
 
@@ -123,7 +123,7 @@ def _why_open(comparison: Comparison) -> str:
     if comparison.verdict == "no difference shown" and comparison.needed is None:
         return (
             "every seed differs by exactly 0"
-            if comparison.minimum == comparison.maximum == 0
+            if comparison.low == comparison.high == 0
             else f"more than {MOST_SEEDS} seeds would be needed to settle it"
         )
     return ""

@@ -12,8 +12,8 @@ from clbench.report.comparisons import REFERENCE, SCORES, comparisons_frame
 from clbench.report.curves import lines
 from clbench.report.verdict import sentences
 from clbench.results.cell import CellResult
+from clbench.results.scores import failures, scores_frame, summary
 from clbench.results.statistics import LEVEL
-from clbench.results.table import failures, scores_frame, summary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from clbench.errors import RunFolderError
 from clbench.report.content import MOST_DETAILS, MOST_SCENARIOS
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, summarizer
 from clbench.results.store import Store
-from clbench.results.without_curves import Light
 
 
 def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
@@ -29,7 +28,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     notes: list[str] = []
     keys: set[str] = set()
     known = _Meanings()
-    light = Light(_Shown())
+    light = summarizer(_Shown())
     for store, label in zip(stores, _labels(stores), strict=True):
         store.require()
         own = _Meanings()

@@ -27,7 +27,7 @@ from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import read_runs
 from clbench.report.tables import table_files
 from clbench.results.cell import CellResult
-from clbench.results.files import as_folder_error, write_text
+from clbench.results.output_folder import as_folder_error, write_text
 from clbench.results.store import Store
 
 if TYPE_CHECKING:

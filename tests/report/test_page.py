@@ -185,7 +185,7 @@ def test_details_hold_the_curves(run: Path) -> None:
 
 def test_a_finished_run_is_loaded_and_drawn(run: Path) -> None:
     (run / "cells" / "one--lwf--seed0.json").write_text("{")
-    with pytest.warns(UserWarning, match=r"one--lwf--seed0\.json is no finished cell"):
+    with pytest.warns(UserWarning, match=r"one--lwf--seed0\.json is not a valid cell file"):
         loaded = clbench.load_run(run)
     assert (loaded.path, len(loaded.cells), len(loaded.failed)) == (run, 16, 1)
     assert list(loaded.summary["method"]) == ["vanilla", "ewc", "vanilla", "ewc"]

@@ -15,7 +15,7 @@ RUNS = sorted(path for path in (ROOT / "results" / "reference").iterdir() if pat
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
-def test_scores_and_no_weights_or_places_of_a_machine(folder: Path) -> None:
+def test_reference_runs_hold_only_cells_without_machine_paths(folder: Path) -> None:
     found = Store(folder).read()
     assert not found.broken
     assert found.cells
@@ -30,7 +30,7 @@ def test_scores_and_no_weights_or_places_of_a_machine(folder: Path) -> None:
             assert not re.search(r'"/[a-z]+/', text), path
 
 
-def test_the_documentation_states_what_recadam_did_on_the_minilm() -> None:
+def test_the_documentation_states_the_scores_of_recadam() -> None:
     cells = Store(ROOT / "results" / "reference" / "recadam-glue-minilm").read().cells
     text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
     for scenario, label in (("mrpc", "MRPC"), ("rte", "RTE")):
@@ -42,7 +42,7 @@ def test_the_documentation_states_what_recadam_did_on_the_minilm() -> None:
         assert row[0] + "| " + " | ".join(row[1:]) + " |" in text
 
 
-def test_the_readme_states_what_the_reference_run_holds() -> None:
+def test_the_readme_states_the_scores_of_the_reference_run() -> None:
     cells = Store(ROOT / "results" / "reference" / "sst2-mrpc-minilm").read().cells
     mean = {
         (name, score): fmean(float(c.scores[score] or 0) for c in cells if c.baseline == name)
