@@ -110,7 +110,8 @@ def _rows(
 def _why(comparison: Comparison) -> str:
     """Return why there is no verdict, or no number of seeds that would give one."""
     if comparison.n < FEWEST:
-        return f"{comparison.n} common seeds are too few; at least {FEWEST} are needed"
+        seeds = f"{comparison.n} common seed{'' if comparison.n == 1 else 's'}"
+        return f"only {seeds}; at least {FEWEST} are needed"
     if comparison.verdict != "no difference shown" or comparison.needed is not None:
         return ""
     if comparison.low == comparison.high == 0:
@@ -147,8 +148,7 @@ def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
         return [f"No method has a seed in common with {REFERENCE}."]
     most = max(int(row["pairs"]) for row in compared.values())
     if most < FEWEST:
-        seeds = "1 seed" if most == 1 else f"{most} seeds"
-        return [f"No verdict: it needs at least {FEWEST} seeds, and there are {seeds}."]
+        return [f"No verdict: that takes {FEWEST} common seeds or more, not {most}."]
     by_verdict: dict[str, list[str]] = {}
     for name in sorted(compared, key=lambda name: -abs(compared[name]["difference"])):
         by_verdict.setdefault(compared[name]["verdict"], []).append(name)
