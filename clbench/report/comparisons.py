@@ -91,30 +91,20 @@ def _rows(
             if not baseline:
                 row["why"] = f"{reference} was not run"
         else:
-            row |= {
-                "pairs": comparison.n,
-                "difference": comparison.mean,
-                "difference_low": comparison.low,
-                "difference_high": comparison.high,
-                "level": comparison.level,
-                "p": comparison.p,
-                "p_holm": corrected[name],
-                "verdict": comparison.verdict,
-                "seeds_needed": comparison.needed,
-                "why": _why(comparison),
-            }
+            row |= asdict(comparison)
+            row |= {"p_holm": corrected[name], "why": _why(comparison)}
         rows.append(row)
     return rows
 
 
 def _why(comparison: Comparison) -> str:
     """Return why there is no verdict, or no number of seeds that would give one."""
-    if comparison.n < FEWEST:
-        seeds = f"{comparison.n} common seed{'' if comparison.n == 1 else 's'}"
+    if comparison.pairs < FEWEST:
+        seeds = f"{comparison.pairs} common seed{'' if comparison.pairs == 1 else 's'}"
         return f"only {seeds}; at least {FEWEST} are needed"
-    if comparison.verdict != "no difference shown" or comparison.needed is not None:
+    if comparison.verdict != "no difference shown" or comparison.seeds_needed is not None:
         return ""
-    if comparison.low == comparison.high == 0:
+    if comparison.difference_low == comparison.difference_high == 0:
         return "all seeds differ by exactly 0"
     return f"more than {MOST_SEEDS} seeds would be needed to settle it"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -22,17 +21,15 @@ def plain(value: Any) -> Any:
 
     NumPy scalars become Python numbers, tuples become lists, NaN and infinity become None.
     """
+    return json.loads(json.dumps(value, default=_convert), parse_constant=lambda name: None)
+
+
+def _convert(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return plain(value.model_dump(mode="json"))
+        return value.model_dump(mode="json")
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if hasattr(value, "tolist") and not isinstance(value, bool | int | float | str):
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 class _Record(BaseModel):

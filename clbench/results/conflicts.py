@@ -45,14 +45,7 @@ def conflicts(cells: Sequence[Cell], present: Iterable[CellResult]) -> list[Conf
     """Return the finished cells that cannot share a table with `cells`.
 
     A conflict is a cell of the same key and another fingerprint, or a cell of another key with
-    other rows, another model or another protocol.
-
-    Parameters
-    ----------
-    cells
-        The cells to run.
-    present
-        The cells in the folder.
+    other rows, another model or another protocol. `present` are the cells in the folder.
     """
     by_key = {cell.key: cell for cell in cells}
     by_scenario = {cell.scenario.name: cell for cell in reversed(cells)}
@@ -83,21 +76,14 @@ def first_difference(
     sections: Sequence[str] | None = None,
     without: Sequence[str] = (),
 ) -> str | None:
-    """Return the first difference of two recipes as ``"was run with epochs = 3, now 1"``.
+    """Return the first difference of two recipes, as ``"was run with epochs = 3, now 1"``, or None.
 
     Parameters
     ----------
     old, new
         The recipes.
-    sections
-        Sections to compare; all of `new` by default.
-    without
-        Keys to ignore.
-
-    Returns
-    -------
-    str or None
-        None if nothing differs.
+    sections, without
+        Sections to compare, by default all of `new`, and keys to ignore.
     """
     for section in new if sections is None else sections:
         before, now = plain(old.get(section)), plain(new.get(section))

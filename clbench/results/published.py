@@ -67,40 +67,26 @@ def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     theirs = published()
     theirs = theirs[theirs["suite"] == suite]
     models = {cell.model for cell in cells} & set(theirs["model"]) or set(theirs["model"][:1])
+    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
     rows: list[dict[str, Any]] = []
     for row in theirs[theirs["model"].isin(models)].to_dict("records"):
         place = (row["scenario"], row["method"])
-        mine = [
-            cell
-            for cell in cells
-            if cell.status == "ok" and cell.reference_of is None
-            if (cell.scenario, cell.baseline) == place
-        ]
+        mine = [cell for cell in good if (cell.scenario, cell.baseline) == place]
         values = [v for cell in mine if (v := cell.scores.get(row["score"])) is not None]
         if not values:
             continue
         ours = OVER_SEEDS.get(row["statistic"], fmean)(values)
         texts = ("source", "table", "scenario", "method", "score", "statistic")
-        rows.append(
-            {
-                **{key: row[key] for key in texts},
-                "published": row["value"],
-                "ours": ours,
-                "seeds": len(values),
-                "difference": ours - row["value"],
-                "differs": "; ".join(_differences(row, mine)),
-                "note": row["note"],
-            }
-        )
+        made = {key: row[key] for key in texts} | {"published": row["value"], "ours": ours}
+        made |= {"seeds": len(values), "difference": ours - row["value"]}
+        rows.append(made | {"differs": "; ".join(_differences(row, mine)), "note": row["note"]})
     return pd.DataFrame(rows)
 
 
 def _differences(row: Mapping[Any, Any], cells: Sequence[CellResult]) -> list[str]:
     """Return how our runs differ from theirs, as far as the records tell."""
-    protocol = cells[0].settings.get("protocol", {})
-    differences = []
-    if cells[0].model != row["model"]:
-        differences.append(f"model {cells[0].model}, theirs {row['model']}")
+    protocol, model = cells[0].settings.get("protocol", {}), cells[0].model
+    differences = [] if model == row["model"] else [f"model {model}, theirs {row['model']}"]
     if protocol.get("limit") is not None:
         differences.append(f"at most {protocol['limit']} rows of a split, theirs all")
     if protocol.get("score_on", "validation") != row["split"]:

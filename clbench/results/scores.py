@@ -5,6 +5,7 @@ R[i][j] is the score on task j after stage i, 0-based; with T tasks, L = T - 1 i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,30 +22,24 @@ Triangle = list[list[float]]
 
 @dataclass(frozen=True)
 class Score:
-    """One score. An entry in `SCORES` is all that a new one needs.
+    """One score. A new one needs nothing but an entry in `SCORES`.
 
     Attributes
     ----------
-    name
-        Column of ``scores.csv`` and key in the cell files.
-    label
-        Head of its column in tables, and name in figures.
-    meaning
-        What it says, in a few words.
+    name, label, meaning
+        Column of ``scores.csv`` and key in the cell files, head of a column, and explanation.
     formula
-        Function of `Triangle`; not called for a single task unless `single_task`. With
-        `reference` it also takes R*[L], the score of the last task when trained alone.
+        Function of `Triangle`, and with `reference` also of R*[L], the score of the last task when
+        trained alone. Scores with a reference are not in the cell files.
     higher_is_better
         Direction, for verdicts.
     single_task
         Whether it is defined for a scenario of one task.
-    reference
-        Whether it needs a single-task reference. It is then not in the cell files.
     shown
-        In which runs the terminal and the page have a column for it: all, those with sequences
-        of more than two tasks, those with a value for it, or none.
+        In which runs the terminal and the page have a column for it: all, those with sequences of
+        more than two tasks, those with a value for it, or none.
     compared
-        Whether methods are compared by it in ``comparisons.csv``.
+        Whether methods are compared by it.
     """
 
     name: str
@@ -71,57 +66,26 @@ def _mean_forgetting(r: Triangle) -> float:
 
 SCORES = (
     # p_o and p_s: Kenneweg et al. 2022, section 3
-    Score("p_o", "p_o", "score on the old task", lambda r: r[-1][0], shown="always", compared=True),
-    Score(
-        "p_s",
-        "p_s",
-        "score on the new task",
-        lambda r: r[-1][-1],
-        single_task=True,
-        shown="always",
-        compared=True,
-    ),
+    Score("p_o", "p_o", "score on the old task", lambda r: r[-1][0],
+          shown="always", compared=True),
+    Score("p_s", "p_s", "score on the new task", lambda r: r[-1][-1],
+          single_task=True, shown="always", compared=True),
     Score("p", "p", "p_o + p_s", lambda r: r[-1][0] + r[-1][-1]),
     Score("p_o_before", "p_o before", "score on the old task before the others", lambda r: r[0][0]),
-    Score(
-        "forgetting",
-        "forgetting",
-        "loss on the first task",
-        lambda r: r[0][0] - r[-1][0],
-        higher_is_better=False,
-        shown="always",
-        compared=True,
-    ),
+    Score("forgetting", "forgetting", "loss on the first task", lambda r: r[0][0] - r[-1][0],
+          higher_is_better=False, shown="always", compared=True),
     # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
     Score("bwt", "BWT", "backward transfer", _bwt, shown="sequences"),
-    Score(
-        "average",
-        "average",
-        "mean score over all tasks",
-        lambda r: sum(r[-1]) / len(r),
-        single_task=True,
-        shown="sequences",
-    ),
+    Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
+          single_task=True, shown="sequences"),
     # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
-    Score(
-        "mean_forgetting",
-        "mean forgetting",
-        "mean loss from the best score",
-        _mean_forgetting,
-        higher_is_better=False,
-    ),
-    # Chaudhry et al. 2018: R*[L] - R[L, L]
-    Score(
-        "intransigence",
-        "intrans.",
-        "score on the last task trained alone, less that here",
-        lambda r, alone: alone - r[-1][-1],
-        higher_is_better=False,
-        single_task=True,
-        reference=True,
-        shown="present",
-    ),
-)
+    Score("mean_forgetting", "mean forgetting", "mean loss from the best score", _mean_forgetting,
+          higher_is_better=False),
+    # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
+    Score("intransigence", "intrans.", "score on the last task trained alone, less that here",
+          lambda r, alone: alone - r[-1][-1],
+          higher_is_better=False, single_task=True, reference=True, shown="present"),
+)  # fmt: skip
 """All scores in the order of their columns.
 
 Forward transfer is left out: it is not defined for heads that were not trained yet.
@@ -130,12 +94,7 @@ SCORE: Mapping[str, Score] = {score.name: score for score in SCORES}
 
 COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
 GROUP = ("scenario", "shift", "method", "model")
-COLUMNS = (
-    *(*GROUP, "seed", "tasks"),
-    *SCORE,
-    *COSTS,
-    *("keeps_rows", "status", "reason"),
-)
+COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, "keeps_rows", "status", "reason")
 
 
 def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | None]:
@@ -185,14 +144,12 @@ def reference_score(cell: CellResult) -> float | None:
 def shown_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
     """Return the scores that a table of `means`, rows of `summary`, has columns for."""
     rows = list(means)
-    sequences = any(row["tasks"] > 2 for row in rows)
+    shown = {"always"} | ({"sequences"} if any(row["tasks"] > 2 for row in rows) else set())
 
-    def fits(score: Score) -> bool:
-        if score.shown == "present":  # NaN alone differs from itself
-            return any(row[f"{score.name}_mean"] == row[f"{score.name}_mean"] for row in rows)
-        return score.shown == "always" or (score.shown == "sequences" and sequences)
+    def present(score: Score) -> bool:
+        return any(not math.isnan(row[f"{score.name}_mean"]) for row in rows)
 
-    return [score for score in SCORES if fits(score)]
+    return [s for s in SCORES if s.shown in shown or (s.shown == "present" and present(s))]
 
 
 def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
@@ -264,23 +221,24 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns scenario, shift, method, model, tasks (in the sequence), ``seeds`` (finished
-        cells), ``failed`` (failed cells), keeps_rows, and for each score and cost ``NAME_mean``
-        and ``NAME_std`` (ddof 1; NaN for a single seed), in the order of `frame`.
+        Columns of `GROUP`, tasks, ``seeds`` (finished cells), ``failed`` (failed cells),
+        keeps_rows, and for each score and cost ``NAME_mean`` and ``NAME_std`` (ddof 1; NaN for a
+        single seed), in the order of `frame`.
     """
     import pandas as pd
 
     rows = []
     for names, group in frame.groupby(list(GROUP), sort=False, dropna=False):
         good = group[group["status"] == "ok"]
-        row: dict[str, Any] = dict(zip(GROUP, names, strict=True))
-        row["tasks"] = int(group["tasks"].max())
-        row["seeds"] = len(good)
-        row["failed"] = len(group) - len(good)
-        row["keeps_rows"] = bool(group["keeps_rows"].any())
+        row = {
+            **dict(zip(GROUP, names, strict=True)),
+            "tasks": int(group["tasks"].max()),
+            "seeds": len(good),
+            "failed": len(group) - len(good),
+            "keeps_rows": bool(group["keeps_rows"].any()),
+        }
         for name in (*SCORE, *COSTS):
-            row[f"{name}_mean"] = good[name].mean()
-            row[f"{name}_std"] = good[name].std(ddof=1)
+            row |= {f"{name}_mean": good[name].mean(), f"{name}_std": good[name].std(ddof=1)}
         rows.append(row)
     columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
     columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]

@@ -35,18 +35,10 @@ Verdict = Literal["better", "worse", "no difference shown", "no verdict"]
 
 @dataclass(frozen=True)
 class Summary:
-    """Values over seeds.
+    """Values over n seeds.
 
-    Attributes
-    ----------
-    n
-        Number of seeds.
-    mean, median, minimum, maximum
-        Of the values.
-    deviation
-        Sample standard deviation (ddof 1); NaN for one seed.
-    low, high
-        Bootstrap interval of the mean, see `bootstrap`.
+    `deviation` is the sample standard deviation (ddof 1), NaN for one seed; `low` and `high` are
+    the interval of `bootstrap`.
     """
 
     n: int
@@ -62,17 +54,9 @@ class Summary:
 def summarise(values: Sequence[float]) -> Summary:
     """Return mean, median, range and bootstrap interval of one or more finite values."""
     x = _finite(values)
-    low, high = bootstrap(x)
-    return Summary(
-        n=len(x),
-        mean=float(x.mean()),
-        median=float(np.median(x)),
-        deviation=float(x.std(ddof=1)) if len(x) > 1 else math.nan,
-        minimum=float(x.min()),
-        maximum=float(x.max()),
-        low=low,
-        high=high,
-    )
+    deviation = float(x.std(ddof=1)) if len(x) > 1 else math.nan
+    mean, median, low, high = float(x.mean()), float(np.median(x)), float(x.min()), float(x.max())
+    return Summary(len(x), mean, median, deviation, low, high, *bootstrap(x))
 
 
 def bootstrap(values: Sequence[float] | Floats) -> tuple[float, float]:
@@ -121,28 +105,28 @@ class Comparison:
 
     Attributes
     ----------
-    n, mean
+    pairs, difference
         Number of seeds and mean difference, method minus the other.
-    low, high, level
+    difference_low, difference_high, level
         Paired t interval of the mean difference and its level; NaN for a single seed.
     p
         Of the sign-flip test.
     verdict
         ``better`` or ``worse`` if the interval lies on one side of 0, else ``no difference
         shown``; ``no verdict`` for fewer than `FEWEST` seeds.
-    needed
+    seeds_needed
         Seeds that would settle a difference with this mean and spread; None if it is settled, if
         there are too few to say, or if more than `MOST_SEEDS` are needed.
     """
 
-    n: int
-    mean: float
-    low: float
-    high: float
+    pairs: int
+    difference: float
+    difference_low: float
+    difference_high: float
     level: float
     p: float
     verdict: Verdict
-    needed: int | None
+    seeds_needed: int | None
 
 
 def compare(

@@ -122,9 +122,8 @@ class Store:
             If a file was written by a newer version.
         """
         suite = self.read_suite()
-        tables = _list_of(suite, "scenario")
-        scenarios = _positions(table.get("name") for table in tables if isinstance(table, dict))
-        methods = _positions(_list_of(suite, "methods"))
+        scenarios = {table.get("name"): i for i, table in enumerate(suite.get("scenario", []))}
+        methods = {name: i for i, name in enumerate(suite.get("methods", []))}
 
         def file_order(path: Path) -> tuple[int, str]:
             return scenarios.get(path.name.partition("--")[0], len(scenarios)), path.name
@@ -210,8 +209,7 @@ class Store:
     def read_suite(self) -> dict[str, Any]:
         """Return the resolved suite; empty if it is missing or unreadable."""
         content = _read_json(self.suite_path)
-        suite = content.get("suite") if isinstance(content, dict) else None
-        return suite if isinstance(suite, dict) else {}
+        return content.get("suite") or {} if isinstance(content, dict) else {}
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
         """Return the data for `clbench.figures.shift` by scenario, for those that have some."""
@@ -315,12 +313,3 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _list_of(table: Mapping[str, Any], key: str) -> list[Any]:
-    value = table.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _positions(names: Iterable[Any]) -> dict[str, int]:
-    return {str(name): position for position, name in enumerate(names)}

@@ -92,9 +92,9 @@ def test_the_interval_is_the_paired_t_test() -> None:
     first, second = rng.normal(0.5, 0.1, 6), rng.normal(0.4, 0.1, 6)
     made = compare(dict(enumerate(first)), dict(enumerate(second)))
     theirs = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (made.low, made.high) == pytest.approx((theirs.low, theirs.high))
-    assert made.mean == pytest.approx((first - second).mean())
-    assert made.n == 6
+    assert (made.difference_low, made.difference_high) == pytest.approx((theirs.low, theirs.high))
+    assert made.difference == pytest.approx((first - second).mean())
+    assert made.pairs == 6
 
 
 def test_differences_are_taken_by_seed() -> None:
@@ -102,8 +102,8 @@ def test_differences_are_taken_by_seed() -> None:
     other = {0: 0.2, 1: 0.5, 2: 0.9, 7: 0.1}
     method = {2: 0.93, 0: 0.22, 1: 0.53, 9: 0.0}
     made = compare(method, other)
-    assert made.n == 3  # seeds that only one has are left out
-    assert made.mean == pytest.approx((0.03 + 0.02 + 0.03) / 3)
+    assert made.pairs == 3  # seeds that only one has are left out
+    assert made.difference == pytest.approx((0.03 + 0.02 + 0.03) / 3)
     assert made.verdict == "better"
     assert compare(method, other, higher_is_better=False).verdict == "worse"
     assert compare(other, method).verdict == "worse"
@@ -112,21 +112,21 @@ def test_differences_are_taken_by_seed() -> None:
 def test_no_verdict_from_two_seeds_or_an_interval_around_0() -> None:
     two = compare({0: 0.9, 1: 0.9}, {0: 0.1, 1: 0.1})
     assert two.verdict == "no verdict"
-    assert two.needed is None
+    assert two.seeds_needed is None
     three = compare({0: 0.3, 1: 0.1, 2: 0.2}, {0: 0.1, 1: 0.2, 2: 0.1})
-    assert three.low < 0.0 < three.high
+    assert three.difference_low < 0.0 < three.difference_high
     assert three.verdict == "no difference shown"
-    n = three.needed
+    n = three.seeds_needed
     assert n is not None
 
     def half(n: int) -> float:
         deviation = np.std([0.2, -0.1, 0.1], ddof=1)
         return float(stats.t.ppf(0.975, n - 1) * deviation / np.sqrt(n))
 
-    assert half(n) < three.mean <= half(n - 1)
+    assert half(n) < three.difference <= half(n - 1)
     same = compare({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.1, 1: 0.2, 2: 0.3})
     assert same.verdict == "no difference shown"
-    assert same.needed is None
+    assert same.seeds_needed is None
 
 
 def test_three_seeds_that_agree_are_not_enough_by_themselves() -> None:
