@@ -33,7 +33,7 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     shown = style.looks(cells)
     figure, (times, memory) = style.panels(2, width=4.2)
     megabytes, label, meaning = _memory(cells)
-    for method, some in style.by_method(cells).items():
+    for method, some in style.by_scenario(cells)[name].items():
         color, mark, scale = shown[method]
         size = 8 * scale
         lost = fmean(with_forgetting(some)[1])
@@ -69,25 +69,22 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
 
 
 def _memory(cells: Sequence[CellResult]) -> tuple[dict[str, list[float]], str, str]:
-    """Return megabytes by method and seed, the label of the axis, and their meaning."""
-    counted: dict[str, dict[int, float]] = {}
+    """Return megabytes by method, the label of their axis, and their meaning."""
+    counted = any(cell.training_memory_mb is not None for cell in cells)
+    column = "training_memory_mb" if counted else "peak_memory_mb"  # in earlier versions
+    values: dict[str, dict[int, float]] = {}
     for cell in cells:
-        if cell.training_memory_mb is not None:
-            counted.setdefault(cell.baseline, {})[cell.seed] = cell.training_memory_mb
-    if vanilla := counted.get(style.VANILLA):
-        extra = {
-            method: [value - vanilla[seed] for seed, value in seeds.items() if seed in vanilla]
-            for method, seeds in counted.items()
+        if (megabytes := getattr(cell, column)) is not None:
+            values.setdefault(cell.baseline, {})[cell.seed] = megabytes
+    if counted and (vanilla := values.get(style.VANILLA)):
+        values = {
+            method: {seed: seeds[seed] - vanilla[seed] for seed in seeds.keys() & vanilla}
+            for method, seeds in values.items()
         }
-        extra = {method: values for method, values in extra.items() if values}
+        label = "memory beyond vanilla's, MB"
         meaning = "memory of a training step's tensors beyond vanilla's on the same seed"
-        return extra, "memory beyond vanilla's, MB", meaning
-    if counted:
-        whole = {method: list(seeds.values()) for method, seeds in counted.items()}
-        return whole, "memory, MB", "memory of a training step's tensors"
-    # Results of earlier versions have only this.
-    peaks: dict[str, list[float]] = {}
-    for cell in cells:
-        if cell.peak_memory_mb is not None:
-            peaks.setdefault(cell.baseline, []).append(cell.peak_memory_mb)
-    return peaks, "peak memory of the process, MB", "peak memory of the process"
+    elif counted:
+        label, meaning = "memory, MB", "memory of a training step's tensors"
+    else:
+        label, meaning = "peak memory of the process, MB", "peak memory of the process"
+    return {name: list(seeds.values()) for name, seeds in values.items() if seeds}, label, meaning

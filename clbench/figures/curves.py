@@ -29,7 +29,7 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     shown = style.looks(cells)
     figure, grid = style.panels(2, width=4.2)
     for axes, task, word in zip(grid, (first, last), ("old", "new"), strict=True):
-        for method, some in style.by_method(cells).items():
+        for method, some in style.by_scenario(cells)[name].items():
             style.draw_over_seeds(axes, [_scores(cell, task) for cell in some], shown[method])
         _frame(axes, f"{word} task: {task}", f"step on {last}", "score")
     style.legend(figure, shown)
@@ -45,24 +45,20 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
 def anchor_distances(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw loss, distance to the anchor and λ over the last stage (Chen et al. 2020, figures 2, 1).
 
-    Training loss, and Euclidean distance of all shared weights to the anchor, a line for each
-    method; the distance by layer group for the first method that has groups; λ(t), the weight of
-    the task. Where the pretraining is the first task, methods without an anchor are shown by their
-    distance to the pretrained weights; elsewhere they are left out.
+    The Euclidean distance is that of all shared weights, and of each layer group for the first
+    method that has groups; λ(t) is the weight of the task. Methods without an anchor are left out,
+    or, where the pretraining is the first task, shown by their distance to the pretrained weights.
     """
     cells, name = style.one_scenario(results, scenario)
     last = cells[0].tasks[-1]
-    methods = {
-        method: some
-        for method, some in style.by_method(cells).items()
-        if all(_distance(cell) for cell in some)
-    }
+    groups = style.by_scenario(cells)[name]
+    methods = {method: some for method, some in groups.items() if all(map(_distance, some))}
     if not methods:
         raise ValueError(f"no method of {name} records a distance to its anchor")
-    shown = style.looks(cells)
-    shown = {method: shown[method] for method in methods}
+    looks = style.looks(cells)
+    shown = {method: looks[method] for method in methods}
     grouped = next((some for some in methods.values() if _groups(some[0])), [])
-    annealed = {m: some for m, some in methods.items() if all(_lambda(cell) for cell in some)}
+    annealed = {method: some for method, some in methods.items() if all(map(_lambda, some))}
     figure, grid = style.panels(2 + bool(grouped) + bool(annealed), width=4.4, columns=2)
     for method, some in methods.items():
         style.draw_over_seeds(grid[0], [_loss(cell) for cell in some], shown[method], marks=8)

@@ -21,13 +21,7 @@ LABEL = f"{SCORE['forgetting'].label}, points of 100"
 
 
 def with_forgetting(cells: list[CellResult]) -> tuple[list[CellResult], list[float]]:
-    """Return the cells that have the score, and their forgetting in points of 100.
-
-    Raises
-    ------
-    ValueError
-        If there are none.
-    """
+    """Return the cells with the score, and it in points of 100; ValueError if there are none."""
     pairs = [(c, 100 * lost) for c in cells if (lost := c.scores.get("forgetting")) is not None]
     if not pairs:
         names = ", ".join(dict.fromkeys(cell.scenario for cell in cells))
@@ -79,7 +73,7 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
     cells, name = style.one_scenario(results, scenario)
     means = {
         method: np.mean([np.array(cell.R, dtype=float) for cell in some], axis=0)
-        for method, some in style.by_method(cells).items()
+        for method, some in style.by_scenario(cells)[name].items()
     }
     size = len(cells[0].tasks)
     side = 1.3 + 0.55 * size

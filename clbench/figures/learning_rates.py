@@ -27,14 +27,12 @@ def rate_distributions(
     ----------
     pairs
         Rates of each group, by the name of the pair that they were found on.
-    combined
-        Rates that combine them, drawn as a thick line.
+    combined, combined_name
+        Rates that combine them, drawn as a thick line, and their label.
     groups
         Names of the groups, from the embeddings to the head.
     flat
         The flat rate, drawn as a dashed line.
-    combined_name
-        Label of `combined`.
 
     Raises
     ------
@@ -110,22 +108,22 @@ def search_trace(trials: Sequence[TrialRecord]) -> Figure:
     complete = [trial for trial in ended if trial.status == "complete"]
     if not complete:
         raise ValueError("there is no complete trial to draw")
+    color = style.PALETTE[0]
     looks = {
-        "complete": style.Look(style.PALETTE[0], "o"),
-        "stopped": style.Look(style.GREY, "v"),
-        "failed": style.Look(style.PALETTE[1], "x"),
+        "complete": (color, "o"),
+        "stopped": (style.GREY, "v"),
+        "failed": (style.PALETTE[1], "x"),
     }
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     rewards, epochs = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     numbers = [trial.number for trial in complete]
     values = [trial.epochs[-1].reward for trial in complete]
-    color, mark, _ = looks["complete"]
-    rewards.plot(numbers, values, mark, ms=5, color=color, label="complete trial")
+    rewards.plot(numbers, values, "o", ms=5, color=color, label="complete trial")
     best = [max(values[: i + 1]) for i in range(len(values))]
     steps = [*numbers, ended[-1].number], [*best, best[-1]]
     rewards.step(*steps, where="post", color=style.BLACK, label="best so far")
     rewards.set_ylabel("p_o + p_s")
-    for status, (color, mark, _) in looks.items():
+    for status, (color, mark) in looks.items():
         some = [trial for trial in ended if trial.status == status]
         x, y = [trial.number for trial in some], [len(trial.epochs) for trial in some]
         label = status if some and status != "complete" else None

@@ -26,18 +26,6 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
 
     For an embedding shift, a sample of the training rows by t-SNE of their embeddings, coloured
     by cluster and by label (Kenneweg et al. 2022, figure 1); for a length shift, rows by length.
-
-    Parameters
-    ----------
-    run
-        A run or its folder.
-    scenario
-        May be omitted if only one has such a figure.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to draw, or several scenarios to choose from.
     """
     if isinstance(run, style.ReportData):
         pictures: Mapping[str, Mapping[str, Any]] = run.pictures
@@ -53,13 +41,7 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
 
 
 def picture(scenario: str, content: Mapping[str, Any]) -> Figure:
-    """Draw one scenario's figure from the data that its shift kept.
-
-    Raises
-    ------
-    ValueError
-        If the kind of data is unknown.
-    """
+    """Draw one scenario's figure from the data that its shift kept."""
     kinds = {"clusters": _clusters, "lengths": _lengths}
     if content.get("kind") not in kinds:
         raise ValueError(f"{scenario}: there is no figure for {content.get('kind')!r}")

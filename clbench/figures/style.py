@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
 
 from clbench.results.cell import CellResult
 
@@ -65,18 +66,8 @@ def in_report(
 
     The function takes `ReportData`, and the scenario's name if it is drawn `per` scenario. It
     returns a Figure made by `captioned`, or raises a ValueError if there is nothing to draw.
-
-    Parameters
-    ----------
-    title
-        Heading on the page.
-    order
-        Position on the page; figures of the run come before those of scenarios.
-    name
-        Name of the figure's files, which the scenario's is appended to; by default the
-        function's.
-    per
-        Whether it is drawn once or for each scenario.
+    `title` is its heading, `order` its position among the figures of the run or of each scenario,
+    and `name` that of its files, by default the function's; ``-SCENARIO`` is appended.
     """
 
     def register(draw: Draw) -> Draw:
@@ -106,13 +97,7 @@ def looks(cells: Iterable[CellResult]) -> dict[str, Look]:
 
 
 def good_cells(results: Results) -> list[CellResult]:
-    """Return the finished cells without single-task references.
-
-    Raises
-    ------
-    ValueError
-        If there are none.
-    """
+    """Return the finished cells without single-task references; ValueError if there are none."""
     cells = results if isinstance(results, Sequence) else results.cells
     good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
     if not good:
@@ -121,13 +106,7 @@ def good_cells(results: Results) -> list[CellResult]:
 
 
 def one_scenario(results: Results, scenario: str | None) -> tuple[list[CellResult], str]:
-    """Return the finished cells of one scenario, and its name.
-
-    Raises
-    ------
-    ValueError
-        If there is no such scenario, or several to choose from.
-    """
+    """Return the finished cells of one scenario, and its name; ValueError if it is not clear."""
     cells = good_cells(results)
     names = list(dict.fromkeys(cell.scenario for cell in cells))
     if scenario is None and len(names) > 1:
@@ -146,27 +125,20 @@ def by_scenario(cells: Iterable[CellResult]) -> dict[str, dict[str, list[CellRes
     return groups
 
 
-def by_method(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
-    """Return the cells of one scenario by baseline."""
-    return next(iter(by_scenario(cells).values()))
-
-
 def draw_over_seeds(axes: Axes, series: Sequence[Points], look: Look, marks: int = 0) -> None:
     """Draw mean and range of a curve over seeds, at the steps that all seeds have.
 
     With `marks` only about that many points are marked, else all.
     """
+    color, mark, scale = look
     tables = [dict(points) for points in series]
     steps = sorted(set.intersection(*map(set, tables)))
-    rows = [[table[step] for table in tables] for step in steps]
+    values = np.array([[table[step] for step in steps] for table in tables])
     every = max(1, len(steps) // marks) if marks else 1
-    axes.plot(
-        steps, [fmean(row) for row in rows], marker=look.mark, lw=1.5, ms=4 * look.scale,
-        color=look.color, markevery=every,
-    )  # fmt: skip
-    if len(tables) > 1:
-        low, high = [min(row) for row in rows], [max(row) for row in rows]
-        axes.fill_between(steps, low, high, color=look.color, alpha=0.12, lw=0)
+    mean = values.mean(0)
+    axes.plot(steps, mean, marker=mark, lw=1.5, ms=4 * scale, color=color, markevery=every)
+    if len(values) > 1:
+        axes.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.12, lw=0)
 
 
 def panels(
@@ -196,19 +168,17 @@ def legend(figure: Figure, shown: Mapping[str, Look]) -> None:
     """Add the methods and their looks above the panels, in as many columns as fit."""
     from matplotlib.lines import Line2D
 
-    longest = max(map(len, shown))
-    columns = max(1, min(5, int(figure.get_figwidth() / (0.4 + 0.075 * longest))))
+    width = 0.4 + 0.075 * max(map(len, shown))
+    columns = max(1, min(5, int(figure.get_figwidth() / width), len(shown)))
     # There is room for two rows; more make the figure higher, not the panels smaller.
     rows = -(-len(shown) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
     handles = [
-        Line2D([], [], color=look.color, marker=look.mark, ms=6 * look.scale, ls="none", label=name)
-        for name, look in shown.items()
+        Line2D([], [], color=color, marker=mark, ms=6 * scale, ls="none", label=name)
+        for name, (color, mark, scale) in shown.items()
     ]
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=min(columns, len(handles)),
-        frameon=False, fontsize="small",
-    )  # fmt: skip
+    place = "outside upper center"
+    figure.legend(handles=handles, loc=place, ncols=columns, frameon=False, fontsize="small")
 
 
 def count_seeds(cells: Iterable[CellResult]) -> str:
