@@ -235,7 +235,7 @@ class Store:
         if not self.out.is_dir():
             raise RunFolderError(f"There is no folder {self.out}. Name the --out of a run.")
         if not self.cells.is_dir():
-            raise RunFolderError(f"{self.out} is not a run: it has no folder cells/.")
+            raise RunFolderError(f"{self.out} holds no run: it has no folder cells/.")
 
     def check(self, suite: str | None = None) -> None:
         """Check that a run of the suite of that name may write here; writes nothing.
