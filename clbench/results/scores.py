@@ -72,14 +72,14 @@ SCORES = (
           single_task=True, shown="always", compared=True),
     Score("p", "p", "p_o + p_s", lambda r: r[-1][0] + r[-1][-1]),
     Score("p_o_before", "p_o before", "score on the old task before the others", lambda r: r[0][0]),
-    Score("forgetting", "forgetting", "loss on the first task", lambda r: r[0][0] - r[-1][0],
+    Score("forgetting", "forgetting", "score lost on the first task", lambda r: r[0][0] - r[-1][0],
           higher_is_better=False, shown="always", compared=True),
     # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
     Score("bwt", "BWT", "backward transfer", _bwt, shown="sequences"),
     Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
           single_task=True, shown="sequences"),
     # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
-    Score("mean_forgetting", "mean forgetting", "mean loss from the best score", _mean_forgetting,
+    Score("mean_forgetting", "mean forgetting", "mean score lost since the best", _mean_forgetting,
           higher_is_better=False),
     # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
     Score("intransigence", "intrans.", "score on the last task trained alone, less that here",

@@ -30,17 +30,7 @@ FORMAT = "clbench-run"
 
 @dataclass(frozen=True)
 class Broken:
-    """A file under `cells/` that holds no valid cell.
-
-    Attributes
-    ----------
-    path
-        The file, before it was moved.
-    error
-        What is wrong with it.
-    moved_to
-        New path relative to the run's folder; None if it was left in place.
-    """
+    """A file under `cells/` that holds no valid cell, and where in the run's folder it is now."""
 
     path: Path
     error: str
@@ -91,8 +81,7 @@ class Store:
         Raises
         ------
         RunFolderError
-            If another process holds the lock, the folder cannot be created, or it holds other
-            files under the names that a run would write.
+            If another process holds the lock, or the folder cannot be created; see also `check`.
         """
         self.check()
         with locked(self.out, begun=self.suite_path):
@@ -155,12 +144,7 @@ class Store:
     ) -> set[str]:
         """Return the keys of the cells that are finished; failed ones are run again.
 
-        Parameters
-        ----------
-        cells
-            The cells to run.
-        present
-            Result of `read`, if it was called already.
+        `present` are the cells of `read`, if it was called already.
 
         Raises
         ------
