@@ -177,8 +177,9 @@ def legend(figure: Figure, shown: Mapping[str, Look]) -> None:
         Line2D([], [], color=color, marker=mark, ms=6 * scale, ls="none", label=name)
         for name, (color, mark, scale) in shown.items()
     ]
-    place = "outside upper center"
-    figure.legend(handles=handles, loc=place, ncols=columns, frameon=False, fontsize="small")
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize="small"
+    )
 
 
 def count_seeds(cells: Iterable[CellResult]) -> str:
