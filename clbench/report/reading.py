@@ -13,8 +13,6 @@ from clbench.results.store import Cells, Store
 MOST_SCENARIOS = 6
 """The first scenarios have figures of their own on the page."""
 
-RECIPE_SECTIONS = ("scenario", "shift", "files", "tasks")
-
 Meanings = dict[tuple[str, str], Any]
 """Settings by what has a name, ``method`` or ``scenario``, and by the name."""
 
@@ -78,7 +76,7 @@ def _read_run(
         if cell.status == "ok" and cell.reference_of is None:
             own = [cell.method, cell.settings.get("method")]
             meanings.setdefault(("method", cell.baseline), own)
-        sections = [cell.recipe.get(section) for section in RECIPE_SECTIONS]
+        sections = [cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")]
         meanings.setdefault(("scenario", cell.scenario), sections)
         return summarize(cell)
 
