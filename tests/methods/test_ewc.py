@@ -9,8 +9,7 @@ import torch
 from cell import Cell, differ, weights
 
 from clbench.errors import SettingsError
-from clbench.methods.ewc import EWC
-from clbench.methods.ewc_online import EWCOnline
+from clbench.methods.ewc import EWC, EWCOnline
 from clbench.training.engine import train_stage
 
 LAYER = "backbone.encoder.layer.1.output.dense.weight"

@@ -10,8 +10,7 @@ import torch
 from cell import Cell, weights
 from checkpoints import make_checkpoint
 
-from clbench.methods.mas import MAS
-from clbench.methods.sensitivity import one_by_one, output_sensitivity
+from clbench.methods.mas import MAS, one_by_one, output_sensitivity
 
 
 def test_sensitivity_of_a_dense_head(folder: Path) -> None:

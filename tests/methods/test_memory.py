@@ -15,8 +15,7 @@ from clbench.evaluation.state_io import pack, unpack
 from clbench.methods.a_gem import AGem
 from clbench.methods.base import Method
 from clbench.methods.der_plus_plus import DerPlusPlus
-from clbench.methods.rehearsal import Rehearsal
-from clbench.methods.replay import Replay
+from clbench.methods.replay import Rehearsal, Replay
 from clbench.training.stage import Stage
 
 KINDS = [Replay, DerPlusPlus, AGem]
