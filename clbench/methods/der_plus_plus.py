@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 from clbench.methods.base import should_record
 from clbench.methods.replay import Rehearsal
+from clbench.training.batches import Batch
 from clbench.training.scoring import outputs_of
-
-if TYPE_CHECKING:
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Stage
+from clbench.training.stage import Stage
 
 
 class DerPlusPlus(Rehearsal):

@@ -131,7 +131,7 @@ class Lora(Method):
             names = next((names for names in QUERY_VALUE if last.issuperset(names)), ("query",))
         else:
             names = tuple(self.targets)
-        targets = []
+        targets: set[str] = set()
         for name in names:
             matches = {path for path in linear if f".{path}".endswith(f".{name}")}
             if not matches:
@@ -139,5 +139,5 @@ class Lora(Method):
                     f"method 'lora': {type(backbone).__name__} has no linear module {name!r}."
                     f"{did_you_mean(name, last)} Set targets to names of its linear modules."
                 )
-            targets += matches
+            targets |= matches
         return [path for path in linear if path in targets]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.methods.base import Method, should_record
+from clbench.training.batches import Batch
 from clbench.training.scoring import outputs_of
-
-if TYPE_CHECKING:
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Stage
+from clbench.training.stage import Stage
 
 
 class LwF(Method):
