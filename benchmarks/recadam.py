@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS
 from clbench.models.encoding import encode, vocabulary_of
 from clbench.models.load import build_classifier, load_tokenizer
 from clbench.optim import RecAdam
