@@ -13,7 +13,7 @@ from checkpoints import make_checkpoint
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from clbench.models.registry import tiny_folder
+from clbench.models.locate import tiny_folder
 from clbench.tasks.synthetic import unlabelled
 from tools.pretrain_tiny.__main__ import main
 from tools.pretrain_tiny.data import held_out_batches
