@@ -41,12 +41,7 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(name: str, revision: str | None = None) -> PreTrainedConfig:
-    """Return the configuration of a model.
-
-    Parameters
-    ----------
-    name, revision
-        A built-in model, a local folder or a hub model; revision of a hub model.
+    """Return the configuration of a model; parameters as in `local_folder`.
 
     Raises
     ------
@@ -73,18 +68,13 @@ def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> P
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a model, padding on the right.
+    """Return the tokenizer of a model, padding on the right; parameters as in `local_folder`.
 
     It returns ``token_type_ids`` only if the model has segments, whatever its class says
     (ALBERT's returns none). Without a padding token (GPT-2) it pads with its end-of-text
     token, which the attention mask hides. If it adds no special token (GPT-2), a text starts
     with the beginning-of-text token, as in pretraining, and an end-of-text token separates
     the texts of a pair; so no row is empty.
-
-    Parameters
-    ----------
-    name, revision
-        As in `load_config`.
 
     Raises
     ------
@@ -145,7 +135,7 @@ def load_backbone(
     Parameters
     ----------
     name, revision
-        As in `load_config`.
+        As in `local_folder`.
     random_seed
         Draw the weights from this seed, as the architecture does, and read none.
 

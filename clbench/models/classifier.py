@@ -101,7 +101,6 @@ class Classifier(nn.Module):
         self.register_buffer("positions", self._position_numbers(), persistent=False)
         accepted = inspect.signature(backbone.forward).parameters
         self._segments = "token_type_ids" in accepted and reads_segments(backbone.config)
-        self._options = dict(self.family.options)
 
     def features(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
         """Return one pooled vector per row, shape (b, h).
@@ -115,7 +114,7 @@ class Classifier(nn.Module):
             Shape (b, t, e): word embeddings in place of ``input_ids``; see `embed`.
         """
         mask = inputs.get("attention_mask")
-        arguments: dict[str, Any] = {"attention_mask": mask, **self._options}
+        arguments: dict[str, Any] = {"attention_mask": mask, **self.family.options}
         if inputs_embeds is None:
             ids = arguments["input_ids"] = inputs["input_ids"]
         else:
@@ -232,7 +231,7 @@ def build_classifier(
     Parameters
     ----------
     name, revision
-        A built-in model, a local folder or a hub model; revision of a hub model.
+        As in `clbench.models.locate.local_folder`.
     heads
         Size of each head by its name: the number of classes, 1 for regression.
     head_seed

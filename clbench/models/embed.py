@@ -40,16 +40,10 @@ def embed_rows(
 
     Parameters
     ----------
-    backbone
-        A whole pretrained backbone; it is moved to `device`.
-    tokenizer
-        The model's own.
-    rows
-        Texts; their labels are ignored.
-    max_length
-        Truncate texts to this many tokens.
-    device
-        Where to compute.
+    backbone, tokenizer
+        A whole pretrained backbone, which is moved to `device`, and its tokenizer.
+    rows, max_length
+        Texts, and to how many tokens they are truncated; labels are ignored.
     pooling
         As in `clbench.models.classifier.build_classifier`; ``auto`` is [CLS] for encoders.
     identity

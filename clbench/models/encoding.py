@@ -33,24 +33,16 @@ bf16, 60 steps) unrounded widths take 400 MB more memory and a tenth more time.
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Tokenised rows, end to end.
-
-    Attributes
-    ----------
-    ids
-        Token numbers of all rows, int32, shape (sum of lengths,).
-    types
-        Segment numbers beside `ids`, uint8, or None if the tokenizer gives none.
-    offsets
-        Shape (n + 1,): row i is ``ids[offsets[i]:offsets[i + 1]]``.
-    labels
-        Shape (n,): class numbers (int64) or targets (float32).
-    """
+    """Tokenised rows, end to end."""
 
     ids: npt.NDArray[np.int32]
+    """Token numbers of all rows, shape (sum of lengths,)."""
     types: npt.NDArray[np.uint8] | None
+    """Segment numbers beside `ids`, or None if the tokenizer gives none."""
     offsets: IntArray
+    """Shape (n + 1,): row i is ``ids[offsets[i]:offsets[i + 1]]``."""
     labels: npt.NDArray[Any]
+    """Shape (n,): class numbers (int64) or targets (float32)."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -7,7 +7,7 @@ the model itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,38 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Family:
-    """Where models of one architecture have their parts.
-
-    Attributes
-    ----------
-    layers
-        Path of the list of encoder or decoder layers inside the backbone.
-    embeddings
-        Prefixes of the parameters that count as embeddings: everything before the first
-        layer, and position tables that the layers read.
-    pooling
-        ``first`` token, or ``last`` real token for causal decoders.
-    parallel
-        Paths of further lists with parts of the same layers, as in XLM, which keeps attention
-        and feed-forward parts apart.
-    within_layer
-        Prefixes of parameters outside the list, with the number of the layer they belong to.
-    offset_positions
-        Whether position numbers start after the padding token's number.
-    options
-        Further arguments of every forward pass.
-    last_layer
-        Computes the last layer for the first token alone; None computes it whole.
-    """
+    """Where models of one architecture have their parts."""
 
     layers: str
+    """Path of the list of encoder or decoder layers inside the backbone."""
     embeddings: tuple[str, ...]
+    """Prefixes of the parameters before the first layer, and of position tables in layers."""
     pooling: Literal["first", "last"] = "first"
+    """``first`` token, or ``last`` real token for causal decoders."""
     parallel: tuple[str, ...] = ()
+    """Paths of further lists with parts of the same layers (XLM)."""
     within_layer: Mapping[str, int] = field(default_factory=dict)
+    """Prefixes of parameters outside the list, with the number of their layer."""
     offset_positions: bool = False
+    """Whether position numbers start after the padding token's number."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of every forward pass."""
     last_layer: LastLayer | None = None
+    """Computes the last layer for the first token alone; None computes it whole."""
 
     def group_of(self, parameter: str) -> str:
         """Return ``embeddings``, ``layer.<number>`` or ``head`` for a backbone parameter."""
@@ -89,20 +75,6 @@ FAMILIES: dict[str, Family] = {
     "gpt2": Family("h", ("wte.", "wpe."), pooling="last", options={"use_cache": False}),
 }
 """By ``model_type``."""
-_OFFSET_TYPES = frozenset(
-    [
-        "roberta",
-        "xlm-roberta",
-        "camembert",
-        "xlm-roberta-xl",
-        "roberta-prelayernorm",
-        "data2vec-text",
-        "mpnet",
-        "longformer",
-        "esm",
-    ]
-)
-"""Types whose position numbers start after the padding token's number."""
 _EMBEDDING_LIKE = re.compile(
     r"(^|[._])(w[tp]e|embed\w*|\w*embeddings?|relative_attention_bias)([._]|$)"
 )
@@ -130,6 +102,8 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
     ModelError
         As `family_of`.
     """
+    from transformers.models.auto import modeling_auto as auto
+
     config = backbone.config
     name = str(config.model_type)
     if getattr(config, "is_encoder_decoder", False):
@@ -143,18 +117,18 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
         table = None
     if not isinstance(table, nn.Embedding):
         raise ModelError(f"models of type {name!r} have no table of tokens. Use a text model.")
-    lists = {
-        path: module
-        for path, module in _outer_lists(backbone)
-        if any(True for _ in module.parameters())
-    }
+    lists: dict[str, int] = {}
+    for path, module in backbone.named_modules():
+        # A list inside another one, such as the experts of a layer, does not hold layers.
+        inner = path.startswith(tuple(f"{outer}." for outer in lists))
+        if isinstance(module, nn.ModuleList) and [*module.parameters()] and not inner:
+            lists[path] = len(module)
     if not lists:
         raise ModelError(
             f"models of type {name!r} cannot be divided into layers: {type(backbone).__name__} "
             "has no list of modules. Use another architecture."
         )
-    depth = max(len(entries) for entries in lists.values())
-    layers, *parallel = (path for path, entries in lists.items() if len(entries) == depth)
+    layers, *parallel = (path for path, size in lists.items() if size == max(lists.values()))
     inside = tuple(f"{path}." for path in (layers, *parallel))
     tables = {
         f"{path}.weight"
@@ -167,10 +141,14 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
         if not parameter.startswith(inside)
         and (parameter in tables or _EMBEDDING_LIKE.search(parameter))
     )
+    causal = (
+        name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        and name not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    )
     return Family(
         layers,
         embeddings,
-        pooling="last" if _is_causal(config) else "first",
+        pooling="last" if causal else "first",
         parallel=tuple(parallel),
         offset_positions=_offset_positions(backbone, table),
         options={"use_cache": False} if getattr(config, "use_cache", False) else {},
@@ -190,29 +168,10 @@ def usable_length(config: PreTrainedConfig) -> int | None:
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
         return None
-    if config.model_type in _OFFSET_TYPES:
+    kind = config.model_type
+    if "roberta" in kind or kind in {"camembert", "data2vec-text", "esm", "longformer", "mpnet"}:
         return positions - int(config.pad_token_id or 0) - 1
     return positions
-
-
-def _outer_lists(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.ModuleList]]:
-    """Module lists that are not inside another list, so that experts do not count as layers."""
-    for name, child in module.named_children():
-        at = f"{path}.{name}" if path else name
-        if isinstance(child, nn.ModuleList):
-            yield at, child
-        else:
-            yield from _outer_lists(child, at)
-
-
-def _is_causal(config: PreTrainedConfig) -> bool:
-    from transformers.models.auto import modeling_auto as auto
-
-    kind = config.model_type
-    return (
-        kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    )
 
 
 def _offset_positions(backbone: nn.Module, table: nn.Embedding) -> bool:

@@ -17,21 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model with a language-model head.
-
-    Attributes
-    ----------
-    model
-        In float32 and evaluation mode, on the CPU.
-    loss
-        ``mlm`` for encoders, ``clm`` for causal decoders.
-    missing
-        Weights of the head that the checkpoint lacks; they are random.
-    """
+    """A model with a language-model head."""
 
     model: PreTrainedModel
+    """In float32 and evaluation mode, on the CPU."""
     loss: Literal["mlm", "clm"]
+    """``mlm`` for encoders, ``clm`` for causal decoders."""
     missing: tuple[str, ...]
+    """Weights of the head that the checkpoint lacks; they are random."""
 
     def backbone_names(self) -> dict[str, str]:
         """Names of the weights below the head: in this model → in the backbone."""
@@ -51,7 +44,7 @@ def load_language_model(
     Parameters
     ----------
     name, revision
-        A built-in model, a local folder or a hub model; revision of a hub model.
+        As in `clbench.models.locate.local_folder`.
     head_seed
         Seed of the head's weights that the checkpoint lacks.
 

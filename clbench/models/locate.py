@@ -35,18 +35,12 @@ HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model"]
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model with a short name.
-
-    Attributes
-    ----------
-    description
-        One line for lists.
-    locate
-        Returns the folder with ``config.json``, tokenizer and ``model.safetensors``.
-    """
+    """A model with a short name."""
 
     description: str
+    """One line for lists."""
     locate: Callable[[], Path]
+    """Returns the folder with ``config.json``, tokenizer and ``model.safetensors``."""
 
 
 def _check_entry(name: str, entry: object) -> str | None:
@@ -56,12 +50,8 @@ def _check_entry(name: str, entry: object) -> str | None:
 
 
 MODELS: Registry[ModelEntry] = Registry("model", check=_check_entry, group="clbench.models")
-MODELS.add(
-    "tiny",
-    ModelEntry(
-        "small BERT that comes with clbench; works offline", lambda: Path(__file__).parent / "tiny"
-    ),
-)
+TINY = Path(__file__).parent / "tiny"
+MODELS.add("tiny", ModelEntry("small BERT that comes with clbench; works offline", lambda: TINY))
 
 
 def resolve(name: str, revision: str | None = None) -> Path | None:
@@ -91,6 +81,13 @@ def local_folder(name: str, revision: str | None = None) -> Path:
 
     A hub name is bound to a commit when it is first downloaded, and keeps that commit so that
     runs stay comparable. Give another `revision`, or delete the cached model, for a newer one.
+
+    Parameters
+    ----------
+    name
+        A built-in model, a local folder or a hub model.
+    revision
+        Branch, tag or commit of a hub model.
 
     Raises
     ------

@@ -23,21 +23,18 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 
 @contextmanager
 def one_line_errors(name: str, what: str) -> Iterator[None]:
-    """Turn whatever a library raises about a checkpoint into a `ModelError` of one line.
+    """Turn whatever a library raises about the model `name` into a `ModelError` of one line.
 
-    Parameters
-    ----------
-    name
-        The model, as the user wrote it.
-    what
-        What failed, such as ``"its tokenizer cannot be loaded"``.
+    `what` says what failed, such as ``"its tokenizer cannot be loaded"``.
     """
     try:
         yield
     except ModelError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = " ".join(str(error).split())
+        if not text or isinstance(error, KeyError):
+            text = f"{type(error).__name__} {text}"
         short = text if len(text) <= 300 else f"{text[:299]}…"
         raise ModelError(f"model {name!r}: {what}: {short}") from error
 
@@ -47,16 +44,8 @@ def check_folder(
 ) -> dict[str, Any]:
     """Return the content of ``config.json`` after checking that the folder is safe and complete.
 
-    Parameters
-    ----------
-    folder
-        The checkpoint.
-    name
-        The model, as the user wrote it.
-    weights
-        Whether weights are needed; a random initialisation needs none.
-    tokenizer
-        Whether a tokenizer is needed.
+    `name` is the model as the user wrote it; `weights` and `tokenizer` say whether these are
+    needed.
 
     Raises
     ------

@@ -132,7 +132,7 @@ def test_code_of_a_tokenizer_is_never_run(folder: Path) -> None:
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised"),
         ({"hidden_size": "wide"}, "config.json cannot be used: Validation error for field 'hidden"),
         ({"hidden_size": 33}, "not a multiple of the number of attention heads"),
-        ({"hidden_act": "gelo"}, "cannot be loaded: 'gelo'"),
+        ({"hidden_act": "gelo"}, "cannot be loaded: KeyError 'gelo'"),
         ({"num_hidden_layers": 0}, "has no place for 48 of its weights"),
     ],
 )
