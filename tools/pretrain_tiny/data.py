@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tools.pretrain_tiny.encode import CLS, MASK, SEP, SPECIAL, EncodedRows
+from tools.pretrain_tiny.encode import CLS, MASK, SEP, SPECIAL, EncodedRows, cut_batches
 from tools.pretrain_tiny.network import Batch
 from tools.pretrain_tiny.teacher import Targets
 
@@ -26,9 +26,8 @@ class Plan:
 def plan_epoch(
     encoded: EncodedRows,
     pairs: npt.NDArray[np.int32],
+    seed: list[int],
     *,
-    seed: int,
-    epoch: int,
     budget: int,
     limit: int,
     singles: float = 0.5,
@@ -43,7 +42,7 @@ def plan_epoch(
     ValueError
         There is nothing to draw from.
     """
-    rng = np.random.default_rng([seed, epoch])
+    rng = np.random.default_rng(seed)
     usable = np.flatnonzero(encoded.lengths >= 3)
     alone = rng.permutation(usable)[: int(singles * len(usable))]
     joined = np.array(pairs, dtype=np.int64)
@@ -57,14 +56,7 @@ def plan_epoch(
     size = np.minimum(size, limit)
     batches: list[Ints] = []
     for block in np.array_split(np.arange(len(examples)), max(1, int(size.sum() / budget / 50))):
-        block = block[np.argsort(size[block], kind="stable")]
-        start = 0
-        while start < len(block):
-            stop = start + 1
-            while stop < len(block) and (stop + 1 - start) * size[block[stop]] <= budget:
-                stop += 1
-            batches.append(block[start:stop])
-            start = stop
+        batches += cut_batches(block[np.argsort(size[block], kind="stable")], size, budget)
     if not batches:
         raise ValueError("the text is too short to train on: no two segments of 3 tokens or more")
     order = rng.permutation(len(batches))

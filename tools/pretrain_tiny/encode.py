@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+Ints = npt.NDArray[np.int64]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, UNK, CLS, SEP, MASK = range(5)
 
@@ -152,3 +153,15 @@ def encode(tokenizer: Tokenizer, segments: Sequence[str], batch: int = 20_000) -
         np.concatenate([[0], np.cumsum(token_counts)]).astype(np.int64),
         np.concatenate([[0], np.cumsum(word_counts)]).astype(np.int64),
     )
+
+
+def cut_batches(order: Ints, sizes: Ints, budget: int) -> list[Ints]:
+    """Cut ``order``, sorted by size, into batches of at most ``budget`` tokens with padding."""
+    batches, start = [], 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and (stop + 1 - start) * sizes[order[stop]] <= budget:
+            stop += 1
+        batches.append(order[start:stop])
+        start = stop
+    return batches

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 
-from tools.pretrain_tiny.encode import EncodedRows, encode
+from tools.pretrain_tiny.encode import EncodedRows, cut_batches, encode
 
 log = logging.getLogger(__name__)
 Floats = npt.NDArray[np.float32]
@@ -97,13 +97,7 @@ class Teacher:
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Floats], Floats]]:
         """:meth:`states` of ``order``, cut to batches; one batch a thread, so none waits."""
         lengths = np.minimum(encoded.lengths, self.longest - 2) + 2
-        parts, start = [], 0
-        while start < len(order):
-            stop = start + 1
-            while stop < len(order) and (stop + 1 - start) * lengths[order[stop]] <= budget:
-                stop += 1
-            parts.append(order[start:stop])
-            start = stop
+        parts = cut_batches(order, lengths, budget)
         with ThreadPoolExecutor(
             self.threads, initializer=torch.set_num_threads, initargs=(1,)
         ) as pool:
