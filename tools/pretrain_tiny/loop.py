@@ -1,4 +1,4 @@
-"""The training loop: a schedule by processor time, checkpoints, and a clean stop."""
+"""The training loop, with a schedule by processor time, checkpoints and a clean stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Recipe:
-    """Settings of the loop. ``minutes`` are processor minutes divided by ``threads``."""
+    """Settings of the loop; ``minutes`` are processor minutes divided by ``threads``."""
 
     minutes: float
     threads: int = 2
@@ -42,7 +42,7 @@ class Recipe:
 
 @dataclass
 class State:
-    """Where the run stands; saved beside the weights."""
+    """Progress of the run, saved with the weights."""
 
     step: int = 0
     epoch: int = 0
@@ -135,7 +135,7 @@ class Trainer:
         return True
 
     def step(self, examples: npt.NDArray[np.int64]) -> dict[str, float]:
-        """One update on the examples; returns the losses."""
+        """Update the weights once and return the losses."""
         recipe, state = self.recipe, self.state
         rate = learning_rate(self.progress(), recipe.peak)
         for group in self.optimizer.param_groups:
@@ -153,7 +153,7 @@ class Trainer:
         return {name: sum(losses[name] for losses in shown) for name in shown[0]}
 
     def part(self, number: int, examples: npt.NDArray[np.int64], share: float) -> dict[str, float]:
-        """Add the gradient of a part of the batch; returns its losses times its share."""
+        """Add the gradient of a part of the batch and return its share of the losses."""
         batch = make_batch(
             self.encoded,
             examples,
@@ -170,11 +170,11 @@ class Trainer:
         return {name: share * float(loss.detach()) for name, loss in losses.items()}
 
     def progress(self) -> float:
-        """Share of the processor time that is used."""
+        """Return the share of the processor time that is used up."""
         return self.state.spent / (60 * self.recipe.minutes)
 
     def run(self, held_out: list[Batch], on_save: Callable[[], None]) -> bool:
-        """Train until the time is used (True) or a stop is asked for (False)."""
+        """Train until the time is up; False if a signal stopped the run before."""
 
         def stop(signum: int, frame: FrameType | None) -> None:
             self.stopped_by = signum
@@ -187,10 +187,10 @@ class Trainer:
         mean: dict[str, float] = {}
         while self.progress() < 1 and not self.stopped_by:
             sizes = {"budget": recipe.budget, "limit": recipe.limit}
-            plan = plan_epoch(self.encoded, self.pairs, [recipe.seed, state.epoch], **sizes)
-            state.batches = len(plan.batches)
+            batches = plan_epoch(self.encoded, self.pairs, [recipe.seed, state.epoch], **sizes)
+            state.batches = len(batches)
             while self.progress() < 1 and state.cursor < state.batches and not self.stopped_by:
-                losses = self.step(plan.examples[plan.batches[state.cursor]])
+                losses = self.step(batches[state.cursor])
                 state.cursor += 1
                 state.spent = before + (time.process_time() - clock) / recipe.threads
                 for name, value in losses.items():

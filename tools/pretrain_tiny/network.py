@@ -31,24 +31,22 @@ class Shape:
 
 @dataclass
 class Batch:
-    """One batch, padded.
-
-    ``labels`` and ``word`` are -1 where nothing is predicted; ``sentence`` is (batch, 2, teacher
-    width), the second vector repeating the first for a single segment; ``pair`` marks pairs.
-    """
+    """One padded batch; the last four only with a teacher."""
 
     ids: Tensor
     types: Tensor
     mask: Tensor
     labels: Tensor
+    """-1 where nothing is predicted."""
     words: Any = None
     word_at: Any = None
     sentence: Any = None
+    """Shape (batch, 2, teacher width); the second vector repeats the first for a single."""
     pair: Any = None
 
 
 class Student(nn.Module):
-    """BERT with masked-LM head and, while it is trained, heads that imitate a teacher."""
+    """A BERT with masked-LM head and, during training, heads that imitate a teacher."""
 
     def __init__(self, shape: Shape, word_width: int = 0, sentence_width: int = 0) -> None:
         super().__init__()
@@ -79,7 +77,7 @@ class Student(nn.Module):
             self.to_cosine = nn.Linear(shape.hidden, 1)
 
     def fill(self, batch: Batch, hidden: bool = False) -> tuple[Any, Tensor, Tensor]:
-        """The encoder's output; logits (chosen tokens, vocabulary) and their true tokens."""
+        """Return the encoder's output, and logits and true tokens of the chosen positions."""
         out = self.net.bert(
             input_ids=batch.ids,
             token_type_ids=batch.types,
@@ -91,7 +89,7 @@ class Student(nn.Module):
         return out, logits, batch.labels[chosen]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Masked-LM cross-entropy and the distances to the teacher, each a scalar."""
+        """Return the masked-LM cross-entropy and the distances to the teacher."""
         out, logits, target = self.fill(batch, self.distils)
         last = out.last_hidden_state
         right = (logits.detach().argmax(-1) == target).float()
@@ -120,7 +118,7 @@ WEIGHTS = {"mlm": 1.0, "middle": 2.0, "last": 3.0, "sentence": 2.0, "mean": 1.0,
 
 @torch.no_grad()
 def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> None:
-    """Start token embeddings from the principal components of the teacher's.
+    """Initialise token embeddings with the principal components of the teacher's.
 
     A token that the teacher does not have gets the mean of the teacher's pieces of it.
     """
@@ -143,7 +141,7 @@ def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> 
 
 
 def spread(layers: int, depth: int) -> list[int]:
-    """Which ``layers`` of ``depth`` to keep: evenly spread from the first to the last."""
+    """Return which ``layers`` of ``depth`` to keep: evenly spread from first to last."""
     return [round(at) for at in np.linspace(0, depth - 1, layers)]
 
 
@@ -189,7 +187,7 @@ def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def learning_rate(progress: float, peak: float, warmup: float = 0.02) -> float:
-    """Linear warm-up over the first ``warmup`` of the run, then a cosine to zero."""
+    """Return the rate: linear warm-up over the share ``warmup``, then a cosine to zero."""
     if progress < warmup:
         return peak * (0.02 + 0.98 * progress / warmup)
     done = min(1.0, (progress - warmup) / (1 - warmup))
@@ -226,7 +224,7 @@ def export(student: Student, folder: Path) -> None:
 
 
 def parameters(student: Student) -> int:
-    """Number of exported parameters."""
+    """Return the number of exported parameters."""
     return int(
         sum(np.prod(p.shape) for n, p in student.net.named_parameters() if "seq_rel" not in n)
     )
