@@ -150,8 +150,9 @@ def load_backbone(
     if random_seed is not None:
         with one_line_errors(name, "cannot be built from its config.json"):
             return random_backbone(config, random_seed)
-    with one_line_errors(name, f"its weights in {folder} cannot be loaded"):
-        model, report = read_weights(_backbone_class(config), config, folder, name)
+    with one_line_errors(name, "cannot be used"):
+        kind = _backbone_class(config)
+    model, report = read_weights(kind, config, folder, name)
     parts = {part for part, _ in model.named_children()}
     prefix = f"{model.base_model_prefix}."
     # Heads and poolers are left out on purpose.

@@ -9,7 +9,7 @@ from checkpoints import make_checkpoint
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A checkpoint of a kind, made on first use; copy it before changing it."""
+    """A checkpoint of a kind, created on first use; copy it before changing it."""
     root = tmp_path_factory.mktemp("checkpoints")
 
     def get(kind: str = "bert") -> Path:

@@ -109,7 +109,7 @@ def test_a_mask_that_is_not_dense_runs_the_whole_layer(mask: object) -> None:
     layer = Layer()
     states = torch.zeros(2, 6, 4)
 
-    def shortened(*given: Any) -> Tensor:
+    def shortened(*args: Any) -> Tensor:
         return torch.zeros(2, 1, 4)
 
     with only_first_token(layer, shortened):
@@ -125,9 +125,9 @@ class Scaled(nn.Module):
         super().__init__()
         self.inner = inner
 
-    def forward(self, *given: Any, **options: Any) -> Any:
-        found = self.inner(*given, **options)
-        return (2.0 * found[0], *found[1:]) if isinstance(found, tuple) else 2.0 * found
+    def forward(self, *args: Any, **options: Any) -> Any:
+        output = self.inner(*args, **options)
+        return (2.0 * output[0], *output[1:]) if isinstance(output, tuple) else 2.0 * output
 
 
 def _hook(module: Any, *_: Any) -> Any:
@@ -137,15 +137,15 @@ def _hook(module: Any, *_: Any) -> Any:
 
 def _other_forward(module: Any) -> None:
     before = module.forward
-    module.forward = lambda *given, **options: _hook(module, before(*given, **options))
+    module.forward = lambda *args, **options: _hook(module, before(*args, **options))
 
 
 def _other_class(module: Any) -> None:
     kind = type(module)
 
     class Own(kind):  # type: ignore[misc, valid-type]
-        def forward(self, *given: Any, **options: Any) -> Any:
-            return _hook(self, super().forward(*given, **options))
+        def forward(self, *args: Any, **options: Any) -> Any:
+            return _hook(self, super().forward(*args, **options))
 
     module.__class__ = Own
 
@@ -176,11 +176,11 @@ def test_a_changed_last_layer_runs_whole(change: Any, checkpoint: Get) -> None:
     with torch.no_grad():
         before = model.features(INPUTS)
         change(model.backbone.encoder.layer[-1])
-        found = model.features(INPUTS)
+        output = model.features(INPUTS)
         again = model.features(INPUTS)
         expected = model.backbone(**INPUTS).last_hidden_state[:, 0]
-    assert not torch.allclose(found, before, atol=1e-3)
-    assert torch.equal(found, expected)
+    assert not torch.allclose(output, before, atol=1e-3)
+    assert torch.equal(output, expected)
     assert torch.equal(again, expected)
 
 

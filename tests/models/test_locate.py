@@ -112,7 +112,7 @@ def test_without_network_the_nearest_names_are_given(hub: Path) -> None:
 def test_errors_of_the_hub_say_what_to_do(
     kind: str, reason: str, hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answer(*given: object, **named: object) -> str:
+    def answer(*args: object, **named: object) -> str:
         response = SimpleNamespace(headers={}, request=None)
         raise getattr(huggingface_hub.errors, kind)("503 busy\nmore", response=response)
 
@@ -143,8 +143,8 @@ def test_the_missing_rest_of_a_model_is_downloaded(
     (hub / "model.safetensors").unlink()
     asked: list[str] = []
 
-    def download(name: str, *, revision: str, **given: object) -> str:
-        if "allow_patterns" in given:
+    def download(name: str, *, revision: str, **options: object) -> str:
+        if "allow_patterns" in options:
             asked.append(revision)
             (hub / "model.safetensors").write_bytes(weights)
         return str(hub)

@@ -90,12 +90,12 @@ def _evaluation(folder: Path) -> str:
         ours, theirs = scores[task, "pretrained"], scores[task, "random"]
         both = sorted(ours.keys() & theirs.keys())
         columns = [[ours[c], theirs[c], ours[c] - theirs[c]] for c in both]
-        shown = [
+        cells = [
             f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
             for values in zip(*columns, strict=True)
         ]
         if both:
-            rows.append(f"| {task} | {len(both)} | {' | '.join(shown)} |")
+            rows.append(f"| {task} | {len(both)} | {' | '.join(cells)} |")
     return EVALUATION.format(rows="\n".join(rows)) if rows else ""
 
 

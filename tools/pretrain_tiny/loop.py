@@ -143,14 +143,14 @@ class Trainer:
         self.optimizer.zero_grad()
         parts = np.array_split(examples, min(recipe.parts, len(examples)))
         work = [(i, part, len(part) / len(examples)) for i, part in enumerate(parts)]
-        shown = list(self.pool.map(lambda item: self.part(*item), work))
+        losses = list(self.pool.map(lambda item: self.part(*item), work))
         torch.nn.utils.clip_grad_norm_(self.values, 1.0)
         self.optimizer.step()
         state.step += 1
         n, pair = self.encoded.lengths, examples[:, 1] >= 0
         whole = n[examples[:, 0]] + np.where(pair, n[examples[:, 1]], 0)
         state.tokens += int(np.minimum(whole, recipe.limit - 2 - pair).sum())
-        return {name: sum(losses[name] for losses in shown) for name in shown[0]}
+        return {name: sum(part[name] for part in losses) for name in losses[0]}
 
     def part(self, number: int, examples: npt.NDArray[np.int64], share: float) -> dict[str, float]:
         """Add the gradient of a part of the batch and return its share of the losses."""
@@ -196,10 +196,10 @@ class Trainer:
                 for name, value in losses.items():
                     mean[name] = 0.98 * mean.get(name, value) + 0.02 * value
                 if state.step % 50 == 0:
-                    shown = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
+                    losses_text = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
                     speed = state.tokens / max(state.spent, 1e-9)
                     done = f"{100 * self.progress():5.1f}%"
-                    log.info("%s step %d %.0f tokens/s %s", done, state.step, speed, shown)
+                    log.info("%s step %d %.0f tokens/s %s", done, state.step, speed, losses_text)
                 if state.spent - saved > recipe.save_every:
                     saved = state.spent
                     self.evaluate(held_out, mean)

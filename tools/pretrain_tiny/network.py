@@ -127,12 +127,12 @@ def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> 
     rows = torch.empty(target.shape[0], table.shape[1])
     for index in range(target.shape[0]):
         token = str(tokenizer.id_to_token(index))
-        known = teacher.tokenizer.convert_tokens_to_ids(token)
-        if known == teacher.tokenizer.unk_token_id and token not in SPECIAL:
+        same = teacher.tokenizer.convert_tokens_to_ids(token)
+        if same == teacher.tokenizer.unk_token_id and token not in SPECIAL:
             pieces = teacher.tokenizer(token.removeprefix("##"), add_special_tokens=False)
-            rows[index] = table[pieces["input_ids"] or [known]].mean(0)
+            rows[index] = table[pieces["input_ids"] or [same]].mean(0)
         else:
-            rows[index] = table[known]
+            rows[index] = table[same]
     rows -= rows.mean(0)
     _, _, basis = torch.linalg.svd(rows, full_matrices=False)
     projected = rows @ basis[: target.shape[1]].T

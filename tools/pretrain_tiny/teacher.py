@@ -126,8 +126,8 @@ def precompute(
     """
     done = folder / "targets.json"
     words_file, sentence_file = folder / "words.npy", folder / "sentences.npy"
-    wanted = {"width": width, "of": fingerprint(teacher, student, segments)}
-    if done.exists() and json.loads(done.read_text()) != wanted:
+    recipe = {"width": width, "of": fingerprint(teacher, student, segments)}
+    if done.exists() and json.loads(done.read_text()) != recipe:
         raise ValueError(
             f"{folder} holds the answers to another text, or of another teacher. Delete it, or "
             "give another --work."
@@ -168,5 +168,5 @@ def precompute(
                 log.info("teacher: %d of %d segments", counted, len(segments))
         words.flush()
         sentences.flush()
-        done.write_text(json.dumps(wanted))
+        done.write_text(json.dumps(recipe))
     return Targets(np.load(words_file, mmap_mode="r"), np.load(sentence_file, mmap_mode="r"))
