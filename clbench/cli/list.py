@@ -113,7 +113,7 @@ def _tasks(suite: str | None) -> Iterable[Row]:
 
 
 def _models() -> Iterable[Row]:
-    from clbench.models.registry import MODELS
+    from clbench.models.locate import MODELS
 
     yield from ((name, MODELS.get(name).description) for name in MODELS.names())
     yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or from a local folder"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clbench.models.config import quiet
+from clbench.models.checkpoint import quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

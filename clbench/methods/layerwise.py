@@ -35,7 +35,7 @@ class Layerwise(Method):
     depth
         Number of layers of the model that the distribution was found on. A model of another
         depth gets it by relative position, one rate per layer (geometric means; see
-        `clbench.models.rates.transfer_rates`); ALBERT, whose layers share their weights, gets
+        `clbench.models.groups.transfer_rates`); ALBERT, whose layers share their weights, gets
         one for all of them. None divides the model's own layers, whatever their number.
     division
         How layers are grouped: as in the authors' ``code`` or as in the ``paper``'s

@@ -204,8 +204,8 @@ def make_search(
     ClbenchError
         If anything is wrong or unknown.
     """
+    from clbench.models.checkpoint import load_backbone
     from clbench.models.groups import depth_of
-    from clbench.models.load import load_backbone
     from clbench.suite.plan import make_plan
     from clbench.suite.read import read_suite
     from clbench.suite.validation import stages_of

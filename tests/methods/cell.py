@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from clbench.methods.base import Method
+from clbench.models.classifier import build_classifier
 from clbench.models.encoding import EncodedRows
-from clbench.models.load import build_classifier
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.dropout import install

@@ -15,7 +15,7 @@ from clbench.fisher import cache, pretrained
 from clbench.fisher.pretrained import Recipe, pretrained_fisher
 from clbench.methods.ewc_mlm import EWCMLM, fisher_of_backbone
 from clbench.methods.vanilla import Vanilla
-from clbench.models.load import build_classifier
+from clbench.models.classifier import build_classifier
 from clbench.training.device import Precision
 
 FLOAT = Precision("float32", "cpu")

@@ -11,9 +11,8 @@ from checkpoints import make_checkpoint
 
 from clbench.errors import SettingsError
 from clbench.methods.layerwise import Layerwise
-from clbench.models.groups import lr_groups
-from clbench.models.load import build_classifier
-from clbench.models.rates import transfer_rates
+from clbench.models.classifier import build_classifier
+from clbench.models.groups import lr_groups, transfer_rates
 from clbench.suite.baselines import read_baseline
 
 PUBLISHED = [

@@ -12,7 +12,7 @@ from checkpoints import make_checkpoint
 from torch import nn
 
 from clbench.methods.mixout import Masks, Mixout, mixed, mixed_names
-from clbench.models.load import load_backbone
+from clbench.models.checkpoint import load_backbone
 
 
 def test_each_element_is_the_pretrained_one_or_rescaled() -> None:
