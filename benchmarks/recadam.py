@@ -35,7 +35,7 @@ from clbench.models.encoding import encode, vocabulary_of
 from clbench.models.load import build_classifier, load_tokenizer
 from clbench.optim import RecAdam
 from clbench.suite.baselines import read_baseline
-from clbench.tasks.load import load_task
+from clbench.tasks.registry import load_task
 from clbench.training.batches import TaskData
 from clbench.training.device import (
     PeakMemory,

@@ -86,7 +86,7 @@ def test_k_means_on_its_embeddings_finds_the_topics_of_the_synthetic_tasks() -> 
     from transformers import AutoModel, AutoTokenizer
 
     from clbench.tasks.synthetic import unlabelled
-    from clbench.tasks.synthetic.lexicon import TOPICS
+    from tools.synthetic.lexicon import TOPICS
 
     tokenizer, model = AutoTokenizer.from_pretrained(TINY), AutoModel.from_pretrained(TINY).eval()
     texts = unlabelled(300)

@@ -9,7 +9,7 @@ import pytest
 from clbench.errors import ClbenchError, DataError, SettingsError, SuiteError, UnknownNameError
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
-from clbench.tasks.load import load_task
+from clbench.tasks.registry import load_task
 from clbench.training.protocol import Protocol
 
 SUITE = """
