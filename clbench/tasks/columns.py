@@ -23,19 +23,16 @@ class Columns:
     Attributes
     ----------
     where
-        Task and file or split, the beginning of messages.
+        Task and file or split, the beginning of messages. Rows in messages count from 0.
     spec
         What the columns mean.
     cells
-        Cells by column, each of n values; None where a cell is missing.
-    lines
-        Line on which each row starts, counted from 1; empty where there are no lines.
+        Cells by column, each of n values of one type; None where a cell is missing.
     """
 
     where: str
     spec: ColumnsSpec
     cells: Mapping[str, Sequence[Any]]
-    lines: Sequence[int] = ()
 
     def rows(self, classes: Sequence[str], *, coded: bool = False) -> Rows:
         """Return the rows.
@@ -52,14 +49,14 @@ class Columns:
         DataError
             Naming the first row with a missing or unusable text or label.
         """
-        texts = [self._texts(column) for column in self.spec.text]
-        second = texts[1] if len(texts) == 2 else None
-        labels: list[Any] = self._labels()
+        texts = [self._filled(column, str) for column in self.spec.text]
+        labels = self._filled(self.spec.label, (str, int, float))
         if self.spec.regression:
             labels = [self._target(row, cell) for row, cell in enumerate(labels)]
-        elif not (coded and all(type(cell) is int for cell in labels)):
+        elif not (coded and labels and type(labels[0]) is int):
             numbers = {name: number for number, name in enumerate(classes)}
             labels = [self._number(row, cell, numbers) for row, cell in enumerate(labels)]
+        second = texts[1] if len(texts) == 2 else None
         return Rows.of(texts[0], second, labels, regression=self.spec.regression)
 
     def class_names(self) -> list[str]:
@@ -68,103 +65,96 @@ class Columns:
         Raises
         ------
         DataError
-            If they cannot be classes, or one is written in two ways.
+            If they cannot be classes, or one number is written in two ways.
         """
-        cells, column = self._labels(), f"column {self.spec.label!r} (key 'label')"
-        spellings: dict[Any, tuple[tuple[bool, str], int]] = {}
-        for row, cell in enumerate(cells):
-            name = label_name(cell)
-            spelling, number = (isinstance(cell, str), name), _as_number(name)
-            key = name if number is None or math.isnan(number) else number
-            known, before = spellings.setdefault(key, (spelling, row))
-            if known != spelling:
+        labels = [label_name(cell) for cell in self._filled(self.spec.label, (str, int, float))]
+        where = f"{self.where}: column {self.spec.label!r} (key 'label')"
+        first_rows = {name: row for row, name in reversed(list(enumerate(labels)))}
+        names = sorted(first_rows)
+        spellings: dict[float, str] = {}
+        for name in names:
+            other = spellings.setdefault(_as_number(name), name)
+            if other != name:
                 raise DataError(
-                    f"{self.where}: {column} has {format_value(cells[before])} on "
-                    f"{self._place(before)} and {format_value(cell)} on {self._place(row)}. Write "
-                    "a label in one way, or list the classes in `labels`."
+                    f"{where} has {other!r} on row {first_rows[other]} and {name!r} on row "
+                    f"{first_rows[name]} (counted from 0). Write a number in one way, or list "
+                    "the classes in `labels`."
                 )
-        names = [name for (_, name), _ in spellings.values()]
-        if len(names) > MANY_CLASSES and 2 * len(names) > len(cells):
+        if len(names) > MANY_CLASSES and 2 * len(names) > len(labels):
             raise DataError(
-                f"{self.where}: {column} has {len(names)} different values in {len(cells)} rows, "
-                "too many for classes. Name another column, set regression = true for numbers "
-                "to predict, or list the classes in `labels`."
+                f"{where} has {len(names)} different values in {len(labels)} rows, too many for "
+                "classes. Name another column, set regression = true for numbers to predict, or "
+                "list the classes in `labels`."
             )
         if len(names) == 1:
-            hint = ", as in an unlabelled test split" if names == ["-1"] else ""
+            hint = " (-1 marks an unlabelled test split)" if names == ["-1"] else ""
             raise DataError(
-                f"{self.where}: every label in {column} is {names[0]!r}{hint}. A task needs at "
-                "least two classes."
+                f"{where} has the label {names[0]!r}{hint} on every row. A task needs at least "
+                "two classes."
             )
         try:
             return sorted(names, key=int)
         except ValueError:
-            return sorted(names)
+            return names
 
-    def _place(self, row: int) -> str:
-        return f"line {self.lines[row]}" if self.lines else f"row {row} (counted from 0)"
-
-    def _check_filled(self, column: str, what: str) -> None:
-        missing = [row for row, cell in enumerate(self.cells[column]) if label_name(cell) is None]
+    def _filled(self, column: str, types: type | tuple[type, ...]) -> list[Any]:
+        """Return the cells of a column; all must be there and of a type."""
+        cells = list(self.cells[column])
+        missing = [row for row, cell in enumerate(cells) if label_name(cell) is None]
         if missing:
-            are = "row is" if len(missing) == 1 else "rows are"
             raise DataError(
-                f"{self.where}: {len(missing)} {are} without a {what} in column {column!r}, the "
-                f"first on {self._place(missing[0])}. Fill them in or remove these rows."
+                f"{self.where}: {len(missing)} of {len(cells)} rows have nothing in column "
+                f"{column!r}, the first is row {missing[0]} (counted from 0). Fill them in or "
+                "remove these rows."
             )
-
-    def _texts(self, column: str) -> list[str]:
-        self._check_filled(column, "text")
-        texts = list(self.cells[column])
-        for row, cell in enumerate(texts):
-            if not isinstance(cell, str):
+        for row, cell in enumerate(cells):
+            if not isinstance(cell, types):
+                needed = "texts" if types is str else "labels, text or numbers"
                 raise DataError(
-                    f"{self.where}: column {column!r} (key 'text') holds {format_value(cell)} on "
-                    f"{self._place(row)}, {describe_type(cell)}. Name a column of texts."
+                    f"{self.where}: column {column!r} has {format_value(cell)}, "
+                    f"{describe_type(cell)}, on row {row} (counted from 0). Name a column of "
+                    f"{needed}."
                 )
-            try:
-                cell.encode()
-            except UnicodeEncodeError as error:
-                raise DataError(
-                    f"{self.where}: the text on {self._place(row)} contains half of a surrogate "
-                    "pair. Fix the encoding of the file."
-                ) from error
-        return texts
-
-    def _labels(self) -> list[Any]:
-        self._check_filled(self.spec.label, "label")
-        labels = list(self.cells[self.spec.label])
-        for row, cell in enumerate(labels):
-            if isinstance(cell, (list, dict, bytes)):
-                raise DataError(
-                    f"{self.where}: column {self.spec.label!r} (key 'label') holds "
-                    f"{describe_type(cell)} on {self._place(row)}. A label must be a text or a "
-                    "number."
-                )
-        return labels
+        return cells
 
     def _number(self, row: int, cell: Any, numbers: Mapping[str, int]) -> int:
         name = label_name(cell)
         if name not in numbers:
             known = "`labels`" if self.spec.labels else "those of the training rows"
             raise DataError(
-                f"{self.where}: label {name!r} on {self._place(row)} is not among {known}."
+                f"{self.where}: label {name!r} on row {row} (counted from 0) is not among {known}."
                 f"{did_you_mean(name, numbers)}"
             )
         return numbers[name]
 
     def _target(self, row: int, cell: Any) -> float:
-        number = None if isinstance(cell, bool) else _as_number(cell)
-        if number is None or not math.isfinite(number):
+        number = math.nan if isinstance(cell, bool) else _as_number(cell)
+        if not isinstance(number, float) or not math.isfinite(number):
             raise DataError(
-                f"{self.where}: {format_value(cell)} in column {self.spec.label!r} on "
-                f"{self._place(row)} is not a finite number, which regression = true needs."
+                f"{self.where}: {format_value(cell)} in column {self.spec.label!r} on row {row} "
+                "(counted from 0) is not a finite number, which regression = true needs."
             )
         return number
 
 
-def _as_number(label: Any) -> float | None:
+def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> None:
+    """Check that each column is in `header` once.
+
+    Raises
+    ------
+    DataError
+        Naming the columns that exist; `where` begins the message.
+    """
+    for column in columns:
+        if (times := header.count(column)) != 1:
+            problem = "there is no column" if not times else f"{times} columns are called"
+            raise DataError(f"{where}: {problem} {column!r}.{did_you_mean(column, header)}")
+
+
+def _as_number(label: Any) -> Any:
+    """Return a label as a number if it is a finite one, else as it is."""
     try:
-        return float(label)
+        number = float(label)
     except (TypeError, ValueError):
-        return None
+        return label
+    return number if math.isfinite(number) else label

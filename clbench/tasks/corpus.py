@@ -138,7 +138,7 @@ def _lines(path: Path) -> Iterator[str]:
                 yield line.strip()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"corpus {path}: is not UTF-8. Save it as UTF-8, or give a Parquet table named .parquet."
+            f"corpus {path}: is not UTF-8. Save it as UTF-8, or name a Parquet table *.parquet."
         ) from error
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:200]

@@ -1,21 +1,15 @@
-"""Tasks in CSV, TSV, JSON Lines and Parquet files, read strictly: an error names its line."""
+"""Tasks in CSV, TSV, JSON Lines and Parquet files."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clbench.errors import DataError, did_you_mean
-from clbench.messages import count, describe_type
 from clbench.seeds import numpy_stream
-from clbench.tasks.columns import Columns
+from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import SUFFIXES, FileTaskSpec, Split
 from clbench.tasks.task import Task, hold_out
@@ -98,150 +92,63 @@ class FileTask:
             **settings,
         }
 
-    def _where(self, split: Split) -> str:
-        return f"task {self.name!r}, {split} = {self.spec.paths[split]!r}"
-
     def _content(self, base: Path, split: Split) -> bytes:
-        path = _path(base, self.spec.paths[split])
+        where, path = self._where(split), _path(base, self.spec.paths[split])
         try:
             content = path.read_bytes()
         except OSError as error:
             names = [other.name for other in path.parent.glob("*") if other.suffix in SUFFIXES]
             near = did_you_mean(path.name, names) if names and not path.exists() else ""
-            raise DataError(
-                f"{self._where(split)}: {path} cannot be read: {error.strerror}.{near}"
-            ) from error
+            raise DataError(f"{where}: {path} cannot be read: {error.strerror}.{near}") from error
         if not content.strip():
-            raise DataError(f"{self._where(split)}: {path} is empty.")
+            raise DataError(f"{where}: {path} is empty.")
         return content
 
     def _read(self, base: Path, split: Split) -> Columns:
-        spec, where = self.spec, self._where(split)
-        content, kind = self._content(base, split), spec.format_of(spec.paths[split])
+        """Return the columns of a file, typed as pyarrow reads them; those of CSV are text."""
+        import pyarrow as pa
+        import pyarrow.csv
+        import pyarrow.json
+        import pyarrow.parquet
+
+        spec, where, content = self.spec, self._where(split), self._content(base, split)
+        kind, buffer = spec.format_of(spec.paths[split]), pa.BufferReader(content)
+        block = {"block_size": len(content) + 1, "use_threads": False}
         columns = [*spec.text, spec.label]
-        lines: list[int] = []
-        if kind == "parquet":
-            cells = read_parquet(content, columns, where)
-        elif kind == "jsonl":
-            cells, lines = _read_json_lines(_decode(content, where), columns, where)
-        else:
-            separator = spec.separator or ("\t" if kind == "tsv" else ",")
-            text = _decode(content, where)
-            cells, lines = _read_delimited(text, columns, separator, spec.quotes, where)
-        if not cells[spec.label]:
+        try:
+            if kind == "parquet":
+                table = pa.parquet.read_table(buffer)
+            elif kind == "jsonl":
+                table = pa.json.read_json(buffer, pa.json.ReadOptions(**block))
+            else:
+                separator = spec.separator or ("\t" if kind == "tsv" else ",")
+                table = pa.csv.read_csv(
+                    buffer,
+                    pa.csv.ReadOptions(**block),
+                    pa.csv.ParseOptions(
+                        delimiter=separator,
+                        quote_char='"' if spec.quotes else False,
+                        newlines_in_values=True,
+                    ),
+                    pa.csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+                )
+            check_columns(columns, table.column_names, where)
+            cells = {column: table.column(column).to_pylist() for column in columns}
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(f"{where}: not a valid {kind} file in UTF-8 ({reason}).") from error
+        if not len(table):
             raise DataError(f"{where}: there are no rows in the file.")
-        return Columns(where, spec, cells, lines)
+        if kind == "tsv" and any("\n" in cell for cell in cells[spec.text[0]]):
+            raise DataError(
+                f"{where}: a quoted text runs over several lines, which TSV does not allow. Set "
+                "quotes = false if quotes are plain characters, or save the file as CSV."
+            )
+        return Columns(where, spec, cells)
 
-
-def read_parquet(source: bytes | Path, columns: Sequence[str], where: str) -> dict[str, list[Any]]:
-    """Return the cells of columns of a Parquet file.
-
-    Raises
-    ------
-    DataError
-        If the file is broken or lacks a column; `where` begins the message.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source)
-        check_columns(columns, file.schema_arrow.names, where)
-        table = file.read(columns=list(columns))
-        return {column: table.column(column).to_pylist() for column in columns}
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{where}: not a complete Parquet file ({reason}).") from error
-
-
-def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> None:
-    """Check that each column is in `header` once.
-
-    Raises
-    ------
-    DataError
-        Naming the columns that exist.
-    """
-    for column in columns:
-        if (times := header.count(column)) != 1:
-            problem = "there is no column" if not times else f"{times} columns are called"
-            raise DataError(f"{where}: {problem} {column!r}.{did_you_mean(column, header)}")
+    def _where(self, split: Split) -> str:
+        return f"task {self.name!r}, {split} = {self.spec.paths[split]!r}"
 
 
 def _path(base: Path, path: str) -> Path:
     return base / Path(path).expanduser()
-
-
-def _decode(content: bytes, where: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(
-            f"{where}: line {line} is not UTF-8 (byte 0x{content[error.start]:02x}). Save the "
-            "file as UTF-8."
-        ) from error
-
-
-def _read_delimited(
-    text: str, columns: Sequence[str], separator: str, quotes: bool, where: str
-) -> tuple[dict[str, list[Any]], list[int]]:
-    """Return cells and line numbers; pandas would fill short lines and join quoted ones."""
-    csv.field_size_limit(sys.maxsize)
-    quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(
-        io.StringIO(text, newline=""), delimiter=separator, quoting=quoting, strict=True
-    )
-    hint = " Set quotes = false if quotes are plain characters in this file." if quotes else ""
-    rows, lines, start = [], [], 1
-    try:
-        header = next(reader)
-        names = f"{where}: the first line must name the columns, separated by {separator!r}"
-        check_columns(columns, header, names)
-        start = reader.line_num + 1
-        for row in reader:
-            if row and len(row) != len(header):
-                raise DataError(
-                    f"{where}: line {start} has {count(len(row), 'field')}, the header has "
-                    f"{len(header)}. Put quotes around a text that contains the separator.{hint}"
-                )
-            if separator == "\t" and reader.line_num > start:
-                raise DataError(
-                    f"{where}: a quoted field runs from line {start} to line {reader.line_num}, "
-                    f"which TSV does not allow.{hint}"
-                )
-            if row:
-                rows.append(row)
-                lines.append(start)
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{where}: line {start} is broken: {error}.{hint}") from error
-    cells = {column: [row[header.index(column)] for row in rows] for column in columns}
-    return cells, lines
-
-
-def _read_json_lines(
-    text: str, columns: Sequence[str], where: str
-) -> tuple[dict[str, list[Any]], list[int]]:
-    """Return cells and line numbers; pandas would change types and name no line."""
-    records: dict[int, dict[str, Any]] = {}
-    # str.splitlines would also cut at U+2028, which is legal inside a JSON text.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise DataError(
-                f"{where}: line {number} is not valid JSON: {error}. Write one object a line."
-            ) from error
-        if not isinstance(record, dict):
-            raise DataError(
-                f"{where}: line {number} holds {describe_type(record)}. Write one object a line."
-            )
-        records[number] = record
-    check_columns(
-        columns, list({key: None for record in records.values() for key in record}), where
-    )
-    cells = {column: [record.get(column) for record in records.values()] for column in columns}
-    return cells, list(records)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clbench.errors import DataError
-from clbench.tasks.columns import Columns
-from clbench.tasks.file_task import check_columns
+from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import HubTaskSpec
 from clbench.tasks.task import Task
@@ -160,48 +156,35 @@ class HubTask:
         """Return the splits and where they come from; every error becomes one line."""
         import datasets
 
-        spec, root = self.spec, self._folder(data)
+        spec, root, files = self.spec, self._folder(data), self._files(data)
+        folder = spec.hub.rpartition("/")[2]
+        visible = datasets.is_progress_bar_enabled()
+        datasets.disable_progress_bars()
         try:
-            with _quiet(datasets):
-                if root is None:
-                    hub = datasets.load_dataset(spec.hub, name=spec.config, revision=spec.revision)
-                    return hub, f"{spec.hub} on the hub"
-                # Named files are read whatever the repository's card says: a copy may hold some
-                # configurations and some rows only.
-                files = {
-                    split: [str(path.relative_to(root)) for path in paths]
-                    for split, paths in self._files(data).items()
-                }
-                place = str(root.resolve())
+            if root is None:
+                place = f"{spec.hub} on the hub"
                 return datasets.load_dataset(
-                    place, data_files=files, verification_mode="no_checks"
-                ), str(root)
-        except DataError:
-            raise
+                    spec.hub, name=spec.config, revision=spec.revision
+                ), place
+            # Named files are read whatever the card of the repository says: a copy may hold
+            # only some configurations and rows.
+            paths = {
+                split: [str(path.relative_to(root)) for path in paths]
+                for split, paths in files.items()
+            }
+            return datasets.load_dataset(
+                str(root.resolve()), data_files=paths, verification_mode="no_checks"
+            ), str(root)
         # The library and what it calls raise errors of a dozen unrelated families here.
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-            what = f"{spec.hub} could not be downloaded" if root is None else f"{root} is broken"
-            folder = spec.hub.rpartition("/")[2]
-            remedy = (
-                f"Check the network, or give a copy with --data DIR, which must hold {folder}/."
+            problem = (
+                f"{spec.hub} could not be downloaded ({reason}). Check the network, or give a "
+                f"copy with --data DIR, as DIR/{folder}."
                 if root is None
-                else f"Its files must be those of {spec.hub}; copy them again."
+                else f"{root} cannot be read ({reason}). Copy the files of {spec.hub} again."
             )
-            raise DataError(f"task {self.name!r}: {what} ({reason}). {remedy}") from error
-
-
-@contextlib.contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
-    """Hide progress bars of `datasets`, and warnings of the hub's client about its retries."""
-    visible = datasets.is_progress_bar_enabled()
-    client = logging.getLogger("huggingface_hub")
-    level = client.level
-    datasets.disable_progress_bars()
-    client.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        client.setLevel(level)
-        if visible:
-            datasets.enable_progress_bars()
+            raise DataError(f"task {self.name!r}: {problem}") from error
+        finally:
+            if visible:
+                datasets.enable_progress_bars()

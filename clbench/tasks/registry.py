@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from clbench.tasks.file_task import FileTask
 from clbench.tasks.hub_task import HubTask
 from clbench.tasks.metrics import METRICS, metrics_for
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
-from clbench.tasks.synthetic import SPECS, SyntheticTask
+from clbench.tasks.synthetic import SPECS
 from clbench.tasks.task import Task, check_task
 
 
@@ -58,8 +58,8 @@ TASKS: Registry[TaskLoader] = Registry("task", check=_error, group="clbench.task
 with Path(__file__).with_name("hub_tasks.toml").open("rb") as _file:
     for _name, _table in tomllib.load(_file).items():
         TASKS.add(_name, HubTask(_name, HubTaskSpec(**_table), packaged=True))
-for _kind in SPECS:
-    TASKS.add(f"synthetic/{_kind}", SyntheticTask(_kind, f"synthetic/{_kind}"))
+for _kind, _synthetic in SPECS.items():
+    TASKS.add(f"synthetic/{_kind}", _synthetic)
 
 
 def task(name: str) -> Callable[[Loader], Loader]:
@@ -156,7 +156,8 @@ def _loader(name: str, own: Mapping[str, OwnTaskSpec]) -> Any:
             return FileTask(name, spec)
         if isinstance(spec, HubTaskSpec):
             return HubTask(name, spec)
-        return SyntheticTask.from_spec(name, spec)
+        options = spec.model_dump(exclude={"synthetic"})
+        return replace(SPECS[spec.synthetic], name=name, options=options)
     if name not in TASKS:
         names = [*TASKS.names(), *own]
         raise UnknownNameError(

@@ -5,7 +5,8 @@ For trials and tests; claims need real data. `tools/synthetic` generates the fil
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from random import Random
@@ -19,7 +20,6 @@ from clbench.tasks.task import Rows, Task
 
 if TYPE_CHECKING:
     from clbench.tasks.registry import TaskSource
-    from clbench.tasks.spec import SyntheticTaskSpec
 
 FILE = Path(__file__).with_name("synthetic.parquet")
 TEXTS = "texts"
@@ -27,11 +27,13 @@ TEXTS = "texts"
 
 
 @dataclass(frozen=True)
-class SyntheticSpec:
-    """What a built-in task is.
+class SyntheticTask:
+    """A built-in task as a loader; its rows are always the same.
 
     Attributes
     ----------
+    kind
+        A key of `SPECS`.
     labels
         Names of the classes; the label of a row is an index into them.
     description
@@ -40,37 +42,79 @@ class SyntheticSpec:
         Whether a row has two texts.
     metrics
         Those of the GLUE task that it resembles; the first is the score.
+    name
+        Name of the task, by default ``synthetic/<kind>``.
+    options
+        Keyword arguments of `generate`.
     """
 
+    kind: str
     labels: tuple[str, ...]
     description: str
     pair: bool = True
     metrics: tuple[str, ...] = ("accuracy",)
+    name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, source: TaskSource) -> Task:
+        """Read the rows."""
+        name, rows = self.name or f"synthetic/{self.kind}", self._rows
+        return Task(
+            name,
+            self.labels,
+            self.metrics,
+            rows["train"],
+            rows["validation"],
+            head=name,
+            source=self.identity(source),
+        )
+
+    def identity(self, source: TaskSource) -> dict[str, Any]:
+        """Return digests of the rows, so that the identity changes when the rows do."""
+        digests = {split: rows.digest for split, rows in self._rows.items()}
+        return {"dataset": "synthetic", "config": self.kind, "rows": digests}
+
+    @cached_property
+    def _rows(self) -> dict[str, Rows]:
+        columns = {
+            split: [list(column) for column in zip(*rows, strict=True)]
+            for split, rows in generate(self.kind, **self.options).items()
+        }
+        return {
+            split: Rows.of(first, second if self.pair else None, labels)
+            for split, (first, second, labels) in columns.items()
+        }
 
 
 SPECS = {
-    "sentiment": SyntheticSpec(
-        ("negative", "positive"), "praise or blame in a review (like SST-2)", pair=False
-    ),
-    "acceptability": SyntheticSpec(
-        ("faulty", "sound"),
-        "is the grammar sound (like CoLA)",
-        pair=False,
-        metrics=("accuracy", "matthews"),
-    ),
-    "paraphrase": SyntheticSpec(
-        ("different", "same"),
-        "do both tell the same event (like MRPC)",
-        metrics=("accuracy", "f1"),
-    ),
-    "qa": SyntheticSpec(("no", "yes"), "does the text answer the question (like QNLI)"),
-    "entailment": SyntheticSpec(("entailed", "not"), "does the second follow (like RTE)"),
-    "entailment3": SyntheticSpec(
-        ("entailed", "neutral", "contradicted"),
-        "does the second follow, is it open, or false (like MNLI)",
-    ),
+    task.kind: task
+    for task in (
+        SyntheticTask(
+            "sentiment", ("negative", "positive"), "praise or blame in a review (like SST-2)", False
+        ),
+        SyntheticTask(
+            "acceptability",
+            ("faulty", "sound"),
+            "is the grammar sound (like CoLA)",
+            False,
+            ("accuracy", "matthews"),
+        ),
+        SyntheticTask(
+            "paraphrase",
+            ("different", "same"),
+            "do both tell the same event (like MRPC)",
+            metrics=("accuracy", "f1"),
+        ),
+        SyntheticTask("qa", ("no", "yes"), "does the text answer the question (like QNLI)"),
+        SyntheticTask("entailment", ("entailed", "not"), "does the second follow (like RTE)"),
+        SyntheticTask(
+            "entailment3",
+            ("entailed", "neutral", "contradicted"),
+            "does the second follow, is it open, or false (like MNLI)",
+        ),
+    )
 }
-"""The built-in tasks by name."""
+"""The built-in tasks by kind."""
 
 TRAIN_ROWS, VALIDATION_ROWS = 6000, 1200
 SIZES = {
@@ -151,68 +195,6 @@ def unlabelled(n: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
     split = "validation" if held_out else "train"
     rows = _read(TEXTS, split)
     return [rows[i][0] for i in _sample(TEXTS, split, n, seed)]
-
-
-@dataclass(frozen=True)
-class SyntheticTask:
-    """A built-in task as a loader; its rows are always the same.
-
-    Attributes
-    ----------
-    kind
-        A key of `SPECS`.
-    name
-        The name of the task.
-    options
-        Keyword arguments of `generate`, as pairs.
-    """
-
-    kind: str
-    name: str
-    options: tuple[tuple[str, Any], ...] = ()
-
-    @classmethod
-    def from_spec(cls, name: str, spec: SyntheticTaskSpec) -> SyntheticTask:
-        """Return the loader of a ``[task.NAME]`` table."""
-        return cls(spec.synthetic, name, tuple(spec.model_dump(exclude={"synthetic"}).items()))
-
-    def __call__(self, source: TaskSource) -> Task:
-        """Read the rows."""
-        spec = SPECS[self.kind]
-        return Task(
-            self.name,
-            spec.labels,
-            spec.metrics,
-            self._splits["train"],
-            self._splits["validation"],
-            head=self.name,
-            source=self.identity(source),
-        )
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics; the first is the score."""
-        return SPECS[self.kind].metrics
-
-    @property
-    def description(self) -> str:
-        """One line for lists."""
-        return SPECS[self.kind].description
-
-    def identity(self, source: TaskSource) -> dict[str, Any]:
-        """Return digests of the rows, so that the identity changes when the rows do."""
-        digests = {split: rows.digest for split, rows in self._splits.items()}
-        return {"dataset": "synthetic", "config": self.kind, "rows": digests}
-
-    @cached_property
-    def _splits(self) -> dict[str, Rows]:
-        splits = {}
-        for split, rows in generate(self.kind, **dict(self.options)).items():
-            first, second, labels = zip(*rows, strict=True)
-            splits[split] = Rows.of(
-                list(first), list(second) if SPECS[self.kind].pair else None, labels
-            )
-        return splits
 
 
 @cache
