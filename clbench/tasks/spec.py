@@ -159,7 +159,7 @@ class HubTaskSpec(ColumnsSpec):
         For lists and readers.
     """
 
-    hub: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")]
+    hub: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")]
     config: Name | None = None
     revision: Name | None = None
     label: Name = "label"
