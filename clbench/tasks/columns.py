@@ -35,14 +35,7 @@ class Columns:
     cells: Mapping[str, Sequence[Any]]
 
     def rows(self, classes: Sequence[str], *, coded: bool = False) -> Rows:
-        """Return the rows.
-
-        Parameters
-        ----------
-        classes
-            Names of the classes; none for regression.
-        coded
-            Whether whole numbers in the label column are positions in `classes`.
+        """Return the rows; `coded` makes whole numbers as labels positions in `classes`.
 
         Raises
         ------
@@ -138,13 +131,7 @@ class Columns:
 
 
 def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> None:
-    """Check that each column is in `header` once.
-
-    Raises
-    ------
-    DataError
-        Naming the columns that exist; `where` begins the message.
-    """
+    """Raise a DataError unless each column is in `header` once; `where` begins the message."""
     for column in columns:
         if (times := header.count(column)) != 1:
             problem = "there is no column" if not times else f"{times} columns are called"

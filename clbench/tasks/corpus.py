@@ -57,12 +57,7 @@ def resolve_corpus(corpus: str, base: Path, key: str) -> str:
 
 
 def corpus_identity(corpus: str) -> dict[str, Any]:
-    """Return what decides the texts, as plain JSON values without the path of a file.
-
-    Parameters
-    ----------
-    corpus
-        As `resolve_corpus` returns it.
+    """Return what decides the texts of a resolved corpus, as plain JSON values without paths.
 
     Raises
     ------
@@ -81,7 +76,7 @@ def corpus_identity(corpus: str) -> dict[str, Any]:
 
 
 def corpus_name(corpus: str) -> str:
-    """Return what to call a corpus, as `resolve_corpus` returns it, in reports: no folders."""
+    """Return what reports call a resolved corpus: no folders."""
     return corpus if corpus in (BUILT_IN, WIKI40B) else Path(corpus).name
 
 
@@ -155,16 +150,8 @@ def _table_lines(path: Path) -> Iterator[str]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        names = [
-            field.name
-            for field in schema
-            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
-        ]
-        if not names:
-            raise DataError(
-                f"corpus {path}: none of its columns ({', '.join(schema.names)}) contains text."
-            )
+        texts = (pa.string(), pa.large_string())
+        names = [field.name for field in file.schema_arrow if field.type in texts]
         names = ["text"] if "text" in names else names
         for batch in file.iter_batches(columns=names):
             for row in batch.to_pylist():

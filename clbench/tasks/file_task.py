@@ -20,15 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileTask:
-    """The loader of a ``[task.NAME]`` table of files.
-
-    Attributes
-    ----------
-    name
-        NAME.
-    spec
-        The table.
-    """
+    """The loader of `spec`, a ``[task.NAME]`` table of files."""
 
     name: str
     spec: FileTaskSpec
@@ -44,8 +36,7 @@ class FileTask:
         Raises
         ------
         DataError
-            If a file is missing, empty or broken, lacks a column, or has rows without a text
-            or with a label that cannot be.
+            If a file is missing or broken, lacks a column, or has an unusable text or label.
         """
         spec, paths = self.spec, self.spec.paths
         table = self._read(source.base, "train")
@@ -98,7 +89,7 @@ class FileTask:
             content = path.read_bytes()
         except OSError as error:
             names = [other.name for other in path.parent.glob("*") if other.suffix in SUFFIXES]
-            near = did_you_mean(path.name, names) if names and not path.exists() else ""
+            near = did_you_mean(path.name, names) if names else ""
             raise DataError(f"{where}: {path} cannot be read: {error.strerror}.{near}") from error
         if not content.strip():
             raise DataError(f"{where}: {path} is empty.")

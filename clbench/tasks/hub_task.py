@@ -22,16 +22,9 @@ SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 
 @dataclass(frozen=True)
 class HubTask:
-    """The loader of a table with a key `hub`.
+    """The loader of `spec`, a table with a key `hub`.
 
-    Attributes
-    ----------
-    name
-        Name of the task.
-    spec
-        The table.
-    packaged
-        Whether the table comes with clbench. Then its settings are no part of the identity.
+    The settings of a `packaged` table, which comes with clbench, are not part of the identity.
     """
 
     name: str
@@ -57,28 +50,38 @@ class HubTask:
             If the hub cannot be reached, the copy is incomplete, or the rows do not fit the
             table.
         """
-        dataset, place = self._load(source.data)
+        spec, (dataset, place) = self.spec, self._load(source.data)
         classes: list[str] = []
         rows = []
-        for split in ("train", "validation"):
-            name = self.spec.split(split)
-            where = f"task {self.name!r}, split {name!r} of {place}"
-            if name not in dataset:
+        for split in (spec.split("train"), spec.split("validation")):
+            where = f"task {self.name!r}, split {split!r} of {place}"
+            if split not in dataset:
                 raise DataError(f"{where}: there is no such split, only {', '.join(dataset)}.")
-            columns = [*self.spec.text, self.spec.label]
-            check_columns(columns, dataset[name].column_names, where)
-            cells = {column: list(dataset[name][column]) for column in columns}
-            table = Columns(where, self.spec, cells)
-            self._check_labelled(cells[self.spec.label], where)
-            coded = bool(names := self._declared(dataset[name], where))
-            if split == "train" and not self.spec.regression:
+            columns = [*spec.text, spec.label]
+            check_columns(columns, dataset[split].column_names, where)
+            table = Columns(where, spec, {name: list(dataset[split][name]) for name in columns})
+            labels = table.cells[spec.label]
+            missing = sum(label is None or label == -1 for label in labels)
+            if missing and not spec.regression:
+                raise DataError(
+                    f"{where}: {missing} of {len(labels)} rows have no label (-1 or empty), as in "
+                    "unlabelled test splits. Name a labelled split in `splits`."
+                )
+            names = getattr(dataset[split].features[spec.label], "names", None) or spec.labels
+            if names and spec.labels and names != spec.labels:
+                raise DataError(
+                    f"{where}: the classes are {', '.join(names)}, but `labels` are "
+                    f"{', '.join(spec.labels)}."
+                )
+            if not classes and not spec.regression:
                 classes = names or table.class_names()
-            rows.append(table.rows(classes, coded=coded))
+            rows.append(table.rows(classes, coded=bool(names)))
         return Task(
             self.name,
             tuple(classes),
             self.metrics,
-            *rows,
+            train=rows[0],
+            validation=rows[1],
             head=self.name,
             source=self.identity(source),
         )
@@ -99,24 +102,6 @@ class HubTask:
         }
         return {"dataset": "mirror", "config": spec.config, "files": digests, **settings}
 
-    def _declared(self, dataset: Any, where: str) -> list[str]:
-        """Return the names of classes 0, 1, … as the dataset or else the table has them."""
-        names = list(getattr(dataset.features[self.spec.label], "names", None) or [])
-        if names and self.spec.labels and names != self.spec.labels:
-            raise DataError(
-                f"{where}: the classes are {', '.join(names)}, but `labels` are "
-                f"{', '.join(self.spec.labels)}."
-            )
-        return [] if self.spec.regression else names or self.spec.labels or []
-
-    def _check_labelled(self, labels: list[Any], where: str) -> None:
-        missing = sum(label is None or label == -1 for label in labels)
-        if missing and not self.spec.regression:
-            raise DataError(
-                f"{where}: {missing} of {len(labels)} rows have no label (-1 or empty), as in "
-                "unlabelled test splits. Name a labelled split in `splits`."
-            )
-
     def _folder(self, data: Path | None) -> Path | None:
         """Return the folder of the copy on disk, or None if the hub is to be asked."""
         folder = None if data is None else data / self.spec.hub.rpartition("/")[2]
@@ -127,29 +112,21 @@ class HubTask:
         root, config = self._folder(data), self.spec.config
         if root is None:
             return {}
-        if config and (root / config).is_dir():
-            folders = [root / config]
-        else:
-            others = [] if config else sorted(path for path in root.iterdir() if path.is_dir())
-            folders = list(dict.fromkeys([root, root / "data", *others]))
-        files = {}
+        folder, files = root, {}
+        if config:
+            folder = next((f for f in (root / config, root / "data") if f.is_dir()), root)
         for split in (self.spec.split("train"), self.spec.split("validation")):
-            places = {
-                folder: paths
-                for folder in folders
-                if (
-                    paths := sorted(p for p in folder.glob(f"{split}[-.]*") if p.suffix in SUFFIXES)
-                )
-            }
-            if len(places) != 1:
+            pattern = f"{'' if config else '**/'}{split}[-.]*"
+            files[split] = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES)
+            if len({path.parent for path in files[split]}) != 1:
+                problem = "is in several folders" if files[split] else "has no files"
                 inside = sorted(path.name for path in root.iterdir() if path.is_dir())
-                found = "is in several folders" if places else f"has no file {split}-*.parquet"
                 raise DataError(
-                    f"task {self.name!r}: split {split!r} {found} of {root} (config = {config!r}; "
-                    f"folders: {', '.join(inside) or 'none'}). Use the layout of {self.spec.hub}, "
-                    "and set config to the folder."
+                    f"task {self.name!r}: split {split!r} {problem} in {folder} (config = "
+                    f"{config!r}; folders in {root}: {', '.join(inside) or 'none'}). Use the "
+                    f"layout of {self.spec.hub}, with files {split}-*.parquet, and set config to "
+                    "one of its folders."
                 )
-            (files[split],) = places.values()
         return files
 
     def _load(self, data: Path | None) -> tuple[Any, str]:

@@ -69,10 +69,7 @@ def accuracy(outputs: Array, labels: Array) -> float:
 
 @metric("f1")
 def f1(outputs: Array, labels: Array) -> float:
-    """Return F1 of class 1 of two classes, or else the mean over the classes (macro).
-
-    A class that neither occurs nor is predicted has F1 0.
-    """
+    """Return F1 of class 1 of two classes, else the mean over classes; 0 where undefined."""
     from sklearn.metrics import f1_score
 
     count = outputs.shape[1]
@@ -83,10 +80,7 @@ def f1(outputs: Array, labels: Array) -> float:
 
 @metric("matthews")
 def matthews(outputs: Array, labels: Array) -> float:
-    """Return Matthews correlation, for more than two classes R_K (Gorodkin 2004).
-
-    It is 0 where all labels or all predictions are of one class.
-    """
+    """Return Matthews correlation, R_K for more classes (Gorodkin 2004); 0 where undefined."""
     from sklearn.metrics import matthews_corrcoef
 
     predicted = outputs.argmax(axis=1)
@@ -119,13 +113,7 @@ def metrics_for(regression: bool) -> list[str]:
 
 
 def check_metrics(where: str, names: Sequence[str], regression: bool) -> None:
-    """Check that metrics exist and are for this kind of task.
-
-    Raises
-    ------
-    DataError
-        Starting with `where`, and naming the metrics to choose from.
-    """
+    """Raise a DataError unless all metrics exist and are for this kind of task."""
     for name in names:
         if name not in METRICS or METRICS.get(name).regression != regression:
             kind = "regression" if regression else "classification"

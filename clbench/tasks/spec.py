@@ -230,4 +230,4 @@ def label_name(value: Any) -> Any:
 
 
 def _error(text: str) -> PydanticCustomError:
-    return PydanticCustomError("task", text)  # type: ignore[arg-type]
+    return PydanticCustomError("task", text)

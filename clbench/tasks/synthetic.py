@@ -220,4 +220,5 @@ def _sample(task: str, split: str, size: int, seed: int) -> list[int]:
         return list(range(size))
     block = len(SPECS[task].labels) if task in SPECS else 1
     blocks = numpy_stream("synthetic", task, split, seed).permutation(most // block)
-    return (blocks[:, None] * block + np.arange(block)).ravel()[:size].tolist()
+    positions: list[int] = (blocks[:, None] * block + np.arange(block)).ravel()[:size].tolist()
+    return positions

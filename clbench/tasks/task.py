@@ -178,14 +178,7 @@ class Task:
 
 
 def check_task(name: str, task: Any) -> Task:
-    """Return `task` if a model can be trained on it and scored.
-
-    Parameters
-    ----------
-    name
-        The name that was asked for.
-    task
-        What a loader returned.
+    """Return what the loader of task `name` returned, if it can be trained on and scored.
 
     Raises
     ------
@@ -220,14 +213,13 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
                 f"{where}: {len(column)} texts, {len(rows.labels)} labels and {len(rows.index)} "
                 "positions; every row needs one of each."
             )
-        for number, text in enumerate(column):
-            if not isinstance(text, str):
-                raise DataError(
-                    f"{where}: the text of row {number} is {text!r}, {describe_type(text)}."
-                )
-    if task.regression:
-        valid, allowed = np.isfinite(rows.labels), "finite numbers"
-    else:
+        if wrong := [at for at, text in enumerate(column) if not isinstance(text, str)]:
+            text = column[wrong[0]]
+            raise DataError(
+                f"{where}: the text of row {wrong[0]} is {text!r}, {describe_type(text)}."
+            )
+    valid, allowed = np.isfinite(rows.labels), "finite numbers"
+    if not task.regression:
         valid = (rows.labels >= 0) & (rows.labels < len(task.labels))
         allowed = f"0 to {len(task.labels) - 1}"
     if not valid.all():
@@ -241,18 +233,10 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
 def hold_out(
     rows: Rows, fraction: float, rng: np.random.Generator, regression: bool, where: str
 ) -> tuple[Rows, Rows]:
-    """Return (the other rows, `fraction` of the rows), stratified.
-
-    Raises
-    ------
-    DataError
-        If this leaves no row on one side; `where` begins the message.
-    """
+    """Return the other rows, and `fraction` of the rows, stratified; neither may be empty."""
     count = round(len(rows) * fraction)
     if not 0 < count < len(rows):
-        raise DataError(
-            f"{where} of {len(rows)} rows leaves one side empty. Use more rows or another fraction."
-        )
+        raise DataError(f"{where} of {len(rows)} rows leaves one side empty. Use another fraction.")
     held_out = stratified(rows.labels, count, rng, regression)
     rest = np.setdiff1d(np.arange(len(rows)), held_out)
     return rows.take(rest), rows.take(held_out)

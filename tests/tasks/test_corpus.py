@@ -90,7 +90,7 @@ def test_texts_of_a_parquet_table(tmp_path: Path) -> None:
     assert read_corpus(pair, 10) == [first, second, second + " Again."]
     assert corpus_identity(file) != corpus_identity(pair)
     numbers = table(tmp_path / "c.parquet", n=[1, 2], m=[3, 4])
-    with pytest.raises(DataError, match=r"none of its columns \(n, m\) contains text"):
+    with pytest.raises(DataError, match="no line has 5 words"):
         corpus_identity(numbers)
     with pytest.raises(DataError, match="no line has 5 words"):
         corpus_identity(table(tmp_path / "d.parquet", text=["short", None]))

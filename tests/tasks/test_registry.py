@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from clbench.errors import DataError, PluginError, UnknownNameError
-from clbench.tasks.file_task import FileTask
 from clbench.tasks.metrics import METRICS, metric
 from clbench.tasks.registry import TASKS, TaskSource, load_task, score_metrics, task, task_identity
 from clbench.tasks.spec import FileTaskSpec, SyntheticTaskSpec
@@ -98,20 +97,19 @@ def test_a_loader_may_have_its_own_identity(register: Any) -> None:
     assert task_identity("mine", data=None, base=Path(), own={}) == {"name": "mine", "version": 3}
 
 
-def test_the_code_of_a_plug_in_metric_is_part_of_the_identity(
-    register: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_of_a_plug_in_metric_is_part_of_the_identity(tmp_path: Path) -> None:
     @metric("always-one")
     def always_one(outputs: Any, labels: Any) -> float:
         return 1.0
 
-    monkeypatch.setitem(METRICS._entries, "always-one", always_one)  # removed afterwards
-    own = {"x": SyntheticTaskSpec(synthetic="qa")}
-    assert score_metrics("x", own) == ["accuracy", "always-one", "f1", "matthews"]
-    assert score_metrics("glue/stsb", {}) == ["pearson", "spearman"]
-    assert score_metrics("none", {}) == []
-    loader = FileTask("mine", OWN.model_copy(update={"metrics": ["always-one"]}))
-    monkeypatch.setattr(FileTask, "identity", lambda self, source: {})
-    identity = task_identity("mine", data=None, base=Path(), own={"mine": loader.spec})
-    assert identity["metric_code"]["always-one"]["code"].endswith("always_one")
-    del METRICS._entries["always-one"]
+    try:
+        table = {"x": SyntheticTaskSpec(synthetic="qa")}
+        assert score_metrics("x", table) == ["accuracy", "always-one", "f1", "matthews"]
+        assert score_metrics("glue/stsb", {}) == ["pearson", "spearman"]
+        assert score_metrics("none", {}) == []
+        (tmp_path / "t.csv").write_text("text,label\na,x\n")
+        own = {"mine": OWN.model_copy(update={"metrics": ["always-one"]})}
+        identity = task_identity("mine", data=None, base=tmp_path, own=own)
+        assert identity["metric_code"]["always-one"]["code"].endswith("always_one")
+    finally:
+        del METRICS._entries["always-one"]
