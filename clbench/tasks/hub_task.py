@@ -90,7 +90,11 @@ class HubTask:
         """Return digests of the copy's files, or the name and revision on the hub."""
         check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
         spec = self.spec
-        settings = {} if self.packaged else {"columns": spec.model_dump(exclude={"description"})}
+        settings = (
+            {}
+            if self.packaged
+            else {"columns": spec.model_dump(exclude={"description", "licence"})}
+        )
         files = self._files(source.data)
         if not files:
             hub = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
