@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clbench.models.groups import lr_groups as lr_groups
     from clbench.shifts.base import Shift as Shift
     from clbench.shifts.registry import shift as shift
+    from clbench.tasks.metrics import metric as metric
     from clbench.tasks.registry import task as task
     from clbench.tasks.task import Rows as Rows
     from clbench.tasks.task import Task as Task
@@ -40,6 +41,7 @@ _EXPORTS = {
     "load_run": "clbench.api",
     "lr_groups": "clbench.models.groups",
     "method": "clbench.methods.base",
+    "metric": "clbench.tasks.metrics",
     "run": "clbench.api",
     "shift": "clbench.shifts.registry",
     "task": "clbench.tasks.registry",

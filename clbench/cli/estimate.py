@@ -89,7 +89,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     ClbenchError
         If the tasks or the model cannot be found: so would the run.
     """
-    from clbench.tasks.load import load_task
+    from clbench.tasks.registry import load_task
 
     own = plan.suite.file.task
     sizes: dict[str, tuple[int, float]] = {}

@@ -26,7 +26,7 @@ class Identities:
     protocol
         Of all cells.
     data, base, own
-        Where tasks come from; see `clbench.tasks.load.task_identity`.
+        Where tasks come from; see `clbench.tasks.registry.task_identity`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Identities:
 
     def _task(self, name: str) -> dict[str, Any]:
         if name not in self._tasks:
-            from clbench.tasks.load import task_identity
+            from clbench.tasks.registry import task_identity
 
             self._tasks[name] = task_identity(name, data=self._data, base=self._base, own=self._own)
         return self._tasks[name]

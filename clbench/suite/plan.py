@@ -271,8 +271,7 @@ def _data_folder(data: str | Path | None) -> Path | None:
 def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
     """Faults of shifts and tasks that nobody registered, and of tables that hide a task."""
     from clbench.shifts.registry import SHIFTS
-    from clbench.tasks.load import known_metrics
-    from clbench.tasks.registry import TASKS
+    from clbench.tasks.registry import TASKS, score_metrics
 
     own = suite.file.task
     plugin = " One of your own needs --plugin FILE."
@@ -291,7 +290,7 @@ def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
             if whole not in own and whole not in TASKS
         ]
     for task, metric in suite.file.protocol.task_metric.items():
-        known = known_metrics(task.partition("[")[0], own)
+        known = score_metrics(task.partition("[")[0], own)
         if known and metric not in known:
             faults.append(
                 f"[protocol] task_metric.{quoted(task)}: {metric!r} is none of its metrics. "

@@ -112,9 +112,10 @@ def registries() -> tuple[Registry[Any], ...]:
     from clbench.methods.base import METHODS
     from clbench.models.locate import MODELS
     from clbench.shifts.registry import SHIFTS
+    from clbench.tasks.metrics import METRICS
     from clbench.tasks.registry import TASKS
 
-    return METHODS, SHIFTS, TASKS, MODELS
+    return METHODS, SHIFTS, TASKS, MODELS, METRICS
 
 
 def _read(file: Path, given: str | Path) -> bytes:

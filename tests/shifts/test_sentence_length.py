@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clbench.errors import SettingsError, ShiftError
 from clbench.shifts.build import build_scenario
 from clbench.shifts.sentence_length import LONG, SHORT, SentenceLength, divide, equal_halves
-from clbench.tasks.load import load_task
+from clbench.tasks.registry import load_task
 from clbench.tasks.task import Task
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clbench.errors import ClbenchError, DataError, SettingsError, SuiteError, UnknownNameError
+from clbench.errors import ClbenchError, SettingsError, SuiteError, UnknownNameError
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
-from clbench.tasks.load import load_task
 from clbench.training.protocol import Protocol
 
 SUITE = """
@@ -61,9 +60,9 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
          "'a b' cannot be a name: a name consists of letters"),
         (("task_batch_size = { \"synthetic/sentiment\"", "task_batch_size = { \"sentiment\""),
          SuiteError, r"task_batch_size.sentiment: there is no task 'sentiment'"),
-        (("task_batch_size = {", "task_metric = { \"synthetic/sentiment\" = \"f1\" }\n"
+        (("task_batch_size = {", "task_metric = { \"synthetic/sentiment\" = \"mse\" }\n"
           "task_batch_size = {"),
-         SuiteError, r"task_metric.\"synthetic/sentiment\": 'f1' is none of its metrics"),
+         SuiteError, r"task_metric.\"synthetic/sentiment\": 'mse' is none of its metrics"),
         (("task_batch_size = {", "task_metric = { \"glue/mrpc\" = \"pearson\" }\n"
           "task_batch_size = {"),
          SuiteError, r"'pearson' is none of its metrics\. Take accuracy or f1"),
@@ -107,12 +106,3 @@ def test_a_batch_size_of_a_task_counts_only_for_its_scenarios(tmp_path: Path) ->
         planned(tmp_path, other).cells[0].fingerprint
         == planned(tmp_path, none).cells[0].fingerprint
     )
-
-
-def test_the_metric_that_is_the_score() -> None:
-    task = load_task("synthetic/acceptability", data=None, base=Path(), own={})
-    assert task.scored_by(None) is task
-    assert task.metrics == ("accuracy", "matthews")
-    assert task.scored_by("matthews").metrics == ("matthews", "accuracy")
-    with pytest.raises(DataError, match=r"'f1' is none of its metrics\. Take accuracy or matthews"):
-        task.scored_by("f1")

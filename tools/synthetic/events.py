@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from clbench.tasks.synthetic.lexicon import NEAR_VERBS, SAME, SAME_VERBS, TOPICS, Topic, Verb
+from tools.synthetic.lexicon import NEAR_VERBS, SAME, SAME_VERBS, TOPICS, Topic, Verb
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "nine", "ten", "twelve")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from clbench.tasks.synthetic.events import (
+from tools.synthetic.events import (
     FORMS,
     Event,
     agent_phrase,
@@ -19,7 +19,7 @@ from clbench.tasks.synthetic.events import (
     thing_phrase,
     wrap,
 )
-from clbench.tasks.synthetic.lexicon import TOPICS
+from tools.synthetic.lexicon import TOPICS
 
 Row = tuple[str, str | None]
 _CORE = ("agent", "verb", "thing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from clbench.tasks.synthetic.events import (
+from tools.synthetic.events import (
     FORMS,
     agent_phrase,
     capital,
@@ -15,7 +15,7 @@ from clbench.tasks.synthetic.events import (
     thing_phrase,
     wrap,
 )
-from clbench.tasks.synthetic.lexicon import BAD, DISLIKE, GOOD, LIKE, TOPICS, Topic
+from tools.synthetic.lexicon import BAD, DISLIKE, GOOD, LIKE, TOPICS, Topic
 
 Row = tuple[str, str | None]
 MASS = frozenset({"food", "bread", "meat", "wine", "coffee", "service"})

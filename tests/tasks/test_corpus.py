@@ -8,8 +8,7 @@ import pytest
 from clbench.errors import DataError
 from clbench.suite.plan import make_plan
 from clbench.suite.read import read_suite
-from clbench.tasks import mlm_text
-from clbench.tasks.corpus import corpus_identity, read_corpus, resolve_corpus
+from clbench.tasks.corpus import HUB_CONFIG, HUB_NAME, corpus_identity, read_corpus, resolve_corpus
 
 SUITE = """
 methods = ["vanilla"]
@@ -22,7 +21,7 @@ tasks = ["synthetic/sentiment", "synthetic/paraphrase"]
 TEXT = "= A heading =\n\nThe first line has some words.\nAnd so does the second line.\nshort\n"
 
 
-def test_lines_of_a_file(tmp_path: Path) -> None:
+def test_texts_are_the_long_lines_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text(TEXT + "A third line that is long enough.\n", encoding="utf-8")
     every = read_corpus(str(file), 10)
@@ -48,53 +47,27 @@ def test_a_tenth_of_a_file_is_held_out(tmp_path: Path) -> None:
         [read_corpus(str(file), 5, held_out=held) for held in (False, True)]
 
 
-def test_the_built_in_text() -> None:
+def test_the_built_in_text_has_a_held_out_part_and_an_end() -> None:
     assert len(read_corpus("built-in", 20)) == 20
+    assert len(read_corpus("built-in", 10**6)) == 6000
+    assert len(read_corpus("built-in", 10**6, held_out=True)) == 2000
     assert not set(read_corpus("built-in", 500)) & set(read_corpus("built-in", 500, held_out=True))
     assert corpus_identity("built-in") == corpus_identity("built-in")
 
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [(b"", "holds no text"), (b"\n one two \n", "holds no text"), (b"\xff\xfe\x00abc", "UTF-8")],
+    [
+        (b"", "5 words or more"),
+        (b"\n one two \n", "no line has 5"),
+        (b"\xff\xfe\x00abc", "not UTF-8"),
+    ],
 )
-def test_useless_files(tmp_path: Path, content: bytes, text: str) -> None:
+def test_a_file_without_usable_text_is_an_error(tmp_path: Path, content: bytes, text: str) -> None:
     file = tmp_path / "text.txt"
     file.write_bytes(content)
     with pytest.raises(DataError, match=text):
         corpus_identity(str(file))
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64, 1 << 20])
-@pytest.mark.parametrize(
-    ("content", "byte"),
-    [
-        (b"A line with enough words, caf\xe9.\n", 29),
-        ("Zwei Wörter für den Anfang hier.\n".encode() * 40 + b"x\xff", 1401),
-        ("A line that ends within an ü".encode()[:-1], 27),
-    ],
-)
-def test_the_byte_that_is_no_utf_8(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, byte: int, chunk: int
-) -> None:
-    with pytest.raises(UnicodeDecodeError) as told:
-        content.decode("utf-8")
-    assert told.value.start == byte
-    monkeypatch.setattr(mlm_text, "CHUNK", chunk)
-    file = tmp_path / "text.txt"
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=rf"is no text in UTF-8 \(byte {byte}\)\. Save it as"):
-        corpus_identity(str(file))
-
-
-def test_a_digest_does_not_depend_on_the_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "text.txt"
-    file.write_text("Zwei Wörter für den Anfang hier.\n" * 9, encoding="utf-8")
-    whole = corpus_identity(str(file))
-    monkeypatch.setattr(mlm_text, "CHUNK", 5)
-    assert corpus_identity(str(file)) == whole
 
 
 def table(path: Path, **columns: list[Any]) -> str:
@@ -105,7 +78,7 @@ def table(path: Path, **columns: list[Any]) -> str:
     return str(path)
 
 
-def test_a_table_of_texts(tmp_path: Path) -> None:
+def test_texts_of_a_parquet_table(tmp_path: Path) -> None:
     first, second = "This is the first text here.", "And this is the second one."
     file = table(
         tmp_path / "a.parquet",
@@ -117,17 +90,17 @@ def test_a_table_of_texts(tmp_path: Path) -> None:
     assert read_corpus(pair, 10) == [first, second, second + " Again."]
     assert corpus_identity(file) != corpus_identity(pair)
     numbers = table(tmp_path / "c.parquet", n=[1, 2], m=[3, 4])
-    with pytest.raises(DataError, match=r"none of its columns \(n, m\) holds text"):
+    with pytest.raises(DataError, match="no line has 5 words"):
         corpus_identity(numbers)
-    with pytest.raises(DataError, match="holds no text"):
+    with pytest.raises(DataError, match="no line has 5 words"):
         corpus_identity(table(tmp_path / "d.parquet", text=["short", None]))
     broken = tmp_path / "e.parquet"
     broken.write_bytes(Path(file).read_bytes()[:-9])
-    with pytest.raises(DataError, match="no whole Parquet file"):
+    with pytest.raises(DataError, match="cannot be read"):
         corpus_identity(str(broken))
 
 
-def test_missing_files_name_the_key(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"--corpus 'no.txt': there is no such file"):
         resolve_corpus("no.txt", tmp_path, "--corpus")
     with pytest.raises(DataError, match="is a folder"):
@@ -153,7 +126,7 @@ def test_a_suite_names_its_corpus_and_the_recipe_its_content(tmp_path: Path) -> 
     assert len({p.cells[0].fingerprint for p in (first, changed, built_in)}) == 3
 
 
-def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wiki40b_gives_the_first_paragraph_of_each_article(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     asked: list[Any] = []
@@ -169,7 +142,7 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         "Some words of the first article.",
         "And these are of the third one.",
     ]
-    assert asked[0][0] == (mlm_text.HUB_NAME, mlm_text.HUB_CONFIG)
+    assert asked[0][0] == (HUB_NAME, HUB_CONFIG)
     assert asked[0][1]["streaming"] is True
     read_corpus("wiki40b/en", 5, held_out=True)
     assert [options["split"] for _, options in asked] == ["train", "validation"]
@@ -178,5 +151,5 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError("no route\nat all")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(DataError, match="no route Connect, give --corpus FILE"):
+    with pytest.raises(DataError, match=r"\(no route\)\. Check the network, or give --corpus FILE"):
         read_corpus("wiki40b/en", 5)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clbench.errors import DataError
-from clbench.tasks.task import Rows, Task, stratified
+from clbench.tasks.task import Rows, Task, check_task, stratified
 
 labels_and_count = st.lists(st.integers(0, 4), min_size=1, max_size=60).flatmap(
     lambda labels: st.tuples(st.just(labels), st.integers(0, len(labels) + 3))
@@ -75,7 +78,7 @@ def test_targets_are_drawn_one_from_each_bin(targets: list[float], count: int) -
             assert ordered[edges[number]] <= value <= ordered[edges[number + 1] - 1]
 
 
-def test_by_hand() -> None:
+def test_largest_remainders_are_rounded_up_and_every_class_keeps_a_row() -> None:
     labels = [0] * 6 + [1] * 3 + [2]
     # 5 of 10: exact shares 3, 1.5, 0.5; the first of the equal remainders is rounded up,
     # then the class without a row takes one from the largest.
@@ -134,13 +137,55 @@ def test_equal_rows_have_equal_digests() -> None:
     assert len({rows.digest, *(other.digest for other in others)}) == 5
 
 
-def test_a_limit_below_the_number_of_classes() -> None:
+def test_a_limit_below_the_number_of_classes_is_an_error() -> None:
     rows = Rows.of(["a", "b", "c", "d"], None, [0, 1, 0, 1])
     task = Task("mine", ("x", "y"), ("accuracy",), rows, rows, "mine")
     with pytest.raises(DataError) as caught:
         task.limited(1)
     assert str(caught.value) == (
-        "task 'mine': a limit of 1 keeps fewer rows than the task has classes (2). Use --limit 2 "
-        "or more (key `limit` in [protocol])."
+        "task 'mine': a limit of 1 is less than the number of classes, 2. Use --limit 2 or more "
+        "(key `limit` in [protocol])."
     )
     assert len(task.limited(2).train) == 2
+
+
+def test_the_metric_that_becomes_the_score_may_be_any_of_the_right_kind() -> None:
+    task = task_of([0, 1])
+    assert task.scored_by(None) is task
+    assert task.scored_by("matthews").metrics == ("matthews", "accuracy")
+    with pytest.raises(DataError, match=r"task_metric of 't': 'pearson' is not a classification"):
+        task.scored_by("pearson")
+
+
+ROWS = Rows.of(["a", "b", "c"], None, [0, 1, 0])
+GOOD = Task("mine", ("no", "yes"), ("accuracy",), ROWS, ROWS, "mine")
+PAIRS = Rows.of(["a", "b"], ["c", "d"], [0, 1])
+NAN = Rows.of(["a"], None, [float("nan")], regression=True)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ([GOOD], "its loader returned list, not a Task"),
+        (replace(GOOD, name="other"), "its loader named it 'other'"),
+        (replace(GOOD, labels=("no",)), "there is only one class, 'no'"),
+        (replace(GOOD, metrics=()), "it has no metric"),
+        (replace(GOOD, metrics=("acuracy",)), "'acuracy' is not a classification metric. Did you"),
+        (replace(GOOD, metrics=("pearson",)), "'pearson' is not a classification metric"),
+        (replace(GOOD, train=ROWS.take([])), "train rows: there are none"),
+        (replace(GOOD, validation=PAIRS), "validation rows: every split needs as many texts"),
+        (replace(GOOD, tuning=Rows.of(["a"], None, [2])), "tuning rows: the label of row 0 is 2; "),
+        (replace(GOOD, train=Rows.of(["a"], None, [-1])), "is -1 (-1 marks an unlabelled test"),
+        (replace(GOOD, train=Rows.of([1], None, [1])), "the text of row 0 is 1, a whole number"),  # type: ignore[list-item]
+        (replace(GOOD, train=Rows.of(["a"], None, [0, 1])), "1 texts, 2 labels and 1 positions"),
+        (
+            replace(GOOD, labels=(), metrics=("pearson",), train=NAN),
+            "the label of row 0 is nan; labels must be finite numbers",
+        ),
+    ],
+)
+def test_a_task_that_cannot_be_trained_on_is_an_error(result: Any, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        check_task("mine", result)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("task 'mine'")
