@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from clbench.suite import packaged
-from clbench.suite.read import read_suite
+from clbench.suite.read import packaged_files, read_suite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +42,7 @@ def published() -> pd.DataFrame:
     """
     import pandas as pd
 
-    files = packaged.published()
+    files = packaged_files("results/published", "*.csv")
     frames = [pd.read_csv(path, keep_default_na=False) for path in files.values()]
     return pd.concat(frames, ignore_index=True)
 

@@ -18,10 +18,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from clbench.errors import RunFolderError
+from clbench.messages import describe_errors
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import Wanted, conflicts
 from clbench.results.files import as_folder_error, locked, write_text
-from clbench.settings import describe_fault
 
 FORMAT = "clbench-run"
 
@@ -364,7 +364,7 @@ def _what_is_wrong(path: Path, text: str, fault: ValidationError) -> str:
             f"{path} was written by a newer clbench (schema {version}; this one reads "
             f"{SCHEMA_VERSION}). Update clbench, or take another --out."
         )
-    return describe_fault(fault.errors()[0])[:200]
+    return describe_errors(fault)[0][:200]
 
 
 def _json(path: Path) -> Any:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeExecutor
 
 SUITE = """
 name = "mine"
@@ -44,13 +42,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    """A fake in the place of the engine."""
-    fake = FakeEngine()
-    module = ModuleType("clbench.evaluation.run_plan")
-    module.run_plan = fake.run_plan  # type: ignore[attr-defined]
-    module.InProcessExecutor = lambda threads: None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "clbench.evaluation.run_plan", module)
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeExecutor:
+    """A fake executor, and no preparation of scenarios."""
+    fake = FakeExecutor()
+    monkeypatch.setattr("clbench.evaluation.run_plan.InProcessExecutor", lambda threads: fake)
+    monkeypatch.setattr("clbench.evaluation.run_plan._prepare_all", lambda *arguments: None)
     return fake
 
 

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
 from clbench.cli.console import duration
-from clbench.cli.live import LiveTable
-from clbench.cli.progress import Bars, Lines, fraction, outcome
+from clbench.cli.progress import Bars, Lines, LiveTable, fraction, outcome
 
 
 class Clock:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeExecutor
 
 Call = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_light_imports(code: str) -> None:
     assert loaded_after(code).isdisjoint({*HEAVY, "pandas", "pyarrow"})
 
 
-def test_a_finished_run_loads_no_torch(place: Path, engine: FakeEngine, clbench: Call) -> None:
+def test_a_finished_run_loads_no_torch(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     assert clbench("run", "mine.toml")[0] == 0
     again = "from clbench.cli import main\nassert main(['run', 'mine.toml']) == 0"
     assert loaded_after(again, place).isdisjoint(HEAVY)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.cli.options import seeds, words
+from clbench.cli.arguments import seeds, words
 from clbench.errors import SettingsError
 
 Call = Callable[..., tuple[int, str, str]]

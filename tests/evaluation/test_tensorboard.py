@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from workspace import Steps, Workspace
 
+import clbench
 from clbench import api
 from clbench.errors import SettingsError
+from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.tensorboard import TensorBoard
-from clbench.suite.plan import Plan
 
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 
-def planned(world: Workspace) -> Plan:
-    return api.make(
-        world.suite, out=world.folder / "out", scenarios=["mood-thing"], plugins=[world.plugin]
+def planned(world: Workspace) -> RunState:
+    options = clbench.RunOptions(
+        out=world.folder / "out", scenarios=["mood-thing"], plugins=[world.plugin]
     )
+    return read_run_state(api.plan_run(world.suite, options))
 
 
 def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
