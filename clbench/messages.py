@@ -184,6 +184,8 @@ def _dotted(path: Sequence[str | int]) -> str:
 
 def _requirement(entry: Mapping[str, Any]) -> str:
     """What the value must be, in pydantic's words where they suit a reader of the file."""
+    if entry["type"] == "list_type" and isinstance(entry["input"], Mapping):
+        return "must be a table with [[two pairs of brackets]]"
     for words, kinds in WORDS.items():
         if entry["type"] in kinds:
             return words

@@ -26,9 +26,7 @@ class FakeExecutor:
     def ready(self, plan: Any) -> Any:
         return nullcontext()
 
-    def results(
-        self, plan: Any, pending: Any, builder: Any, listener: Any
-    ) -> Iterator[CellResult]:
+    def results(self, plan: Any, pending: Any, builder: Any, listener: Any) -> Iterator[CellResult]:
         for number, cell in enumerate(pending):
             if number == 1:
                 self.between()

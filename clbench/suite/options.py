@@ -161,7 +161,8 @@ class RunOptions:
         try:
             return Protocol.model_validate(values, strict=True)
         except ValidationError as error:
-            raise SettingsError(f"--{describe_errors(error, values)[0]}.") from error
+            text = describe_errors(error, values)[0]
+            raise SettingsError(f"--{text}{'' if text.endswith('?') else '.'}") from error
 
 
 def _model_of(suite: Suite) -> str:

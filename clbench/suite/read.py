@@ -131,7 +131,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     folder = path if path.is_dir() else path.parent
     names = ", ".join(sorted(file.name for file in folder.glob("*.toml")))
     if path.is_dir():
-        raise SuiteError(f"{place}: is a folder. Give {f'one of {names}' if names else 'a file'}.")
+        hint = f"one of its files: {names}" if names else "a .toml file"
+        raise SuiteError(f"{place}: is a folder. Give {hint}.")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -198,8 +199,8 @@ def _duplicates(data: dict[str, Any]) -> list[str]:
         entries = data.get(key) if isinstance(data.get(key), list) else []
         values = [e.get("name") if isinstance(e, dict) else e for e in entries or ()]
         errors += [
-            f"{describe_path((key, second), data)}: {values[second]!r} is also number {first + 1}. "
-            f"{'Give one of them another `name`' if key == 'scenario' else 'Remove one'}"
+            f"{describe_path((key, second), data)}: {values[second]!r} repeats number {first + 1}. "
+            f"{'Give one of them another `name`' if key == 'scenario' else 'Remove one of them'}"
             for first, second in _repeats(values)
         ]
     return errors

@@ -57,7 +57,7 @@ class ScenarioSpec(BaseModel):
     @classmethod
     def _usable(cls, name: str) -> str:
         if not name:
-            raise ValueError("is missing; it cannot be derived without a valid `task` or `tasks`")
+            raise ValueError("has no `name`, and no valid `task` or `tasks` to derive one from")
         return check_name(name)
 
     @property

@@ -80,7 +80,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     engine.raises = KeyboardInterrupt()
     code, _, err = clbench("run", "mine.toml")
     assert code == 130
-    assert err.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert err.splitlines()[-1] == "stopped; run the same command again to resume"
     assert len(pd.read_csv(place / "results" / "mine" / "scores.csv")) == 1
     engine.raises = None
     assert clbench("run", "mine.toml")[0] == 0
@@ -105,7 +105,7 @@ def test_other_signals_end_a_run_as_ctrl_c_does(
     finally:
         signal.signal(number, before)
     assert ended == code
-    assert err.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert err.splitlines()[-1] == "stopped; run the same command again to resume"
     assert engine.ran == KEYS[:1]
     assert len(pd.read_csv(place / "results" / "mine" / "scores.csv")) == 1
 
@@ -182,7 +182,9 @@ def test_a_broken_cell_is_named_and_run_again(
     )
 
 
-def test_another_method_in_the_same_folder(place: Path, engine: FakeExecutor, clbench: Call) -> None:
+def test_another_method_in_the_same_folder(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
     clbench("run", "mine.toml", "--methods", "vanilla")
     _, out, _ = clbench("run", "mine.toml", "--methods", "frozen")
     assert "vanilla" not in out

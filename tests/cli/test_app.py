@@ -22,14 +22,17 @@ Call = Callable[..., tuple[int, str, str]]
         (["rnu"], ["No such command 'rnu'", "Did you mean 'run'?", "clbench --help"]),
         (["run", "--metods", "a"], ["--metods", "--methods", "See clbench run --help"]),
         (["run", "a", "b"], ["unexpected extra argument", "b"]),
-        (["run", "mine.toml", "--limit", "0"], ["Invalid value for '--limit': must be at least 1"]),
-        (["run", "mine.toml", "--limit", "many"], ["'--limit': must be a whole number"]),
+        (["run", "mine.toml", "--limit", "0"], ["--limit: must be greater than 0, got 0"]),
+        (["run", "mine.toml", "--limit", "many"], ["'--limit'", "integer"]),
         (["run", "mine.toml", "--out", ""], ["--out: is empty. Name a folder"]),
         (["run", "mine.toml", "--data", ""], ["--data: is empty. Name a folder"]),
-        (["run", "mine.toml", "--epochs", "-1"], ["'--epochs'"]),
+        (["run", "mine.toml", "--epochs", "-1"], ["--epochs: must be greater than 0"]),
         (["run", "mine.toml", "--seeds", "0-x"], ["--seeds '0-x'", "0,1,2 or 0-4"]),
         (["run", "mine.toml", "--seeds", ""], ["--seeds ''"]),
-        (["run", "mine.toml", "--precision", "bf"], ["--precision 'bf'", "'bf16'"]),
+        (
+            ["run", "mine.toml", "--precision", "bf"],
+            ["--precision", "Did you mean 'bf16'?"],
+        ),
         (["run", "mine.toml", "--device", "tpu"], ["--device 'tpu'", "cuda"]),
         (["run", "nosuch"], ["Unknown suite 'nosuch'", "Available"]),
         (["run", "none.toml"], ["none.toml"]),
@@ -96,7 +99,7 @@ def test_wrong_seeds(text: str) -> None:
 def test_words() -> None:
     assert words("--methods", ["a,b", " c "]) == ["a", "b", "c"]
     assert words("--methods", None) is None
-    with pytest.raises(SettingsError, match="--methods ',': names nothing"):
+    with pytest.raises(SettingsError, match="--methods ',': is empty"):
         words("--methods", [","])
 
 
@@ -150,8 +153,8 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
         )
     assert ended.returncode == 2
     assert ended.stderr == (
-        "error: the output cannot be written: No space left on device. Free space or rights "
-        "there.\n"
+        "error: the output cannot be written: No space left on device. Free some space or change "
+        "the permissions.\n"
     )
 
 

@@ -19,6 +19,7 @@ from clbench.errors import (
     UnknownNameError,
 )
 from clbench.suite.baselines import read_baseline
+from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 
@@ -72,7 +73,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def of(text: str | None = None, **options: Any) -> Plan:
         if text is not None:
             Path("s.toml").write_text(text)
-        return make_plan(read_suite("s.toml"), **options)
+        return make_plan(read_suite("s.toml"), RunOptions(**options))
 
     return of
 
@@ -140,11 +141,11 @@ def test_the_suites_model_is_looked_for_beside_it(
         ({"precision": "fp16"}, SettingsError, "--precision: must be 'auto', 'float32' or 'bf16'"),
         ({"device": "gpu"}, SettingsError, "--device 'gpu': must be auto, cpu, cuda"),
         ({"methods": ["vanila"]}, UnknownNameError, "'vanila'. Did you mean 'vanilla'?"),
-        ({"methods": []}, UnknownNameError, "--methods: names no method"),
-        ({"methods": ["vanilla", "vanilla"]}, UnknownNameError, "the same one twice"),
+        ({"methods": []}, SettingsError, "--methods: is empty"),
+        ({"methods": ["vanilla", "vanilla"]}, UnknownNameError, "two baselines are called"),
         ({"methods": ["m.toml"]}, SuiteError, "m.toml: there is no such file"),
         ({"data": "nowhere"}, DataError, "--data nowhere: there is no such folder"),
-        ({"data": "a.csv"}, DataError, "--data a.csv: is a file, not a folder"),
+        ({"data": "a.csv"}, DataError, "--data a.csv: is a file. Give the folder"),
         ({"plugins": ["none.py"]}, PluginError, "none.py: there is no such file"),
     ],
 )
@@ -157,7 +158,7 @@ def test_wrong_options(
     assert "\n" not in str(raised.value)
 
 
-def test_unknown_names_of_a_file_come_at_once(make: Make) -> None:
+def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
     text = (
         SUITE.replace('"frozen"', '"forzen"')
         .replace('["a", "b"]', '["a", "glue/mprc"]')
@@ -169,13 +170,13 @@ def test_unknown_names_of_a_file_come_at_once(make: Make) -> None:
     with pytest.raises(SuiteError) as raised:
         make(text)
     message = str(raised.value)
-    assert message.startswith("s.toml: 5 faults:")
-    assert '[task."glue/sst2"]: there is a task of that name already.' in message
+    assert message.startswith("s.toml: 5 errors:")
+    assert "there is already a task 'glue/sst2'." in message
     assert "[protocol] task_epochs.aa: there is no task 'aa'." in message
     assert "[[scenario]] 1 'a-mprc' tasks: there is no task 'glue/mprc'." in message
     assert "Did you mean 'glue/mrpc'" in message
     assert "[[scenario]] 2 'b-sentence-lenght' shift: there is no shift 'sentence-leng" in message
-    assert "methods item 2: unknown method 'forzen'. Did you mean 'frozen'?" in message
+    assert "methods item 2: Unknown baseline or method 'forzen'. Did you mean 'frozen'?" in message
 
 
 def test_two_baselines_of_one_name(make: Make) -> None:
@@ -187,15 +188,15 @@ def test_two_baselines_of_one_name(make: Make) -> None:
 def test_settings_of_shifts_and_methods_are_checked(make: Make) -> None:
     plan = make(SUITE.replace("k = 3", 'k = "3"\nkk = 1'))
     with pytest.raises(SuiteError) as raised:
-        validate(plan)
+        validate(plan, plan.cells)
     assert str(raised.value) == (
-        "s.toml: 2 faults: (1) [[scenario]] 3 'b-clusters' k: must be a whole number, got '3'. "
+        "s.toml: 2 errors: (1) [[scenario]] 3 'b-clusters' k: must be a whole number, got '3'. "
         "(2) [[scenario]] 3 'b-clusters' kk: unknown key. Did you mean 'k'?"
     )
     validate(plan, [cell for cell in plan.cells if cell.scenario.name == "a-b"])
     Path("mine.toml").write_text('method = "vanilla"\n[settings]\nlr = 3\n')
     with pytest.raises(SuiteError, match=r"^mine\.toml: \[settings\] lr: must be at most 1\.0"):
-        validate(make(SUITE, methods=["mine.toml"]))
+        validate(plan := make(SUITE, methods=["mine.toml"]), plan.cells)
 
 
 def fingerprint(make: Make, text: str = SUITE, scenario: str = "a-b", **options: Any) -> str:
@@ -280,7 +281,7 @@ def test_the_plan_knows_its_command(make: Make, tmp_path: Path) -> None:
         "clbench run s.toml --data mirror --corpus text.txt --methods vanilla,frozen "
         "--scenarios a-b --scenarios 'b-l*' --seeds 3,5 --epochs 1 --device cpu --references"
     )
-    assert make_plan(read_suite("quick"), seeds=[0]).command == (
+    assert make_plan(read_suite("quick"), RunOptions(seeds=[0])).command == (
         "clbench", "run", "quick", "--seeds", "0",
     )  # fmt: skip
 
@@ -290,10 +291,11 @@ def test_planning_imports_nothing_heavy(make: Make) -> None:
     code = (
         "import sys\n"
         "from clbench.suite.read import read_suite\n"
+        "from clbench.suite.options import RunOptions\n"
         "from clbench.suite.plan import make_plan\n"
         "import clbench.models.locate as locate\n"
         "locate.model_identity = lambda name, revision=None: {}\n"
-        "make_plan(read_suite('s.toml'), references=True)\n"
+        "make_plan(read_suite('s.toml'), RunOptions(references=True))\n"
         "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas', 'matplotlib', 'ray'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from clbench.errors import ClbenchError, DataError, SettingsError, SuiteError, UnknownNameError
+from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 from clbench.tasks.load import load_task
@@ -30,8 +31,8 @@ tasks = ["synthetic/sentiment", "synthetic/acceptability"]
 def planned(tmp_path: Path, text: str = SUITE, methods: list[str] | None = None) -> Plan:
     path = tmp_path / "suite.toml"
     path.write_text(text, encoding="utf-8")
-    plan = make_plan(read_suite(path), methods=methods)
-    validate(plan)
+    plan = make_plan(read_suite(path), RunOptions(methods=methods))
+    validate(plan, plan.cells)
     return plan
 
 
@@ -48,7 +49,7 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
     ("change", "kind", "text"),
     [
         (('"ewc"', '"ewk"'), SuiteError,
-         r"methods item 2: \[baseline.soft\] of: unknown method 'ewk'\. Did you mean"),
+         r"methods item 2: \[baseline.soft\] of: Unknown baseline or method 'ewk'\. Did you mean"),
         (("importance = 1.0", "strength = 1.0"), SuiteError,
          r"\[baseline.soft\] settings strength: unknown key"),
         (("importance = 1.0", "importance = -1.0"), SuiteError,
@@ -56,20 +57,20 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
         (("[baseline.soft]", "[baseline.soft]\nextra = 1"), SuiteError,
          r"\[baseline.soft\] extra: unknown key"),
         (('"soft"]', '"lwf"]\n[baseline.lwf]\nof = "ewc"'), SuiteError,
-         r"\[baseline.lwf\]: there is a method of that name"),
+         r"\[baseline.lwf\]: 'lwf' is already a baseline or method"),
         (("[baseline.soft]", '[baseline."a b"]\nof = "ewc"\n[baseline.soft]'), SuiteError,
-         "'a b' cannot be a name: a name consists of letters"),
+         "'a b' cannot be a name: a name consists of at most"),
         (("task_batch_size = { \"synthetic/sentiment\"", "task_batch_size = { \"sentiment\""),
          SuiteError, r"task_batch_size.sentiment: there is no task 'sentiment'"),
         (("task_batch_size = {", "task_metric = { \"synthetic/sentiment\" = \"f1\" }\n"
           "task_batch_size = {"),
-         SuiteError, r"task_metric.\"synthetic/sentiment\": 'f1' is none of its metrics"),
+         SuiteError, r"task_metric.\"synthetic/sentiment\": the task has no metric 'f1'"),
         (("task_batch_size = {", "task_metric = { \"glue/mrpc\" = \"pearson\" }\n"
           "task_batch_size = {"),
-         SuiteError, r"'pearson' is none of its metrics\. Take accuracy or f1"),
+         SuiteError, r"the task has no metric 'pearson'\. Take accuracy or f1"),
     ],
 )  # fmt: skip
-def test_faults_name_the_table(
+def test_errors_name_the_table(
     tmp_path: Path, change: tuple[str, str], kind: type[ClbenchError], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
@@ -84,7 +85,7 @@ def test_a_protocol_that_a_method_refuses_is_refused_before_the_run(tmp_path: Pa
 
 
 def test_methods_of_the_command_may_be_variants(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="Unknown method 'sofd'"):
+    with pytest.raises(UnknownNameError, match="Unknown baseline or method 'sofd'"):
         planned(tmp_path, methods=["sofd"])
 
 
