@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from clbench.errors import ClbenchError, SuiteError, did_you_mean, nearest
+from clbench.errors import SuiteError, did_you_mean, nearest
 
 WORDS = {
     "is missing": ("missing",),
@@ -22,6 +22,11 @@ WORDS = {
     "must be a table": ("model_type", "dict_type"),
 }
 """What to say instead of pydantic's own text, with its types of errors."""
+
+TYPES = {
+    bool: "a truth value", int: "a whole number", float: "a number", str: "a text",
+    list: "a list", dict: "an object", bytes: "bytes",
+}  # fmt: skip
 
 
 def describe_errors(
@@ -96,7 +101,7 @@ def quote_key(key: str) -> str:
     return key if key.replace("-", "").replace("_", "").isalnum() else f'"{key}"'
 
 
-def raise_errors(path: Path, errors: Sequence[str], kind: type[ClbenchError] = SuiteError) -> None:
+def raise_errors(path: Path, errors: Sequence[str]) -> None:
     """Raise all errors of a file in one message; do nothing if there are none.
 
     Raises
@@ -106,10 +111,10 @@ def raise_errors(path: Path, errors: Sequence[str], kind: type[ClbenchError] = S
     """
     sentences = [text if text.endswith((".", "?")) else f"{text}." for text in errors]
     if len(sentences) == 1:
-        raise kind(f"{display_path(path)}: {sentences[0]}")
+        raise SuiteError(f"{display_path(path)}: {sentences[0]}")
     if sentences:
         listed = " ".join(f"({n}) {text}" for n, text in enumerate(sentences, 1))
-        raise kind(f"{display_path(path)}: {len(sentences)} errors: {listed}")
+        raise SuiteError(f"{display_path(path)}: {len(sentences)} errors: {listed}")
 
 
 def display_path(path: Path) -> str:
@@ -127,16 +132,9 @@ def format_value(value: Any) -> str:
 
 def describe_type(value: object) -> str:
     """Return what a cell of a data file is: ``a whole number``, ``a list``, ``a text``."""
-    for kind, words in (
-        (bool, "a truth value"),
-        (int, "a whole number"),
-        (float, "a number"),
-        (str, "a text"),
-        (list, "a list"),
-        (dict, "an object"),
-        (bytes, "bytes"),
-        (type(None), "nothing"),
-    ):
+    if value is None:
+        return "nothing"
+    for kind, words in TYPES.items():
         if isinstance(value, kind):
             return words
     name = type(value).__name__

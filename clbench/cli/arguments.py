@@ -30,7 +30,7 @@ Data = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(metavar="ROWS", help="Most rows of each split.  [default: the suite's]"),
+    typer.Option(metavar="ROWS", help="Maximum rows of each split.  [default: the suite's]"),
 ]
 Epochs = Annotated[
     int | None,

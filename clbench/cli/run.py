@@ -75,7 +75,7 @@ def run(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace", help="Run cells of other settings again; keep the old in cells/replaced/."
+            "--replace", help="Rerun cells of other settings; keep their files in cells/replaced/."
         ),
     ] = False,
     workers: Annotated[

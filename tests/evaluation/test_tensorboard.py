@@ -67,7 +67,7 @@ def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(
 
 def test_a_cell_that_is_run_again_begins_its_logs_anew(world: Workspace) -> None:
     folder = world.folder / "out" / "tensorboard"
-    key = planned(world).cells[0].key
+    key = planned(world).plan.cells[0].key
     (folder / key).mkdir(parents=True)
     (folder / key / "old").write_text("x")
     api.execute(planned(world), listener=TensorBoard(Steps(), folder))

@@ -195,7 +195,9 @@ def test_settings_of_shifts_and_methods_are_checked(make: Make) -> None:
     )
     validate(plan, [cell for cell in plan.cells if cell.scenario.name == "a-b"])
     Path("mine.toml").write_text('method = "vanilla"\n[settings]\nlr = 3\n')
-    with pytest.raises(SuiteError, match=r"^mine\.toml: \[settings\] lr: must be less than or equal to 1"):
+    with pytest.raises(
+        SuiteError, match=r"^mine\.toml: \[settings\] lr: must be less than or equal to 1"
+    ):
         validate(plan := make(SUITE, methods=["mine.toml"]), plan.cells)
 
 
