@@ -48,7 +48,7 @@ def test_a_run_from_end_to_end(place: Path, engine: FakeExecutor, clbench: Call)
     assert suite["methods"] == ["vanilla", "frozen"]
 
 
-def test_the_same_again_trains_nothing(place: Path, engine: FakeExecutor, clbench: Call) -> None:
+def test_a_finished_run_trains_nothing(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     clbench("run", "mine.toml")
     engine.ran.clear()
     (place / "results" / "mine" / "scores.csv").unlink()
@@ -74,7 +74,7 @@ def test_failed_cells_are_tried_again(place: Path, engine: FakeExecutor, clbench
     assert err.startswith("mine: 4 cells, 3 finished before, 1 to run, results in results/mine\n")
 
 
-def test_an_interrupted_run_says_how_to_go_on(
+def test_an_interrupted_run_can_be_resumed(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
     engine.raises = KeyboardInterrupt()
@@ -141,7 +141,9 @@ def test_options_reach_the_plan(place: Path, engine: FakeExecutor, clbench: Call
     assert frame["intransigence"].tolist() == pytest.approx([0.05, 0.05])
 
 
-def test_other_settings_need_a_word(place: Path, engine: FakeExecutor, clbench: Call) -> None:
+def test_cells_of_other_settings_need_replace(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
     clbench("run", "mine.toml")
     code, _, err = clbench("run", "mine.toml", "--epochs", "1")
     assert code == 2

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clbench.api import plan_run
 from clbench.errors import (
     ClbenchError,
     DataError,
@@ -121,7 +122,7 @@ def test_options_override_the_protocol(make: Make) -> None:
     assert protocol.stage_length("a", 16) == (1, 1)
 
 
-def test_the_suites_model_is_looked_for_beside_it(
+def test_a_model_folder_beside_the_suite_is_found(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own-model").mkdir()
@@ -236,7 +237,7 @@ def test_the_fingerprint_leaves_out_what_does_not(make: Make) -> None:
     assert fingerprint(make, scenario="b-length", methods=["vanilla"], device="cpu") == plain
 
 
-def test_a_split_that_is_reused_counts_by_its_content(make: Make) -> None:
+def test_a_reused_split_enters_the_fingerprint_by_content(make: Make) -> None:
     text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "kept.json"\n\n')
     Path("kept.json").write_text("{}")
     first = fingerprint(make, text, scenario="b-length")
@@ -244,7 +245,7 @@ def test_a_split_that_is_reused_counts_by_its_content(make: Make) -> None:
     assert fingerprint(make, text, scenario="b-length") != first
 
 
-def test_an_edited_plugin_makes_other_cells(make: Make) -> None:
+def test_an_edited_plugin_changes_the_fingerprint(make: Make) -> None:
     plugin = (
         "import clbench\n\n\n@clbench.method('{0}')\nclass A(clbench.Method):\n    x: int = {1}\n"
         "\n\n@clbench.method('{0}-other')\nclass B(clbench.Method):\n    x: int = 1\n"
@@ -269,7 +270,7 @@ def test_the_resolved_suite_is_plain_json(make: Make) -> None:
     assert resolved["references"] is True
 
 
-def test_the_plan_knows_its_command(make: Make, tmp_path: Path) -> None:
+def test_the_recorded_command_makes_the_same_cells(make: Make, tmp_path: Path) -> None:
     assert make().command == ("clbench", "run", "s.toml")
     (tmp_path / "mirror").mkdir()
     Path("text.txt").write_text("a line of five words\n" * 20)
@@ -307,3 +308,15 @@ def test_planning_imports_nothing_heavy(make: Make) -> None:
         env={"PYTHONPATH": str(root), "PATH": ""},
     )  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Make) -> None:
+    Path("own.py").write_text(
+        "import clbench\n\n\n@clbench.shift('plan-mirrored')\nclass Mirrored(clbench.Shift):\n"
+        "    tasks: list[str]\n    short_name = 'm'\n\n    def build(self, context):\n"
+        "        return [context.task(name) for name in self.tasks]\n"
+    )
+    Path("s.toml").write_text(SUITE.replace('shift = "dataset"', 'shift = "plan-mirrored"'))
+    for _ in range(2):
+        plan = plan_run("s.toml", RunOptions(plugins=["own.py"], seeds=[0]))
+        assert plan.scenarios[0].name == "a-b-m"

@@ -157,7 +157,7 @@ def test_byte_order_mark_and_windows_line_ends_are_read(read: Read) -> None:
         ("epochs = 2", "x = 1\nx = 2", "is not valid TOML: Cannot overwrite a value (at line 7"),
     ],
 )
-def test_one_error(error: Errors, old: str, new: str, expected: str) -> None:
+def test_an_error_names_key_and_remedy(error: Errors, old: str, new: str, expected: str) -> None:
     assert old in GOOD
     assert expected in error(GOOD.replace(old, new))
 
@@ -178,7 +178,7 @@ def test_errors_in_repeated_tables(error: Errors) -> None:
     assert "[task.u]: give either validation = FILE" in error(neither)
 
 
-def test_tables_that_ask_for_a_synthetic_task(error: Errors, read: Read) -> None:
+def test_errors_of_synthetic_task_tables(error: Errors, read: Read) -> None:
     suite = read(GOOD + '[task.noisy]\nsynthetic = "sentiment"\nlabel_noise = 0.2\n')
     assert suite.scenario_names == ["sst2-mrpc"]
     wrong = '[task.n]\nsynthetic = "sentimant"\ntrain = "a.csv"\nlabel_noise = 2\nnoise = 1\n'

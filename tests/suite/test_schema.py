@@ -77,19 +77,19 @@ def test_errors_name_the_table(
         planned(tmp_path, SUITE.replace(*change))
 
 
-def test_a_protocol_that_a_method_refuses_is_refused_before_the_run(tmp_path: Path) -> None:
+def test_a_method_can_refuse_a_protocol_before_the_run(tmp_path: Path) -> None:
     fast = SUITE.replace("batch_size = 16", "batch_size = 16\nlr = 3e-4")
     planned(tmp_path, fast, methods=["recadam"])
     with pytest.raises(SettingsError, match=r"^recadam-paper, with this protocol: .* 1\.5"):
         planned(tmp_path, fast, methods=["vanilla", "recadam-paper"])
 
 
-def test_methods_of_the_command_may_be_variants(tmp_path: Path) -> None:
+def test_unknown_methods_of_the_command(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Unknown baseline or method 'sofd'"):
         planned(tmp_path, methods=["sofd"])
 
 
-def test_settings_task_by_task() -> None:
+def test_protocol_settings_for_single_tasks() -> None:
     protocol = Protocol(
         batch_size=16, task_batch_size={"glue/qqp": 32}, task_steps={"glue/qqp": 50}
     )
@@ -99,7 +99,7 @@ def test_settings_task_by_task() -> None:
     assert protocol.stage_length("glue/sst2", 320) == (60, 20)
 
 
-def test_a_batch_size_of_a_task_counts_only_for_its_scenarios(tmp_path: Path) -> None:
+def test_settings_of_one_task_change_only_its_fingerprints(tmp_path: Path) -> None:
     first = planned(tmp_path).cells[0].fingerprint
     assert planned(tmp_path, SUITE.replace("= 4 }", "= 5 }")).cells[0].fingerprint != first
     other = SUITE.replace('"synthetic/sentiment" = 4', '"synthetic/qa" = 4')
@@ -110,7 +110,7 @@ def test_a_batch_size_of_a_task_counts_only_for_its_scenarios(tmp_path: Path) ->
     )
 
 
-def test_the_metric_that_is_the_score() -> None:
+def test_the_protocol_chooses_the_main_metric() -> None:
     task = load_task("synthetic/acceptability", data=None, base=Path(), own={})
     assert task.scored_by(None) is task
     assert task.metrics == ("accuracy", "matthews")

@@ -44,7 +44,7 @@ def test_a_plugin_registers_and_may_be_loaded_again() -> None:
     assert load_plugins(["own.py", Path("own.py").resolve()]) == (first,)
 
 
-def test_an_edited_plugin_is_another_one() -> None:
+def test_an_edited_plugin_is_loaded_again() -> None:
     from clbench.methods.registry import METHODS
 
     Path("own.py").write_text(METHOD.format(name="plug-b", strength=0.5))
@@ -56,7 +56,7 @@ def test_an_edited_plugin_is_another_one() -> None:
     assert METHODS.get("plug-b")().settings() == {"strength": 0.25}
 
 
-def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
+def test_two_plugins_of_one_file_name(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "own.py").write_text(METHOD.format(name=f"plug-{folder}", strength=1))
@@ -65,7 +65,7 @@ def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
     assert second.registers == {"method": ["plug-two"]}
 
 
-def test_own_flags_of_the_plugin_only() -> None:
+def test_future_imports_of_clbench_do_not_leak_into_plugins() -> None:
     # `from __future__ import annotations` of clbench must not reach into the plug-in.
     text = METHOD.format(name="plug-c", strength=1).replace(
         "from __future__ import annotations\n", ""

@@ -123,5 +123,5 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "link.csv").symlink_to("gone.csv")
     assert fault(tmp_path, csv("0", "1"), csv("1"), validation="link.csv") == (
         f"task 'mine', validation = 'link.csv': {tmp_path}/link.csv is a link to gone.csv, which "
-        "is not there. Mend the link."
+        "does not exist. Mend the link."
     )
