@@ -24,6 +24,7 @@ import clbench
 from clbench.evaluation.resources import Resources
 from clbench.search import Found, SearchSettings, make_search, search
 from clbench.search.record import TrialRecord
+from clbench.suite.options import RunOptions
 
 SCENARIO = "sentiment-acceptability"
 SHARES = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
@@ -46,7 +47,7 @@ def curve(trials: Sequence[TrialRecord], budget: int) -> list[float]:
 
 def searched(folder: Path, seed: int, args: argparse.Namespace, **settings: object) -> Found:
     chosen = SearchSettings(seed=seed, **settings)  # type: ignore[arg-type]
-    plan = make_search("quick", SCENARIO, chosen, out=folder, limit=args.limit)
+    plan = make_search("quick", SCENARIO, chosen, RunOptions(out=folder, limit=args.limit))
     return search(plan, place=Resources(workers=args.workers, threads=1))
 
 

@@ -58,7 +58,7 @@ def combine(
     Within each pair a weighted geometric mean, across pairs the plain one. Also draws them, into
     a .png beside the file.
     """
-    from clbench.cli.options import choice
+    from clbench.cli.arguments import choice
     from clbench.errors import DataError, SettingsError
     from clbench.search import combine as combined
     from clbench.search.source import agreed, read_source

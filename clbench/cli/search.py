@@ -7,8 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from clbench.cli.options import PRECISIONS, choice, seconds
-from clbench.cli.shared import Address, Data, Device, Epochs, Limit, Model, Precision, Suite
+from clbench.cli.arguments import (
+    Address,
+    Data,
+    Device,
+    Epochs,
+    Limit,
+    Model,
+    Precision,
+    Suite,
+    choice,
+    seconds,
+)
 
 
 def search(
@@ -89,6 +99,7 @@ def search(
     from clbench.evaluation.resources import Resources
     from clbench.search import SearchSettings, make_search
     from clbench.search import search as searched
+    from clbench.suite.options import RunOptions
 
     chosen: dict[str, Any] = {
         "searcher": choice("--searcher", searcher, ("bayes", "random")),
@@ -112,14 +123,16 @@ def search(
         suite,
         scenario,
         settings,
-        out=out,
-        model=model,
-        data=data,
-        limit=limit,
-        epochs=epochs,
-        device=device,
-        precision=precision and choice("--precision", precision, PRECISIONS),
-        plugins=tuple(plugin or ()),
+        RunOptions(
+            model=model,
+            data=data,
+            limit=limit,
+            epochs=epochs,
+            precision=precision,
+            device=device,
+            plugins=plugin or (),
+            out=out,
+        ),
     )
     if dry_run:
         show_search(plan)

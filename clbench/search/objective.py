@@ -100,7 +100,7 @@ def _train(
 ) -> None:
     import clbench
     from clbench.evaluation.cell_runner import CellRunner
-    from clbench.evaluation.run_plan import numbers, thread_count
+    from clbench.evaluation.run_plan import compute_settings, thread_count
     from clbench.evaluation.stage_cache import NoStageCache
     from clbench.methods.layerwise import Layerwise
 
@@ -115,7 +115,7 @@ def _train(
             pair.cell,
             pair.scene,
             method,
-            numbers(pair.plan),
+            compute_settings(pair.plan),
             NoStageCache(),
             after_epoch=tell,
             model=pair.model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ from clbench.search.record import TrialRecord
 from clbench.search.search_folder import SearchFolder
 from clbench.search.space import HIGHEST, LOWEST, Space, usual_groups
 from clbench.search.tuning import Searcher
+from clbench.suite.options import RunOptions
 
 if TYPE_CHECKING:
     from clbench.models.groups import Division
@@ -181,9 +183,8 @@ def make_search(
     suite: str | Path,
     scenario: str | None = None,
     settings: SearchSettings = SearchSettings(),
-    *,
-    out: str | Path | None = None,
-    **options: Any,
+    options: RunOptions = RunOptions(),  # noqa: B008 - it cannot be changed
+    **changes: Any,
 ) -> SearchPlan:
     """Check what is to be searched; trains and writes nothing.
 
@@ -194,10 +195,11 @@ def make_search(
         only one.
     settings
         How to search.
-    out
-        Folder; by default ``results/SUITE-search/SCENARIO``.
     options
-        model, data, limit, epochs, device, precision, plugins, as of `clbench.run`.
+        Model, data, limit, epochs, precision, corpus, device, plug-ins, and the folder, by default
+        ``results/SUITE-search/SCENARIO``. The search sets methods, scenarios and seeds.
+    changes
+        Deprecated: single options by name.
 
     Raises
     ------
@@ -207,9 +209,16 @@ def make_search(
     from clbench.models.checkpoint import load_backbone
     from clbench.models.groups import depth_of
     from clbench.suite.plan import make_plan
+    from clbench.suite.plugins import load_plugins
     from clbench.suite.read import read_suite
     from clbench.suite.validation import stages_of
 
+    if changes:
+        warnings.warn(
+            "make_search takes options as clbench.RunOptions(...)", DeprecationWarning, stacklevel=2
+        )
+        options = replace(options, **changes)
+    load_plugins(options.plugins)
     read = read_suite(suite)
     split = "validation" if settings.paper_split else "tuning"
     changes = {"score_on": split, "curve_points": 0}
@@ -217,11 +226,12 @@ def make_search(
     read = replace(read, file=read.file.model_copy(update={"protocol": protocol}))
     plan = make_plan(
         read,
-        methods=["vanilla"],
-        scenarios=None if scenario is None else [scenario],
-        seeds=[settings.seed],
-        out=out,
-        **options,
+        replace(
+            options,
+            methods=["vanilla"],
+            scenarios=None if scenario is None else [scenario],
+            seeds=[settings.seed],
+        ),
     )
     names = [spec.name for spec in plan.scenarios]
     if len(names) > 1:
@@ -234,7 +244,7 @@ def make_search(
         raise SettingsError(
             f"--scenario {spec.name}: has {count} tasks. The reward p_o + p_s is one of two."
         )
-    if out is None:
+    if options.out is None:
         plan = replace(plan, out=Path("results") / f"{read.name}-search" / spec.name)
     depth = depth_of(load_backbone(plan.protocol.model, plan.protocol.revision))
     found = FoundOn(plan.protocol.lr, depth, settings.division)

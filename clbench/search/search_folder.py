@@ -11,13 +11,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from clbench.errors import DataError, RunFolderError
-from clbench.messages import describe_missing
+from clbench.messages import describe_errors, describe_missing
 from clbench.results.cell import plain
 from clbench.results.conflicts import first_difference
 from clbench.results.output_folder import locked, write_text
 from clbench.search.baseline import FoundOn
 from clbench.search.record import SCHEMA_VERSION, TrialRecord
-from clbench.settings import describe_fault
 
 FORMAT = "clbench-search"
 
@@ -142,7 +141,7 @@ class SearchFolder:
             except OSError as fault:
                 raise DataError(f"{path} cannot be read: {fault.strerror}.") from fault
             except ValidationError as fault:
-                what = describe_fault(fault.errors()[0])[:200]
+                what = describe_errors(fault)[0][:200]
                 raise DataError(
                     f"{path} is no trial: {what}. Move it away, and it is tried again."
                 ) from fault

@@ -14,6 +14,7 @@ from clbench.evaluation.cell_runner import start_model
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.search import SearchPlan, SearchSettings, make_search
 from clbench.search.objective import Pair, try_rates
+from clbench.suite.options import RunOptions
 
 RATES = [1e-3, 2e-3, 5e-4, 3e-3]
 
@@ -23,8 +24,7 @@ def plan_of(world: Workspace, scenario: str = "mood-thing", **settings: Any) -> 
         world.suite,
         scenario,
         SearchSettings(**settings, highest=1e-2),
-        plugins=[world.plugin],
-        device="cpu",
+        RunOptions(plugins=[world.plugin], device="cpu"),
     )
 
 

@@ -17,6 +17,7 @@ from clbench.evaluation.resources import Resources
 from clbench.search import Found, SearchFolder, SearchSettings, combine, make_search, search
 from clbench.search.source import read_source
 from clbench.suite.baselines import read_baseline
+from clbench.suite.options import RunOptions
 
 PLACE = Resources(workers=2, threads=1)
 
@@ -25,9 +26,8 @@ def plan_of(world: Workspace, scenario: str | None = "mood-thing", **changes: An
     given = {key: changes.pop(key) for key in ("out", "epochs", "model", "limit") if key in changes}
     given.setdefault("out", world.folder / "found")
     settings = SearchSettings(**{"highest": 1e-2, "trials": 4, **changes})
-    return make_search(
-        world.suite, scenario, settings, plugins=[world.plugin], device="cpu", **given
-    )
+    options = RunOptions(plugins=[world.plugin], device="cpu", **given)
+    return make_search(world.suite, scenario, settings, options)
 
 
 class RecordingListener:

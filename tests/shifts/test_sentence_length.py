@@ -151,7 +151,7 @@ def test_settings_are_checked() -> None:
         SentenceLength(task="base", unit="letters")
     with pytest.raises(SettingsError, match="task: is missing"):
         SentenceLength()
-    with pytest.raises(SettingsError, match=r"unknown setting 'unti'.* Did you mean 'unit'"):
+    with pytest.raises(SettingsError, match=r"unti: unknown key.* Did you mean 'unit'"):
         SentenceLength(task="base", unti="words")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from clbench.errors import DataError
+from clbench.suite.options import RunOptions
 from clbench.suite.plan import make_plan
 from clbench.suite.read import read_suite
 from clbench.tasks.corpus import HUB_CONFIG, HUB_NAME, corpus_identity, read_corpus, resolve_corpus
@@ -117,12 +118,12 @@ def test_a_suite_names_its_corpus_and_the_recipe_its_content(tmp_path: Path) -> 
     assert first.protocol.corpus == str(file.resolve())
     other = tmp_path / "elsewhere.txt"
     other.write_text(TEXT, encoding="utf-8")
-    same = make_plan(read_suite(suite), corpus=other)
+    same = make_plan(read_suite(suite), RunOptions(corpus=other))
     assert same.cells[0].fingerprint == first.cells[0].fingerprint
     file.write_text(TEXT + "One more line of five words.\n", encoding="utf-8")
     changed = make_plan(read_suite(suite))
     assert changed.cells[0].fingerprint != first.cells[0].fingerprint
-    built_in = make_plan(read_suite(suite), corpus="built-in")
+    built_in = make_plan(read_suite(suite), RunOptions(corpus="built-in"))
     assert len({p.cells[0].fingerprint for p in (first, changed, built_in)}) == 3
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from clbench.errors import ClbenchError, SettingsError, SuiteError, UnknownNameError
+from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 from clbench.training.protocol import Protocol
@@ -29,8 +30,8 @@ tasks = ["synthetic/sentiment", "synthetic/acceptability"]
 def planned(tmp_path: Path, text: str = SUITE, methods: list[str] | None = None) -> Plan:
     path = tmp_path / "suite.toml"
     path.write_text(text, encoding="utf-8")
-    plan = make_plan(read_suite(path), methods=methods)
-    validate(plan)
+    plan = make_plan(read_suite(path), RunOptions(methods=methods))
+    validate(plan, plan.cells)
     return plan
 
 
@@ -47,7 +48,7 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
     ("change", "kind", "text"),
     [
         (('"ewc"', '"ewk"'), SuiteError,
-         r"methods item 2: \[baseline.soft\] of: unknown method 'ewk'\. Did you mean"),
+         r"methods item 2: \[baseline.soft\] of: Unknown baseline or method 'ewk'\. Did you mean"),
         (("importance = 1.0", "strength = 1.0"), SuiteError,
          r"\[baseline.soft\] settings strength: unknown key"),
         (("importance = 1.0", "importance = -1.0"), SuiteError,
@@ -55,39 +56,39 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
         (("[baseline.soft]", "[baseline.soft]\nextra = 1"), SuiteError,
          r"\[baseline.soft\] extra: unknown key"),
         (('"soft"]', '"lwf"]\n[baseline.lwf]\nof = "ewc"'), SuiteError,
-         r"\[baseline.lwf\]: there is a method of that name"),
+         r"\[baseline.lwf\]: 'lwf' is already a baseline or method"),
         (("[baseline.soft]", '[baseline."a b"]\nof = "ewc"\n[baseline.soft]'), SuiteError,
-         "'a b' cannot be a name: a name consists of letters"),
+         "'a b' cannot be a name: a name consists of at most"),
         (("task_batch_size = { \"synthetic/sentiment\"", "task_batch_size = { \"sentiment\""),
          SuiteError, r"task_batch_size.sentiment: there is no task 'sentiment'"),
         (("task_batch_size = {", "task_metric = { \"synthetic/sentiment\" = \"mse\" }\n"
           "task_batch_size = {"),
-         SuiteError, r"task_metric.\"synthetic/sentiment\": 'mse' is none of its metrics"),
+         SuiteError, r"task_metric.\"synthetic/sentiment\": the task has no metric 'mse'"),
         (("task_batch_size = {", "task_metric = { \"glue/mrpc\" = \"pearson\" }\n"
           "task_batch_size = {"),
-         SuiteError, r"'pearson' is none of its metrics\. Take accuracy or f1"),
+         SuiteError, r"the task has no metric 'pearson'\. Take accuracy or f1"),
     ],
 )  # fmt: skip
-def test_faults_name_the_table(
+def test_errors_name_the_table(
     tmp_path: Path, change: tuple[str, str], kind: type[ClbenchError], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
         planned(tmp_path, SUITE.replace(*change))
 
 
-def test_a_protocol_that_a_method_refuses_is_refused_before_the_run(tmp_path: Path) -> None:
+def test_a_method_can_refuse_a_protocol_before_the_run(tmp_path: Path) -> None:
     fast = SUITE.replace("batch_size = 16", "batch_size = 16\nlr = 3e-4")
     planned(tmp_path, fast, methods=["recadam"])
     with pytest.raises(SettingsError, match=r"^recadam-paper, with this protocol: .* 1\.5"):
         planned(tmp_path, fast, methods=["vanilla", "recadam-paper"])
 
 
-def test_methods_of_the_command_may_be_variants(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="Unknown method 'sofd'"):
+def test_unknown_methods_of_the_command(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Unknown baseline or method 'sofd'"):
         planned(tmp_path, methods=["sofd"])
 
 
-def test_settings_task_by_task() -> None:
+def test_protocol_settings_for_single_tasks() -> None:
     protocol = Protocol(
         batch_size=16, task_batch_size={"glue/qqp": 32}, task_steps={"glue/qqp": 50}
     )
@@ -97,7 +98,7 @@ def test_settings_task_by_task() -> None:
     assert protocol.stage_length("glue/sst2", 320) == (60, 20)
 
 
-def test_a_batch_size_of_a_task_counts_only_for_its_scenarios(tmp_path: Path) -> None:
+def test_settings_of_one_task_change_only_its_fingerprints(tmp_path: Path) -> None:
     first = planned(tmp_path).cells[0].fingerprint
     assert planned(tmp_path, SUITE.replace("= 4 }", "= 5 }")).cells[0].fingerprint != first
     other = SUITE.replace('"synthetic/sentiment" = 4', '"synthetic/qa" = 4')

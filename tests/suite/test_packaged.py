@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clbench.suite import packaged
-from clbench.suite.baselines import read_baseline, vary
-from clbench.suite.read import read_suite
+from clbench.suite.baselines import read_baseline, read_variant
+from clbench.suite.read import packaged_files, read_suite
 from clbench.training.protocol import Protocol
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +75,7 @@ def test_inferred_columns_of_table_3_are_marked() -> None:
 
 @pytest.mark.parametrize("name", PAPER)
 def test_every_value_of_a_papers_protocol_has_a_remark(name: str) -> None:
-    text = packaged.suites()[name].read_text(encoding="utf-8")
+    text = packaged_files("scenarios")[name].read_text(encoding="utf-8")
     table = text.partition("[protocol]\n")[2].partition("\n\n")[0]
     assert len(table.splitlines()) >= 12
     for line in table.splitlines():
@@ -103,7 +102,7 @@ def test_glue_tiny_is_real_tasks_for_the_built_in_model() -> None:
         assert len(scenario.task_names) == 2
 
 
-@pytest.mark.parametrize("name", packaged.baselines())
+@pytest.mark.parametrize("name", packaged_files("baselines"))
 def test_packaged_baselines_have_a_source_for_every_setting(name: str) -> None:
     baseline = read_baseline(name)
     assert baseline.name == name
@@ -125,7 +124,9 @@ def test_the_recadam_suites_follow_the_paper() -> None:
         assert round(steps / an_epoch, 2) == 5.0
     assert {s.shift for s in file.scenario} == {"pretraining"}
     assert len(file.seeds) == 5
-    ri, pi = (vary(name, file.baseline[name], suite.path) for name in ("recadam-ri", "recadam-pi"))
+    ri, pi = (
+        read_variant(name, file.baseline[name], suite.path) for name in ("recadam-ri", "recadam-pi")
+    )
     assert (ri.settings["initialisation"], pi.settings["initialisation"]) == (
         "random",
         "pretrained",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clbench.api import plan_run
 from clbench.errors import (
     ClbenchError,
     DataError,
@@ -19,6 +20,7 @@ from clbench.errors import (
     UnknownNameError,
 )
 from clbench.suite.baselines import read_baseline
+from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 
@@ -72,7 +74,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def of(text: str | None = None, **options: Any) -> Plan:
         if text is not None:
             Path("s.toml").write_text(text)
-        return make_plan(read_suite("s.toml"), **options)
+        return make_plan(read_suite("s.toml"), RunOptions(**options))
 
     return of
 
@@ -120,7 +122,7 @@ def test_options_override_the_protocol(make: Make) -> None:
     assert protocol.stage_length("a", 16) == (1, 1)
 
 
-def test_the_suites_model_is_looked_for_beside_it(
+def test_a_model_folder_beside_the_suite_is_found(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own-model").mkdir()
@@ -140,11 +142,11 @@ def test_the_suites_model_is_looked_for_beside_it(
         ({"precision": "fp16"}, SettingsError, "--precision: must be 'auto', 'float32' or 'bf16'"),
         ({"device": "gpu"}, SettingsError, "--device 'gpu': must be auto, cpu, cuda"),
         ({"methods": ["vanila"]}, UnknownNameError, "'vanila'. Did you mean 'vanilla'?"),
-        ({"methods": []}, UnknownNameError, "--methods: names no method"),
-        ({"methods": ["vanilla", "vanilla"]}, UnknownNameError, "the same one twice"),
+        ({"methods": []}, SettingsError, "--methods: is empty"),
+        ({"methods": ["vanilla", "vanilla"]}, UnknownNameError, "two baselines are called"),
         ({"methods": ["m.toml"]}, SuiteError, "m.toml: there is no such file"),
         ({"data": "nowhere"}, DataError, "--data nowhere: there is no such folder"),
-        ({"data": "a.csv"}, DataError, "--data a.csv: is a file, not a folder"),
+        ({"data": "a.csv"}, DataError, "--data a.csv: is a file. Give the folder"),
         ({"plugins": ["none.py"]}, PluginError, "none.py: there is no such file"),
     ],
 )
@@ -157,7 +159,7 @@ def test_wrong_options(
     assert "\n" not in str(raised.value)
 
 
-def test_unknown_names_of_a_file_come_at_once(make: Make) -> None:
+def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
     text = (
         SUITE.replace('"frozen"', '"forzen"')
         .replace('["a", "b"]', '["a", "glue/mprc"]')
@@ -169,13 +171,13 @@ def test_unknown_names_of_a_file_come_at_once(make: Make) -> None:
     with pytest.raises(SuiteError) as raised:
         make(text)
     message = str(raised.value)
-    assert message.startswith("s.toml: 5 faults:")
-    assert '[task."glue/sst2"]: there is a task of that name already.' in message
+    assert message.startswith("s.toml: 5 errors:")
+    assert "there is already a task 'glue/sst2'." in message
     assert "[protocol] task_epochs.aa: there is no task 'aa'." in message
     assert "[[scenario]] 1 'a-mprc' tasks: there is no task 'glue/mprc'." in message
     assert "Did you mean 'glue/mrpc'" in message
     assert "[[scenario]] 2 'b-sentence-lenght' shift: there is no shift 'sentence-leng" in message
-    assert "methods item 2: unknown method 'forzen'. Did you mean 'frozen'?" in message
+    assert "methods item 2: Unknown baseline or method 'forzen'. Did you mean 'frozen'?" in message
 
 
 def test_two_baselines_of_one_name(make: Make) -> None:
@@ -187,15 +189,17 @@ def test_two_baselines_of_one_name(make: Make) -> None:
 def test_settings_of_shifts_and_methods_are_checked(make: Make) -> None:
     plan = make(SUITE.replace("k = 3", 'k = "3"\nkk = 1'))
     with pytest.raises(SuiteError) as raised:
-        validate(plan)
+        validate(plan, plan.cells)
     assert str(raised.value) == (
-        "s.toml: 2 faults: (1) [[scenario]] 3 'b-clusters' k: must be a whole number, got '3'. "
+        "s.toml: 2 errors: (1) [[scenario]] 3 'b-clusters' k: must be a whole number, got '3'. "
         "(2) [[scenario]] 3 'b-clusters' kk: unknown key. Did you mean 'k'?"
     )
     validate(plan, [cell for cell in plan.cells if cell.scenario.name == "a-b"])
     Path("mine.toml").write_text('method = "vanilla"\n[settings]\nlr = 3\n')
-    with pytest.raises(SuiteError, match=r"^mine\.toml: \[settings\] lr: must be at most 1\.0"):
-        validate(make(SUITE, methods=["mine.toml"]))
+    with pytest.raises(
+        SuiteError, match=r"^mine\.toml: \[settings\] lr: must be less than or equal to 1"
+    ):
+        validate(plan := make(SUITE, methods=["mine.toml"]), plan.cells)
 
 
 def fingerprint(make: Make, text: str = SUITE, scenario: str = "a-b", **options: Any) -> str:
@@ -233,7 +237,7 @@ def test_the_fingerprint_leaves_out_what_does_not(make: Make) -> None:
     assert fingerprint(make, scenario="b-length", methods=["vanilla"], device="cpu") == plain
 
 
-def test_a_split_that_is_reused_counts_by_its_content(make: Make) -> None:
+def test_a_reused_split_enters_the_fingerprint_by_content(make: Make) -> None:
     text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "kept.json"\n\n')
     Path("kept.json").write_text("{}")
     first = fingerprint(make, text, scenario="b-length")
@@ -241,7 +245,7 @@ def test_a_split_that_is_reused_counts_by_its_content(make: Make) -> None:
     assert fingerprint(make, text, scenario="b-length") != first
 
 
-def test_an_edited_plugin_makes_other_cells(make: Make) -> None:
+def test_an_edited_plugin_changes_the_fingerprint(make: Make) -> None:
     plugin = (
         "import clbench\n\n\n@clbench.method('{0}')\nclass A(clbench.Method):\n    x: int = {1}\n"
         "\n\n@clbench.method('{0}-other')\nclass B(clbench.Method):\n    x: int = 1\n"
@@ -266,7 +270,7 @@ def test_the_resolved_suite_is_plain_json(make: Make) -> None:
     assert resolved["references"] is True
 
 
-def test_the_plan_knows_its_command(make: Make, tmp_path: Path) -> None:
+def test_the_recorded_command_makes_the_same_cells(make: Make, tmp_path: Path) -> None:
     assert make().command == ("clbench", "run", "s.toml")
     (tmp_path / "mirror").mkdir()
     Path("text.txt").write_text("a line of five words\n" * 20)
@@ -280,7 +284,7 @@ def test_the_plan_knows_its_command(make: Make, tmp_path: Path) -> None:
         "clbench run s.toml --data mirror --corpus text.txt --methods vanilla,frozen "
         "--scenarios a-b --scenarios 'b-l*' --seeds 3,5 --epochs 1 --device cpu --references"
     )
-    assert make_plan(read_suite("quick"), seeds=[0]).command == (
+    assert make_plan(read_suite("quick"), RunOptions(seeds=[0])).command == (
         "clbench", "run", "quick", "--seeds", "0",
     )  # fmt: skip
 
@@ -290,10 +294,11 @@ def test_planning_imports_nothing_heavy(make: Make) -> None:
     code = (
         "import sys\n"
         "from clbench.suite.read import read_suite\n"
+        "from clbench.suite.options import RunOptions\n"
         "from clbench.suite.plan import make_plan\n"
         "import clbench.models.locate as locate\n"
         "locate.model_identity = lambda name, revision=None: {}\n"
-        "make_plan(read_suite('s.toml'), references=True)\n"
+        "make_plan(read_suite('s.toml'), RunOptions(references=True))\n"
         "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas', 'matplotlib', 'ray'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
@@ -303,3 +308,15 @@ def test_planning_imports_nothing_heavy(make: Make) -> None:
         env={"PYTHONPATH": str(root), "PATH": ""},
     )  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Make) -> None:
+    Path("own.py").write_text(
+        "import clbench\n\n\n@clbench.shift('plan-mirrored')\nclass Mirrored(clbench.Shift):\n"
+        "    tasks: list[str]\n    short_name = 'm'\n\n    def build(self, context):\n"
+        "        return [context.task(name) for name in self.tasks]\n"
+    )
+    Path("s.toml").write_text(SUITE.replace('shift = "dataset"', 'shift = "plan-mirrored"'))
+    for _ in range(2):
+        plan = plan_run("s.toml", RunOptions(plugins=["own.py"], seeds=[0]))
+        assert plan.scenarios[0].name == "a-b-m"

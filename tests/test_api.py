@@ -3,13 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeExecutor
 
 import clbench
 from clbench.errors import RunFolderError
 
 
-def test_the_same_from_python(place: Path, engine: FakeEngine) -> None:
+def test_run_returns_frame_summary_and_failures(place: Path, engine: FakeExecutor) -> None:
     engine.fails = {"one-two--frozen--seed1"}
     run = clbench.run("mine.toml", out="there", methods=["vanilla", "frozen"])
     assert run.path == Path("there")
@@ -19,12 +19,12 @@ def test_the_same_from_python(place: Path, engine: FakeEngine) -> None:
     assert len(run.cells) == 4
 
 
-def test_single_values_do_for_lists(place: Path, engine: FakeEngine) -> None:
+def test_single_values_stand_for_lists(place: Path, engine: FakeExecutor) -> None:
     run = clbench.run("mine.toml", methods="frozen", scenarios="one*", seeds=3)
     assert [cell.key for cell in run.cells] == ["one-two--frozen--seed3"]
 
 
-def test_what_the_user_can_mend_is_raised(place: Path, engine: FakeEngine) -> None:
+def test_cells_of_other_settings_are_refused(place: Path, engine: FakeExecutor) -> None:
     clbench.run("mine.toml", methods="frozen")
     with pytest.raises(RunFolderError, match="epochs = 3, now 1"):
         clbench.run("mine.toml", methods="frozen", epochs=1)
@@ -32,7 +32,7 @@ def test_what_the_user_can_mend_is_raised(place: Path, engine: FakeEngine) -> No
         clbench.run("mine.toml", methods="vanilla", epochs=1)
 
 
-def test_the_listener_hears_of_it(place: Path, engine: FakeEngine) -> None:
+def test_the_listener_is_called(place: Path, engine: FakeExecutor) -> None:
     class Ears:
         def __init__(self) -> None:
             self.heard: list[str] = []
