@@ -121,6 +121,11 @@ class PretrainingScore:
         return {"accuracy": right / count, "cross_entropy": loss / count}
 
     @property
+    def part_tokens(self) -> int:
+        """Number of tokens, padding not counted, of the texts for curves."""
+        return sum(int(batch["attention_mask"].sum()) for batch in self._part)
+
+    @property
     def counted(self) -> str:
         """How much is scored, for the log of a run."""
         few = (

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clbench.settings import Configured
+from clbench.training.protocol import Phase
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,21 +31,7 @@ if TYPE_CHECKING:
     from clbench.training.protocol import Protocol
     from clbench.training.stage import Context, Stage
 
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of a stage with an optimizer and a schedule of its own.
-
-    Attributes
-    ----------
-    name
-        Shown in progress and curves.
-    steps
-        Number of steps; None for the stage's own length by the protocol.
-    """
-
-    name: str = "train"
-    steps: int | None = None
+__all__ = ["Method", "Phase"]
 
 
 class Method(Configured):

@@ -9,7 +9,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.methods.rehearsal import Rehearsal, should_record
-from clbench.training.scoring import outputs_of
 
 if TYPE_CHECKING:
     from clbench.training.batches import Batch
@@ -59,13 +58,7 @@ class DerPlusPlus(Rehearsal):
         super().after_stage(stage)
         if not len(self.kept[stage.index]["positions"]):
             return
-        outputs = outputs_of(
-            stage.model,
-            self.kept_rows(stage, stage.index),
-            stage.protocol.eval_batch_size,
-            stage.precision,
-            stage.device,
-        )
+        outputs = stage.outputs(self.kept_rows(stage, stage.index))
         self.kept[stage.index]["outputs"] = torch.from_numpy(outputs).to(stage.device)
 
     def _distance(self, stage: Stage) -> Tensor:

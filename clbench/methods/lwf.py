@@ -10,7 +10,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.methods.base import Method
-from clbench.training.scoring import outputs_of
 
 if TYPE_CHECKING:
     from clbench.training.batches import Batch
@@ -115,13 +114,7 @@ def distillation(now: Tensor, then: Tensor, *, temperature: float, regression: b
 
 def _answers(stage: Stage, head: str) -> Tensor:
     """Outputs of `head` for all rows of the stage, shape (n, outputs), on the device."""
-    outputs = outputs_of(
-        stage.model,
-        replace(stage.data, head=head),
-        stage.protocol.eval_batch_size,
-        stage.precision,
-        stage.device,
-    )
+    outputs = stage.outputs(replace(stage.data, head=head))
     return torch.from_numpy(outputs).to(stage.device)
 
 

@@ -12,7 +12,6 @@ from clbench import optim
 from clbench.errors import SettingsError
 from clbench.methods.base import Method
 from clbench.seeds import stream_seed
-from clbench.training.schedule import rate_factor, warming
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -207,10 +206,9 @@ class RecAdam(Method):
     def _unrecalled(self, stage: Stage, group: dict[str, Any]) -> float:
         """Share of the way from random weights to the anchor that a stage's pulls leave."""
         protocol, steps = stage.protocol, stage.steps
-        warmup = warming(protocol.warmup, steps)
         left = 1.0
         for t in range(1, steps + 1):
-            factor = rate_factor(t - 1, kind=protocol.schedule, warmup_steps=warmup, steps=steps)
+            factor = protocol.rate_factor(t - 1, steps)
             pull = group["lr"] * factor * group["gamma"] * (1.0 - self._learning(t, group))
             left *= 1.0 - pull
         return left

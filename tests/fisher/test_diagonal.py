@@ -293,7 +293,7 @@ def test_masks(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_examples(classifier: tuple[Any, Any]) -> None:
     if not Path("/proc/self/clear_refs").exists() or os.environ.get("PYTEST_XDIST_WORKER"):
         pytest.skip("needs Linux and a process of its own")
-    from clbench.training.device import PeakMemory
+    from clbench.training.memory import PeakMemory
 
     model, batch = classifier
     peaks = []
