@@ -274,9 +274,9 @@ class CellRunner:
         """Make a curve of the rows of R before and after a stage too short to be scored within."""
         previous = self._outcome.rows[-1] if self._outcome.rows else self._outcome.before
         before = {} if previous is None else self._by_task(previous)
-        for task, score in self._by_task(row).items():
+        for task, after in self._by_task(row).items():
             start = [[0, before[task]]] if task in before else []
-            trace.curves["scores"][task] = [*start, [trace.steps, score]]
+            trace.curves["scores"][task] = [*start, [trace.steps, after]]
 
     def _by_task(self, row: Row) -> dict[str, float]:
         """The main scores of a row of R by the names of the tasks that it has scores of."""

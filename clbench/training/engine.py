@@ -68,7 +68,8 @@ class Trace:
         Rows trained on (those of an earlier task included), optimizer steps, rows and real
         tokens that went through the model.
     train_seconds, probe_seconds
-        Wall time of the steps, and of scoring along the way.
+        Wall time of the steps, and of scoring along the way. Steps whose tensors are counted are
+        not timed, as counting takes time: the time of the others is scaled up by the tokens.
     memory_bytes
         Peak bytes of the tensors of a step (`StepMemory`), at the `largest` batches.
     curves
@@ -125,7 +126,64 @@ def train_stage(
     """
     devices = [stage.device] if stage.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        return _train(stage, method, probe, progress, points, after_epoch)
+        method.before_stage(stage)
+        data = hook_checks.training_data(method.training_data(stage))
+        stage.heads = frozenset(source.head for source in data)
+        rows = sum(len(source.rows) for source in data)
+        own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
+        phases = hook_checks.phases(method.phases(stage))
+        lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
+        stage.total_steps = sum(lengths)
+        trace = Trace(rows, stage.epoch_steps)
+        curve = _Curve(stage, trace, data, probe, points)
+        curve.measure()
+        size = stage.protocol.batch_of(stage.name)
+        batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
+        # One of them near the end, as some methods begin late or train more and more.
+        memory, counted = StepMemory(stage.device), largest(batches)
+        untimed = counted if len(counted) < len(batches) else ()
+        timed_tokens = 0
+        for stage.phase, steps in enumerate(lengths):
+            stage.done_before += stage.step
+            stage.steps, stage.step = steps, 0
+            # Or weights that no optimizer holds, such as another task's head, keep their gradients.
+            stage.model.zero_grad(set_to_none=True)
+            method.before_phase(stage)
+            groups = hook_checks.parameter_groups(method.parameter_groups(stage))
+            optimizer = hook_checks.optimizer(method.optimizer(stage, groups))
+            schedule = hook_checks.schedule(method.schedule(stage, optimizer))
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            _training_mode(stage)
+            while stage.step < stage.steps:
+                started = time.perf_counter()
+                source, positions = batches[trace.steps]
+                batch = source.batch(positions, stage.device)
+                count = trace.steps in counted
+                with memory.counted(stage.model, method, optimizer) if count else nullcontext():
+                    _step(stage, method, batch, optimizer, schedule, parameters, curve)
+                stage.step += 1
+                trace.steps += 1
+                trace.examples += len(batch)
+                trace.tokens += batch.tokens
+                if stage.device.type == "cuda" and (curve.due or count or trace.steps in counted):
+                    torch.cuda.synchronize(stage.device)
+                if trace.steps - 1 not in untimed:
+                    trace.train_seconds += time.perf_counter() - started
+                    timed_tokens += batch.tokens
+                if curve.due:
+                    curve.add_point()
+                if progress is not None:
+                    progress(trace.steps, stage.total_steps)
+                ended = trace.steps == stage.total_steps or trace.steps % stage.epoch_steps == 0
+                if ended and after_epoch is not None:
+                    started = time.perf_counter()
+                    after_epoch()
+                    trace.probe_seconds += time.perf_counter() - started
+                    _training_mode(stage)
+        trace.train_seconds *= trace.tokens / max(1, timed_tokens)
+        trace.memory_bytes = memory.peak
+        trace.curves.update(stage.log)
+        return trace
 
 
 def scored_steps(grid: Sequence[int], affordable: int) -> list[int]:
@@ -138,69 +196,6 @@ def scored_steps(grid: Sequence[int], affordable: int) -> list[int]:
     if count < 2:
         return []
     return [grid[round(i * (len(grid) - 1) / (count - 1))] for i in range(count)]
-
-
-def _train(
-    stage: Stage,
-    method: Method,
-    probe: Probe | None,
-    progress: Progress | None,
-    points: Points | None,
-    after_epoch: Callable[[], None] | None,
-) -> Trace:
-    method.before_stage(stage)
-    data = hook_checks.training_data(method.training_data(stage))
-    stage.heads = frozenset(source.head for source in data)
-    rows = sum(len(source.rows) for source in data)
-    own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
-    phases = hook_checks.phases(method.phases(stage))
-    lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
-    stage.total_steps = sum(lengths)
-    trace = Trace(rows, stage.epoch_steps)
-    curve = _Curve(stage, trace, data, probe, points)
-    curve.measure()
-    size = stage.protocol.batch_of(stage.name)
-    batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
-    # One of them near the end, as some methods begin late or train more and more.
-    memory, counted = StepMemory(stage.device), largest(batches)
-    for stage.phase, steps in enumerate(lengths):
-        stage.done_before += stage.step
-        stage.steps, stage.step = steps, 0
-        # Weights that no optimizer holds, such as another task's head, keep their gradients.
-        stage.model.zero_grad(set_to_none=True)
-        method.before_phase(stage)
-        groups = hook_checks.parameter_groups(method.parameter_groups(stage))
-        optimizer = hook_checks.optimizer(method.optimizer(stage, groups))
-        schedule = hook_checks.schedule(method.schedule(stage, optimizer))
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        _training_mode(stage)
-        while stage.step < stage.steps:
-            started, counting = time.perf_counter(), memory.seconds
-            source, positions = batches[trace.steps]
-            batch = source.batch(positions, stage.device)
-            count = trace.steps in counted
-            with memory.counted(stage.model, method, optimizer) if count else nullcontext():
-                _step(stage, method, batch, optimizer, schedule, parameters, curve)
-            stage.step += 1
-            trace.steps += 1
-            trace.examples += len(batch)
-            trace.tokens += batch.tokens
-            if curve.due and stage.device.type == "cuda":
-                torch.cuda.synchronize(stage.device)
-            trace.train_seconds += time.perf_counter() - started - (memory.seconds - counting)
-            if curve.due:
-                curve.add_point()
-            if progress is not None:
-                progress(trace.steps, stage.total_steps)
-            ended = trace.steps == stage.total_steps or trace.steps % stage.epoch_steps == 0
-            if ended and after_epoch is not None:
-                started = time.perf_counter()
-                after_epoch()
-                trace.probe_seconds += time.perf_counter() - started
-                _training_mode(stage)
-    trace.memory_bytes = memory.peak
-    trace.curves.update(stage.log)
-    return trace
 
 
 def _step(
@@ -317,9 +312,10 @@ class _Curve:
             if not math.isfinite(value):
                 stage = self._stage
                 raise NonFiniteLossError(
-                    f"stage {stage.index} ({stage.name}): the {name} is not finite at step "
-                    f"{stage.done_before + stage.step + 1} of {stage.total_steps}. Lower the "
-                    "learning rate, set clip_norm, or use --precision float32."
+                    f"stage {stage.index} ({stage.name}): the {name} was no longer a finite "
+                    f"number at step {stage.done_before + stage.step + 1} of "
+                    f"{stage.total_steps}. Lower the learning rate, set clip_norm, or use "
+                    "--precision float32."
                 )
         return float(self._loss)
 

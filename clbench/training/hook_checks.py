@@ -33,23 +33,12 @@ def phases(value: object) -> list[Phase]:
 
 
 def parameter_groups(value: object) -> list[dict[str, Any]]:
-    """Return groups that hold at least one weight, and each weight once."""
+    """Return groups with at least one weight between them; the optimizer checks the rest."""
     checked = _list_of(dict, value, "parameter_groups")
-    seen: set[int] = set()
-    for group in checked:
-        parameters = group.get("params")
-        if isinstance(parameters, Tensor) or not isinstance(parameters, Sequence):
-            raise PluginError('parameter_groups: each group needs a list of weights as "params".')
-        for parameter in parameters:
-            if not isinstance(parameter, Tensor):
-                raise PluginError(
-                    f"parameter_groups: a group contains {_a(parameter)} instead of a weight."
-                )
-            if id(parameter) in seen:
-                raise PluginError("parameter_groups: a weight occurs twice.")
-            seen.add(id(parameter))
-    if not seen:
-        raise PluginError("parameter_groups returned no weights to train.")
+    if not all(isinstance(group.get("params"), Sequence) for group in checked):
+        raise PluginError('parameter_groups: each group needs a list of weights as "params".')
+    if not any(group["params"] for group in checked):
+        raise PluginError("parameter_groups gave no weights to train.")
     return checked
 
 
@@ -71,7 +60,7 @@ def loss(value: object) -> Tensor:
     """Return a scalar with a gradient."""
     scalar = _scalar(value, "loss")
     if not scalar.requires_grad:
-        raise PluginError("loss returned a tensor without a gradient, so nothing would be learned.")
+        raise PluginError("loss returned a tensor without a gradient: nothing would be learned.")
     return scalar
 
 
@@ -90,7 +79,7 @@ def scoring(value: Any) -> AbstractContextManager[object]:
 def _scalar(value: object, hook: str) -> Tensor:
     if isinstance(value, Tensor) and value.dim() == 0:
         return value
-    what = f"one of shape {tuple(value.shape)}" if isinstance(value, Tensor) else _a(value)
+    what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else _a(value)
     raise PluginError(f"{hook} must return a tensor of one number, not {what}.")
 
 

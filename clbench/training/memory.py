@@ -6,7 +6,6 @@ import dataclasses
 import os
 import resource
 import sys
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -101,25 +100,20 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     now, peak
         Bytes alive now, and at most.
-    seconds
-        Time that counting took.
     """
 
     def __init__(self, besides: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = 0
         self.peak = 0
-        self.seconds = 0.0
         self._sizes: dict[int, int] = {t.untyped_storage()._cdata: 0 for t in besides}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count the tensors that it returns."""
         result = func(*args, **(kwargs or {}))
-        started = time.perf_counter()
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Tensor):
                 self._count(value)
-        self.seconds += time.perf_counter() - started
         return result
 
     def _count(self, tensor: Tensor) -> None:
@@ -147,30 +141,23 @@ class StepMemory:
     ----------
     peak
         In bytes; 0 before the first counted step.
-    seconds
-        Time that counting took, which is no part of training.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.peak = 0
-        self.seconds = 0.0
         self._device = device
 
     @contextmanager
     def counted(self, model: nn.Module, method: Method, optimizer: Optimizer) -> Iterator[None]:
         """Count one step, which runs inside the context."""
-        started = time.perf_counter()
         arrays = list(walk([model, optimizer, *vars(method).values()], skip=(Context,)))
         tensors = [value for value in arrays if isinstance(value, Tensor)]
         kind = self._device.type
         held = bytes_of(tensor for tensor in tensors if tensor.device.type == kind)
         if kind == "cpu":
             held += bytes_of(value for value in arrays if isinstance(value, np.ndarray))
-        live = LiveBytes(besides=tensors)
-        self.seconds += time.perf_counter() - started
-        with live:
+        with LiveBytes(besides=tensors) as live:
             yield
-        self.seconds += live.seconds
         self.peak = max(self.peak, held + live.peak)
 
 
