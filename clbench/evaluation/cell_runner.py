@@ -272,8 +272,7 @@ class CellRunner:
 
     def _complete_curve(self, trace: Trace, row: Row) -> None:
         """Make a curve of the rows of R before and after a stage too short to be scored within."""
-        previous = self._outcome.rows[-1] if self._outcome.rows else self._outcome.before
-        before = {} if previous is None else self._by_task(previous)
+        before = self._by_task(self._outcome.rows[-1]) if self._outcome.rows else {}
         for task, after in self._by_task(row).items():
             start = [[0, before[task]]] if task in before else []
             trace.curves["scores"][task] = [*start, [trace.steps, after]]

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clbench.fisher.capture import Capture
-from clbench.fisher.rules import (
+from clbench.fisher.per_example import (
     CHUNK_ACCELERATOR,
+    Capture,
     Outer,
     Part,
     Rows,
