@@ -195,7 +195,7 @@ class _Sums:
         largest = max(float(value.max()) for value in exact.values())
         if largest == 0.0:
             return False
-        covered = {}
+        covered: dict[str, nn.Parameter] = {}
         for name, weight in self._weights.items():
             allowed = (RTOL * exact[name]).add_(ATOL * exact[name].max() + NOISE * largest)
             agrees = bool(((trial.totals[name] - exact[name]).abs_() <= allowed).all())
