@@ -61,7 +61,7 @@ def main() -> None:
     parser = make_parser(__doc__, turns=2, device=False)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=2, help="seeds, each with three methods")
-    parser.add_argument("--limit", type=int, default=300, help="rows of a task")
+    parser.add_argument("--limit", type=int, default=200, help="rows of a task")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
