@@ -41,7 +41,7 @@ from machine import (
 )
 from torch import Tensor, nn
 
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS
 from clbench.optim import RecAdam
 from clbench.suite.baselines import read_baseline
 from clbench.training.device import resolve_precision

@@ -109,7 +109,7 @@ def _write(
     from clbench.cache import write_atomically
     from clbench.cli.console import plural
     from clbench.figures import rate_distributions
-    from clbench.results.files import as_folder_error, write_text
+    from clbench.results.output_folder import as_folder_error, write_text
     from clbench.search.baseline import baseline_text
     from clbench.search.source import total
 

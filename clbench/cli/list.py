@@ -86,7 +86,7 @@ def _scenarios_of(suite: str) -> Iterable[Row]:
 
 
 def _methods() -> Iterable[Row]:
-    from clbench.methods.registry import METHODS
+    from clbench.methods.base import METHODS
     from clbench.suite.baselines import read_baseline
     from clbench.suite.packaged import baselines
 

@@ -9,8 +9,7 @@ from typing import Any
 from clbench.conformance.candidate import Candidate
 from clbench.conformance.result import FailedCheckError
 from clbench.errors import ClbenchError, SettingsError
-from clbench.methods.base import Method
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS, Method
 
 WRONG: tuple[Any, ...] = ({"no such": {"value": "here"}}, "no such value", [["no", "such"]], -1e99)
 """At least one of these is no value of any sensible setting."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clbench.cache import write_atomically
 from clbench.errors import SearchError
-from clbench.results.files import as_folder_error, write_text
+from clbench.results.output_folder import as_folder_error, write_text
 from clbench.search.baseline import baseline_text
 from clbench.search.combine import BASE, combine
 from clbench.search.record import TrialRecord

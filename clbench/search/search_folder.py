@@ -14,7 +14,7 @@ from clbench.errors import DataError, RunFolderError
 from clbench.messages import describe_missing
 from clbench.results.cell import plain
 from clbench.results.conflicts import first_difference
-from clbench.results.files import locked, write_text
+from clbench.results.output_folder import locked, write_text
 from clbench.search.baseline import FoundOn
 from clbench.search.record import SCHEMA_VERSION, TrialRecord
 from clbench.settings import describe_fault

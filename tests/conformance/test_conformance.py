@@ -11,8 +11,7 @@ import pytest
 from clbench.conformance import CHECKS, check
 from clbench.conformance.checkpoints import checkpoint
 from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
-from clbench.methods.base import Method
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.suite.packaged import baselines
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from clbench.cli import table as module
 from clbench.cli.table import results_table, show_results
 from clbench.results.cell import CellResult
-from clbench.results.table import scores_frame, summary
+from clbench.results.scores import scores_frame, summary
 
 LONG = {"scenario": "paraphrase-to-entailment-length", "key": "x"}
 
@@ -35,7 +35,7 @@ def cells() -> list[CellResult]:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_numbers_are_whole_and_lines_fit(width: int) -> None:
+def test_lines_fit_and_numbers_are_not_cut(width: int) -> None:
     lines = printed(cells(), width)
     assert max(map(len, lines)) <= width
     vanilla = next(line for line in lines if "vanilla" in line)
@@ -48,15 +48,15 @@ def test_numbers_are_whole_and_lines_fit(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_long_names_fold_and_numbers_do_not(width: int) -> None:
+def test_long_names_fold(width: int) -> None:
     name = "a-baseline-with-quite-a-long-name"
     long = [pair(name, seed, **LONG, tasks=["a", "b", "c"]) for seed in (0, 1)]
     lines = printed([*long, reference(1, 0.75)], width)
     text = "\n".join(lines)
     assert "…" not in text
     assert max(map(len, lines)) <= width
-    # means of p_o, p_s, forgetting, average and BWT, whole, in one line
-    means = ["0.800", "0.700", "0.100", "0.750", "-0.100"]
+    # means of p_o, p_s, forgetting, BWT and average, whole, in one line
+    means = ["0.800", "0.700", "0.100", "-0.100", "0.750"]
     assert any(re.findall(r"(?<![±\d.])-?\d\.\d{3}", line) == means for line in lines)
     assert text.count("±0.000") == 5
 
@@ -69,7 +69,7 @@ def test_a_narrow_window_puts_deviations_below() -> None:
     assert lines[at + 1].split() == ["±0.141", "±0.141", "±0.035"]
 
 
-def test_failed_cells_are_counted_and_one_seed_has_no_spread() -> None:
+def test_failed_cells_are_counted_and_one_seed_has_no_deviation() -> None:
     lines = printed(cells(), 80)
     replay = next(line for line in lines if "replay" in line)
     assert "replay *" in replay
@@ -78,13 +78,13 @@ def test_failed_cells_are_counted_and_one_seed_has_no_spread() -> None:
     assert lost.split() == ["bertcl-combined", "-", "-", "-", "0/1"]
 
 
-def test_a_terminal_without_utf8_gets_plain_letters() -> None:
+def test_a_terminal_without_utf8_gets_ascii() -> None:
     lines = printed(cells(), 80, "ascii")
     assert any("0.700 +/-0.141" in line for line in lines)
     assert max(map(len, lines)) <= 80
 
 
-def test_no_minus_before_zero() -> None:
+def test_zero_has_no_minus_sign() -> None:
     lines = printed([pair(R=[[0.8, 0.5], [0.80004, 0.7]])], 80)
     assert any("0.000" in line for line in lines)
     assert not any("-0.000" in line for line in lines)

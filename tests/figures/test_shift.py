@@ -73,12 +73,12 @@ def test_targets_are_shown_in_thirds() -> None:
 
 def test_a_run_tells_which_scenarios_have_one(tmp_path: Path) -> None:
     folder = run_with(tmp_path, one=LENGTHS, two=LENGTHS)
-    with pytest.raises(ValueError, match="give one of the scenarios one, two"):
+    with pytest.raises(ValueError, match="choose one of the scenarios one, two"):
         figures.shift(folder)
-    with pytest.raises(ValueError, match="scenario 'three' is none"):
+    with pytest.raises(ValueError, match="scenario 'three': only embedding"):
         figures.shift(folder, "three")
     assert figures.shift(folder, "two").get_label().startswith("two: ")
-    with pytest.raises(ValueError, match="no scenario of"):
+    with pytest.raises(ValueError, match="no scenario: only"):
         figures.shift(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="no figure for 'maps'"):
         picture("s", {"kind": "maps"})
