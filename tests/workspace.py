@@ -28,6 +28,7 @@ lr = 0.002
 batch_size = 8
 max_length = 24
 curve_points = 3
+curve_rows = 10
 precision = "float32"
 
 [task.mood]

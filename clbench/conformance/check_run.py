@@ -23,9 +23,7 @@ from clbench.evaluation.cell_runner import CellRunner
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import Entry, StageCache
 from clbench.methods.base import Method
-from clbench.training.live_bytes import LiveBytes
-from clbench.training.reachable import bytes_held
-from clbench.training.scoring import outputs_of
+from clbench.training.memory import LiveBytes, bytes_held
 from clbench.training.stage import Context, Stage
 
 Digests = dict[str, bytes]
@@ -173,9 +171,7 @@ def _outputs(context: Context, method: Method, scene: PreparedScenario) -> Diges
     found = {}
     for data in scene.scored:
         with method.scoring(data.task):
-            size = context.protocol.eval_batch_size
-            values = outputs_of(context.model, data, size, context.precision, context.device)
-        found[f"outputs for {data.name}"] = _digest(values)
+            found[f"outputs for {data.name}"] = _digest(context.outputs(data))
     return found
 
 

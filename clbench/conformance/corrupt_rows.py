@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from clbench.methods.base import Method
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
-from clbench.training.reachable import reachable
+from clbench.training.memory import walk
 from clbench.training.stage import Stage
 
 Made = list[tuple[int, "weakref.ref[Tensor]"]]
@@ -60,7 +61,7 @@ class Poison:
         """Overwrite the rows of the stage's task."""
         data = stage.data
         tokens = _tokens(data)
-        for held in reachable(method):
+        for held in walk(_roots(method)):
             if _holds(held, tokens):
                 overwrite(held)
         for task, reference in self.made:
@@ -69,6 +70,17 @@ class Poison:
                 overwrite(tensor)
         overwrite(data.rows.ids)
         overwrite(data.rows.labels)
+
+
+def _roots(method: Method) -> list[Any]:
+    """Attributes of a method, of its classes and of the modules that define these."""
+    kinds = type(method).__mro__
+    roots = list(vars(method).values())
+    for kind in kinds[: kinds.index(Method)]:
+        if issubclass(kind, Method):
+            roots += vars(kind).values()
+            roots += vars(sys.modules.get(kind.__module__, object)).values()
+    return roots
 
 
 def _tokens(data: TaskData) -> list[bytes]:

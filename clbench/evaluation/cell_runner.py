@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -24,8 +24,7 @@ from clbench.tasks.metrics import score
 from clbench.training import hook_checks
 from clbench.training.device import Precision
 from clbench.training.dropout import install
-from clbench.training.engine import ENGINE_CURVES, Trace, train_stage
-from clbench.training.scoring import outputs_of
+from clbench.training.engine import ENGINE_CURVES, Probe, Trace, train_stage
 from clbench.training.stage import Context, Stage
 
 Row = list[dict[str, float] | None]
@@ -228,21 +227,20 @@ class CellRunner:
             if report is not None:
                 report(position, step, steps)
 
-        def probe() -> dict[str, float]:
-            scenario = self._scene.scenario
-            known = scenario.main_scores(self._score(stage.index, curve=True))
+        def scores() -> dict[str, float]:
+            return self._by_task(self._score(stage.index, curve=True))
+
+        def record() -> None:
             if self._pretraining is not None:
                 self._record_drift(stage)
-            return {
-                name: score
-                for (name, _), score in zip(scenario.columns, known, strict=True)
-                if score is not None
-            }
 
+        tokens = sum(int(self._scene.curve[j].rows.lengths.sum()) for j in self._seen(stage.index))
+        if self._pretraining is not None:
+            tokens += self._pretraining.part_tokens
         return train_stage(
             stage,
             acting,
-            probe=probe,
+            probe=Probe(scores, tokens, record),
             progress=progress,
             points=None if self._points is None else partial(self._points, position),
             after_epoch=self._epoch_teller(stage, position),
@@ -264,10 +262,33 @@ class CellRunner:
         trace.curves.update(stage.log)
         started = time.perf_counter()
         row = self._score(stage.index)
+        if self._cell.protocol.curve_points and not trace.curves["scores"]:
+            self._complete_curve(trace, row)
         self._outcome.eval_seconds.append(time.perf_counter() - started)
         self._outcome.rows.append(row)
         self._outcome.traces.append(trace)
         self._outcome.cached.append(cached)
+
+    def _complete_curve(self, trace: Trace, row: Row) -> None:
+        """Make a curve of the rows of R before and after a stage too short to be scored within."""
+        before = self._by_task(self._outcome.rows[-1]) if self._outcome.rows else {}
+        for task, after in self._by_task(row).items():
+            start = [[0, before[task]]] if task in before else []
+            trace.curves["scores"][task] = [*start, [trace.steps, after]]
+
+    def _by_task(self, row: Row) -> dict[str, float]:
+        """The main scores of a row of R by the names of the tasks that it has scores of."""
+        scenario = self._scene.scenario
+        scores = scenario.main_scores(row)
+        return {
+            name: score
+            for (name, _), score in zip(scenario.columns, scores, strict=True)
+            if score is not None
+        }
+
+    def _seen(self, index: int) -> Iterable[int]:
+        """Numbers of the tasks that are scored in stage `index`."""
+        return range(index + 1) if self._cell.reference_of is None else [index]
 
     def _record_drift(self, stage: Stage) -> None:
         """Add the distance to the pretrained weights to the curves, whatever the method is.
@@ -290,16 +311,9 @@ class CellRunner:
         context = self._context
         data = self._scene.curve if curve else self._scene.scored
         row: Row = [None] * len(data)
-        seen = range(index + 1) if self._cell.reference_of is None else [index]
-        for j in seen:
-            with hook_checks.context(self._method.scoring(j)):
-                outputs = outputs_of(
-                    context.model,
-                    data[j],
-                    context.protocol.eval_batch_size,
-                    context.precision,
-                    context.device,
-                )
+        for j in self._seen(index):
+            with hook_checks.scoring(self._method.scoring(j)):
+                outputs = context.outputs(data[j])
             row[j] = score(self._scene.scenario.tasks[j].metrics, outputs, data[j].rows.labels)
         if self._scene.pretraining is not None:
             kept = self._pretraining

@@ -12,8 +12,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from clbench.cache import cached_tensors
 from clbench.errors import ModelError, NonFiniteLossError
-from clbench.fisher.cache import cached
 from clbench.fisher.head import fit_head
 from clbench.fisher.losses import IGNORED, Outputs, named_loss, on_device, size_of
 from clbench.fisher.mlm import text_batches
@@ -119,6 +119,11 @@ class PretrainingScore:
                 "Lower the learning rate, set clip_norm, or use --precision float32."
             )
         return {"accuracy": right / count, "cross_entropy": loss / count}
+
+    @property
+    def part_tokens(self) -> int:
+        """Number of tokens, padding not counted, of the texts for curves."""
+        return sum(int(batch["attention_mask"].sum()) for batch in self._part)
 
     @property
     def counted(self) -> str:
@@ -240,7 +245,7 @@ def _fit(
         )
         return dict(own), {"losses": losses}
 
-    found, facts = cached(key, compute, kind="heads")
+    found, facts = cached_tensors("heads", key, compute)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(found[name])

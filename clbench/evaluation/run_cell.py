@@ -18,7 +18,7 @@ from clbench.results.cell import CellResult
 from clbench.results.scores import scores_of
 from clbench.suite.plan import Cell
 from clbench.suite.schema import ScenarioSpec
-from clbench.training.device import PeakMemory
+from clbench.training.memory import PeakMemory
 
 
 class Scenes(Protocol):

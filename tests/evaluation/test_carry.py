@@ -57,8 +57,6 @@ def test_what_a_cell_says(world: Workspace) -> None:
     assert curves["step"] == [27, 54, 80]
     assert [step for step, _ in curves["scores"]["mood"]] == [0, 27, 54, 80]
     assert set(curves["scores"]) == {"mood", "thing"}
-    # The curve ends on all 80 rows, as R does.
-    assert curves["scores"]["mood"][-1][1] == cell.R[1][0]
     assert curves["loss"][-1] < curves["loss"][0]
     assert cell.peak_memory_mb is not None
     assert cell.peak_memory_mb > 50
@@ -152,6 +150,17 @@ class Recorder(clbench.Method):
         assert cell.notes[cell.notes.index("set up") + 1 :] == told
         for index, stage in enumerate(cell.stages):
             assert stage.curves["height"] == [[0, index], [40, index], [80, 10 + index]]
+
+
+def test_a_stage_too_short_to_be_scored_within_has_the_scores_before_and_after(
+    world: Workspace,
+) -> None:
+    world.suite.write_text(world.suite.read_text().replace("curve_rows = 10", "curve_rows = 80"))
+    (cell,) = world.run().cells
+    scores = cell.stages[1].curves["scores"]
+    assert scores["mood"] == [[0, cell.R[0][0]], [80, cell.R[1][0]]]
+    assert scores["thing"] == [[80, cell.R[1][1]]]
+    assert any("scored along the way at 0 of 4 points" in note for note in cell.notes)
 
 
 def test_two_methods_see_the_same_batches(world: Workspace) -> None:

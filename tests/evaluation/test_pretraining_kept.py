@@ -28,6 +28,7 @@ lr = 5e-4
 precision = "float32"
 limit = 160
 curve_points = 2
+curve_rows = 8
 corpus = "text.txt"
 [[scenario]]
 shift = "pretraining"
