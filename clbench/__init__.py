@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clbench.methods.registry import method as method
     from clbench.models.groups import lr_groups as lr_groups
     from clbench.shifts.base import Shift as Shift
-    from clbench.shifts.registry import shift as shift
+    from clbench.shifts.base import shift as shift
     from clbench.tasks.registry import task as task
     from clbench.tasks.task import Rows as Rows
     from clbench.tasks.task import Task as Task
@@ -41,7 +41,7 @@ _EXPORTS = {
     "lr_groups": "clbench.models.groups",
     "method": "clbench.methods.registry",
     "run": "clbench.api",
-    "shift": "clbench.shifts.registry",
+    "shift": "clbench.shifts.base",
     "task": "clbench.tasks.registry",
 }
 

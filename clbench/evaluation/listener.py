@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell
 
 
-class Listener(Protocol):
+class Listener:
     """Told of what happens, in the process that runs the plan."""
 
     def started(self, total_cells: int, pending: int) -> None:

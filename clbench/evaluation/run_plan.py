@@ -11,10 +11,9 @@ import torch
 
 from clbench.errors import ClbenchError
 from clbench.evaluation.cell_runner import ComputeSettings
-from clbench.evaluation.host import numerics
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
-from clbench.evaluation.run_cell import explain, run_cell
+from clbench.evaluation.run_cell import explain, numerics, run_cell
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
@@ -78,7 +77,7 @@ class InProcessExecutor:
             setting = numbers(plan)
             for cell in pending:
                 listener.cell_started(cell)
-                yield run_cell(cell, builder, setting, cache, listener)
+                yield run_cell(cell, builder.prepare, setting, cache, listener)
 
 
 def run_plan(plan: Plan, listener: Listener, executor: Executor | None = None) -> None:
@@ -116,7 +115,6 @@ def run_plan(plan: Plan, listener: Listener, executor: Executor | None = None) -
     pending = [cell for cell in plan.cells if cell.key not in done]
     validate(plan, pending)
     with store.lock(), executor.ready(plan):
-        StageCache(plan.out / "stages").check()
         _build_all(builder, pending, listener)
         store.write_suite(plan.resolved())
         listener.started(len(plan.cells), len(pending))
@@ -154,7 +152,7 @@ def _build_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: Lis
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
         started = time.perf_counter()
         try:
-            scene = builder.scene(spec)
+            scene = builder.prepare(spec)
         except ClbenchError:
             raise
         except Exception as fault:
@@ -166,8 +164,8 @@ def _build_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: Lis
         told = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)
         listener.note(f"{scenario.name}: {sizes}{told} [{seconds:.1f} s]")
-        if scene.pretraining is not None:
-            listener.note(f"{scenario.name}: {scene.pretraining.counted}")
+        for scorer in scene.scorers:
+            listener.note(f"{scenario.name}: {scorer.describe()}")
 
 
 def _write(

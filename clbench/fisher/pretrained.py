@@ -12,9 +12,8 @@ from torch import Tensor
 from clbench.errors import ModelError
 from clbench.fisher.cache import Facts, cached
 from clbench.fisher.diagonal import Mode, diagonal_fisher
-from clbench.fisher.head import fit_head
+from clbench.fisher.language_modelling import Masking, fit_head, text_batches
 from clbench.fisher.losses import named_loss
-from clbench.fisher.mlm import Masking, text_batches
 from clbench.models.families import usable_length
 from clbench.models.language import load_language_model
 from clbench.models.load import load_tokenizer
@@ -33,7 +32,7 @@ class Recipe:
     mode
         As in `diagonal_fisher`.
     masking
-        As in `clbench.fisher.mlm.mask_tokens`; encoders only.
+        As in `clbench.fisher.mask_tokens`; encoders only.
     examples
         Texts of the corpus, at most.
     text_length

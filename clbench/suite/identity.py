@@ -94,7 +94,7 @@ class Identities:
         return self._tasks[name]
 
     def _shift(self, name: str) -> str | None:
-        from clbench.shifts.registry import SHIFTS
+        from clbench.shifts.base import SHIFTS
 
         return source_digest(SHIFTS.where(name))
 

@@ -270,7 +270,7 @@ def _data_folder(data: str | Path | None) -> Path | None:
 
 def _unknown_names(suite: Suite, chosen: Sequence[ScenarioSpec]) -> list[str]:
     """Faults of shifts and tasks that nobody registered, and of tables that hide a task."""
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
     from clbench.tasks.load import known_metrics
     from clbench.tasks.registry import TASKS
 

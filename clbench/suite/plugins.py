@@ -111,7 +111,7 @@ def registries() -> tuple[Registry[Any], ...]:
     """The registries that plug-ins may add to."""
     from clbench.methods.registry import METHODS
     from clbench.models.registry import MODELS
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
     from clbench.tasks.registry import TASKS
 
     return METHODS, SHIFTS, TASKS, MODELS

@@ -25,7 +25,7 @@ def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
     SuiteError
         With the faults of all scenarios of the file.
     """
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
 
     faults = []
     for scenario in scenarios:
@@ -75,7 +75,7 @@ def stages_of(scenario: ScenarioSpec) -> int:
     tasks = scenario.settings.get("tasks")
     if isinstance(tasks, list):
         return len(tasks)
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
 
     parts = getattr(SHIFTS.get(scenario.shift)(**scenario.settings), "k", 2)
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:

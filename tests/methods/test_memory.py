@@ -11,7 +11,7 @@ import torch
 from cell import Cell, differ, weights
 
 from clbench.errors import SettingsError
-from clbench.evaluation.state_io import pack, unpack
+from clbench.evaluation.stage_cache import pack, unpack
 from clbench.methods.a_gem import AGem
 from clbench.methods.base import Method
 from clbench.methods.der_plus_plus import DerPlusPlus

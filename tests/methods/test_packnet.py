@@ -8,7 +8,7 @@ from cell import PROTOCOL, Cell, differ, weights
 from checkpoints import make_checkpoint
 
 from clbench.errors import SettingsError
-from clbench.evaluation.state_io import pack, unpack
+from clbench.evaluation.stage_cache import pack, unpack
 from clbench.methods.packnet import PackNet, matrices
 from clbench.training.protocol import Protocol
 

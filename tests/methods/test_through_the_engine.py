@@ -11,7 +11,7 @@ import pytest
 import torch
 from cell import CPU, Cell, differ, weights
 
-from clbench.evaluation.state_io import pack, unpack
+from clbench.evaluation.stage_cache import pack, unpack
 from clbench.methods.base import Method
 from clbench.methods.l2_sp import L2SP
 from clbench.methods.lwf import LwF
