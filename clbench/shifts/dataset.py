@@ -30,6 +30,7 @@ class DatasetShift(Shift):
     """
 
     name = "dataset"
+    short_name = ""
 
     tasks: Annotated[list[str], Field(min_length=2)]
 
@@ -67,6 +68,7 @@ class Pretraining(DatasetShift):
     """
 
     name = "pretraining"
+    short_name = None
 
     tasks: Annotated[list[str], Field(min_length=1)]
     texts: Annotated[int, Field(ge=1)] = 500

@@ -37,6 +37,7 @@ class SentenceLength(DividingShift):
     """
 
     name = "sentence-length"
+    short_name = "length"
 
     unit: Literal["tokens", "words", "characters"] = "tokens"
 

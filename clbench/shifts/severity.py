@@ -69,7 +69,7 @@ def separability(
     -------
     float or None
         0.5 = indistinguishable, 1.0 = always told apart; below 0.5 by chance only. None if a
-        set has fewer than two different rows.
+        set has fewer than three different rows.
     """
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.metrics import balanced_accuracy_score
@@ -80,7 +80,7 @@ def separability(
     _, groups = np.unique(points, axis=0, return_inverse=True)
     own = [np.unique(groups[sets == number]) for number in (0, 1)]
     folds = min(FOLDS, *map(len, own))
-    if folds < 2:
+    if folds < 3:
         return None
     # A point of both sets must not be fitted as one's and asked for as the other's.
     shared = np.intersect1d(*own).size > 0

@@ -10,8 +10,9 @@ import pytest
 from workspace import Steps, Workspace, measured
 
 from clbench.errors import ClbenchError
-from clbench.evaluation import worker_setup
+from clbench.evaluation.ray_worker import WorkerSetup
 
+pytestmark = pytest.mark.slow
 METHODS = ["vanilla", "ewc", "recadam"]
 
 
@@ -50,9 +51,6 @@ class Watch(Steps):
         self.running.add(cell.key)
         self.most = max(self.most, len(self.running))
 
-    def point(self, cell: Any, stage: int, step: int, values: Any) -> None:
-        pass
-
     def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
         self.seen.add(cell.key)
         if self.at_second_cell is not None and len(self.seen) == 2:
@@ -85,9 +83,20 @@ class Slow(clbench.Method):
         time.sleep(0.02)
 
 
+@clbench.method("deadly-later")
+class DeadlyLater(clbench.Method):
+    \"\"\"Trains a first stage for others, and ends its process in the second one.\"\"\"
+
+    def acts_in(self, index):
+        return index > 0
+
+    def before_step(self, stage):
+        os._exit(9)
+
+
 @clbench.method("deadly")
 class Deadly(clbench.Method):
-    \"\"\"Ends its process, so often as the file says.\"\"\"
+    \"\"\"Ends its process as often as the file says.\"\"\"
 
     lives: str
 
@@ -137,7 +146,7 @@ def a_node_that_leaves_costs_only_its_running_cells(world: Workspace, cluster: C
     watch.at_second_cell = cluster.lose_one  # when both nodes are training
     run = world.run("lossy", **given, address=cluster.address, listener=watch)
     assert [cell.reason for cell in run.cells] == [None, None]
-    assert len([note for note in watch.notes if "may be tried" in note]) == 1, watch.notes
+    assert len([note for note in watch.notes if "its worker died" in note]) == 1, watch.notes
     plain = world.run("plain", **{**given, "methods": ["vanilla"]})
     assert [cell.R for cell in run.cells] == [cell.R for cell in plain.cells]
 
@@ -161,12 +170,23 @@ def test_a_worker_that_dies_is_tried_again_twice(world: Workspace) -> None:
     assert vanilla.status == "ok"
     assert deadly.status == "failed"
     assert deadly.reason == (
-        "its worker died, 3 times. A process that ends so was killed, perhaps for its memory, or "
-        "ended itself; without --workers it may tell more."
+        "its worker died, 3 times. Such a process was killed, perhaps for its memory, or ended "
+        "itself; without --workers it may say more."
     )
     assert Path("lives.txt").read_text() == "96"
-    again = [note for note in watch.notes if "may be tried" in note]
+    again = [note for note in watch.notes if "its worker died" in note]
     assert [note.partition(":")[0] for note in again] == ["mood-thing--deadly--seed0"] * 2
+
+
+def test_cells_that_wait_for_a_cell_that_dies_train_the_first_stage(world: Workspace) -> None:
+    plugin = world.write("slow.py", SLOW)
+    run = world.run(
+        methods=["deadly-later", "vanilla", "ewc"],
+        plugins=[world.plugin, plugin],
+        workers=2,
+        threads=1,
+    )
+    assert [cell.status for cell in run.cells] == ["failed", "ok", "ok"]
 
 
 def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Workspace) -> None:
@@ -190,8 +210,8 @@ def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Work
 def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
     world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = worker_setup.pack
-    monkeypatch.setattr(worker_setup, "pack", lambda *given: replace(packed(*given), lock="other"))
+    setup = WorkerSetup.of
+    monkeypatch.setattr(WorkerSetup, "of", lambda *given: replace(setup(*given), lock="other"))
     given: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1}
     run = world.run(**given, workers=2)
     assert [cell.stages[0].cached for cell in run.cells] == [False, True]
