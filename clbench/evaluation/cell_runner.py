@@ -141,11 +141,18 @@ class RowScorer:
 
     def columns(self, *, part: bool = False) -> Row:
         """Return the metrics of the columns before those of the tasks; None in a reference."""
-        context, scorers = self._context, self._scenario.scorers
-        if self._reference:
-            return [None] * len(scorers)
-        numbers = {"precision": context.precision, "device": context.device}
-        return [scorer.score(context.model.backbone, part=part, **numbers) for scorer in scorers]
+        context = self._context
+        return [
+            None
+            if self._reference
+            else scorer.score(
+                context.model.backbone,
+                part=part,
+                precision=context.precision,
+                device=context.device,
+            )
+            for scorer in self._scenario.scorers
+        ]
 
 
 class CellRunner:

@@ -16,7 +16,6 @@ from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.ray_worker import ProgressActor, WorkerSetup, run_in_worker, warm_up
 from clbench.evaluation.resources import (
     RETRIES,
-    CellResources,
     Resources,
     cell_resources,
     connected,
@@ -40,8 +39,31 @@ DEATHS = {
 """Ray's errors in words."""
 
 
+@dataclass(frozen=True)
+class _Task:
+    """A cell that Ray runs.
+
+    Attributes
+    ----------
+    cell
+        The cell.
+    leads
+        Whether it trains a first stage for others.
+    shared
+        Reference to the first stage that it waits for.
+    """
+
+    cell: Cell
+    leads: bool
+    shared: Any
+
+
 class RayExecutor:
-    """Runs cells in Ray workers.
+    """Runs cells as tasks of Ray.
+
+    The first cell of a group that shares a first stage trains it. The others get a reference to
+    it as an argument, so Ray starts them when it is there. At most as many cells as can run at a
+    time are submitted, those that need not wait first.
 
     A worker that dies, or a node that leaves, costs only its running cell, which Ray starts
     again, twice. Results come to this process, which writes them.
@@ -54,6 +76,11 @@ class RayExecutor:
 
     def __init__(self, place: Resources) -> None:
         self.place = place
+        self._tasks: dict[Any, _Task] = {}
+        self._scenarios: dict[str, Any] = {}
+        self._stages: dict[Hashable, Any] = {}
+        self._starts: Counter[str] = Counter()
+        self._without_node = False
 
     def device(self, plan: Plan) -> torch.device:
         """Return the plan's device; if a cluster trains, the best one of this machine."""
@@ -69,16 +96,16 @@ class RayExecutor:
             If there is no such cluster, or none of its nodes can ever run a cell.
         """
         with connected(self.place) as self._ray:
-            self._cell_resources = cell_resources(self._ray, self.place, plan.device)
-            if self.place.address is None and not self._cell_resources.gpus:
-                warm = self._ray.remote(num_cpus=self._cell_resources.threads)(warm_up)
+            self._resources = cell_resources(self._ray, self.place, plan.device)
+            if self.place.address is None and not self._resources.gpus:
+                warm = self._ray.remote(num_cpus=self._resources.threads)(warm_up)
                 self._warm = [warm.remote() for _ in range(self.place.workers or 1)]
             yield
 
     def results(
         self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
-        """Yield the results in the order in which they come.
+        """Yield the results as they come; after Ctrl-C those that are there already.
 
         Raises
         ------
@@ -87,95 +114,36 @@ class RayExecutor:
         ClbenchError
             If a node has another version of clbench.
         """
-        workers, threads = self.place.workers, self._cell_resources.threads
-        if self.place.address is None and (workers or 1) * threads > cores():
-            listener.note(
-                f"{workers} workers of {threads} threads share {cores()} cores, which slows all "
-                "of them."
-            )
-        setup = WorkerSetup.of(plan, threads)
-        yield from _Tasks(
-            self._ray, setup, pending, preparer, listener, self._cell_resources, workers
-        ).results()
-
-
-@dataclass(frozen=True)
-class _Task:
-    """A cell that Ray runs.
-
-    Attributes
-    ----------
-    cell
-        The cell.
-    leads
-        Whether it trains a first stage that others wait for.
-    shared
-        Reference to the first stage that it waits for.
-    """
-
-    cell: Cell
-    leads: bool
-    shared: Any
-
-
-class _Tasks:
-    """The cells of one run as tasks of Ray.
-
-    The first cell of a group that shares a first stage trains it; the others get a reference
-    to it as an argument, so Ray starts them when it is there. At most as many cells as can run
-    at a time are submitted, those that need not wait first.
-    """
-
-    def __init__(
-        self,
-        ray: Any,
-        setup: WorkerSetup,
-        pending: Sequence[Cell],
-        preparer: ScenarioPreparer,
-        listener: Listener,
-        resources: CellResources,
-        workers: int | None,
-    ) -> None:
-        self._ray = ray
-        self._setup = ray.put(setup)
+        ray, cell = self._ray, self._resources
+        self._preparer, self._listener = preparer, listener
         self._waiting = list(pending)
         self._groups = {cell.key: _group(cell) for cell in pending}
-        self._preparer = preparer
-        self._listener = listener
-        self._resources = resources
-        self._workers = workers
-        self._tasks: dict[Any, _Task] = {}
-        self._scenarios: dict[str, Any] = {}
-        self._stages: dict[Hashable, Any] = {}
-        self._starts: Counter[str] = Counter()
-        self._without_node = False
-        self._run = ray.remote(
-            num_returns=2,
-            max_retries=RETRIES,
-            num_cpus=resources.threads,
-            num_gpus=resources.gpus,
-        )(run_in_worker)
+        if self.place.address is None and (self.place.workers or 1) * cell.threads > cores():
+            listener.note(
+                f"{self.place.workers} workers of {cell.threads} threads share {cores()} cores, "
+                "which slows all of them."
+            )
+        self._setup = ray.put(WorkerSetup.of(plan, cell.threads))
         self._progress = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
-
-    def results(self) -> Generator[CellResult, None, None]:
-        """Yield the results as they come; after Ctrl-C those that are there already."""
+        self._run = ray.remote(
+            num_returns=2, max_retries=RETRIES, num_cpus=cell.threads, num_gpus=cell.gpus
+        )(run_in_worker)
         try:
             while self._waiting or self._tasks:
                 yield from self._submit()
-                done, _ = self._ray.wait(list(self._tasks), timeout=POLL_SECONDS)
+                done, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
                 self._report()
                 for reference in done:
                     yield from self._collect(reference)
         except KeyboardInterrupt:
-            tasks = list(self._tasks)
-            done, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
+            done, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
             for reference in done:
                 yield from self._collect(reference)
             raise
         finally:
             for reference in self._tasks:
                 with suppress(Exception):  # it may have ended, or its node may be gone
-                    self._ray.cancel(reference, force=True)
+                    ray.cancel(reference, force=True)
 
     def _submit(self) -> Iterator[CellResult]:
         """Start what fits; yield failed results of cells whose scenario cannot be prepared."""
@@ -210,8 +178,8 @@ class _Tasks:
 
     def _room(self) -> int:
         """Return how many cells can run at a time."""
-        if self._workers is not None:
-            return self._workers
+        if self.place.workers or self.place.address is None:
+            return self.place.workers or 1
         room = self._resources.capacity(self._ray.nodes())
         if not room and not self._without_node:
             self._listener.note(f"No node has {self._resources} for a cell; waiting for one.")

@@ -75,13 +75,13 @@ class StageCache:
             tensors, facts = load_tensors(self._path(digest))
         except DamagedFileError:
             return None
-        weights, state = ({}, {})
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "state": {}}
         for name, value in tensors.items():
             part, _, key = name.partition("/")
-            (weights if part == "weights" else state)[key] = value
-        state = unpack(facts["state"], state, device)
+            parts[part][key] = value
+        state = unpack(facts["state"], parts["state"], device)
         trace = Trace(**facts["trace"])
-        return CachedStage(weights, state, trace, facts["history"], facts["notes"])
+        return CachedStage(parts["weights"], state, trace, facts["history"], facts["notes"])
 
     def save(self, digest: str, stage: CachedStage) -> str | None:
         """Write a stage, whole or not at all.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -30,7 +30,7 @@ class DatasetShift(Shift):
     """
 
     name = "dataset"
-    short_name = ""
+    short_name: ClassVar[str | None] = ""
 
     tasks: Annotated[list[str], Field(min_length=2)]
 

@@ -130,18 +130,15 @@ class Split:
                     "now (other data, --limit or data_seed). Use the same rows, or leave "
                     "`split` out to divide these anew."
                 )
-        return tuple(
-            replace(
-                task,
-                name=f"{task.name}[{part.name}]",
-                source={**task.source, "part": part.name, "shift": self.kind},
-                **{
-                    key: _take(rows, getattr(part, key), f"{where}, part {part.name!r}")
-                    for key, rows in splits.items()
-                },
-            )
-            for part in self.parts
-        )
+        tasks = []
+        for part in self.parts:
+            rows: dict[str, Any] = {
+                key: _take(splits[key], getattr(part, key), f"{where}, part {part.name!r}")
+                for key in splits
+            }
+            source = {**task.source, "part": part.name, "shift": self.kind}
+            tasks.append(replace(task, name=f"{task.name}[{part.name}]", source=source, **rows))
+        return tuple(tasks)
 
     def save(self, path: Path) -> None:
         """Write the split, whole or not at all."""

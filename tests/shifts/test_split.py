@@ -130,7 +130,5 @@ def test_a_truncated_or_newer_file_is_refused(saved: Path) -> None:
 def test_rows_that_the_task_lacks_are_refused(by_length: Task) -> None:
     split = build(by_length).split
     broken = replace(split, parts=(SplitPart("short", (1, 99), (0,)), split.parts[1]))
-    with pytest.raises(
-        ShiftError, match="part 'short': names row 99, which the task"
-    ):
+    with pytest.raises(ShiftError, match="part 'short': names row 99, which the task"):
         broken.apply(by_length)
