@@ -58,19 +58,7 @@ class ComputeSettings:
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """What a stage measured.
-
-    Attributes
-    ----------
-    trace
-        What training took.
-    row
-        All metrics by column of R; None where not scored.
-    eval_seconds
-        Time of scoring the row.
-    cached
-        Whether the stage came from the cache.
-    """
+    """What a stage measured: the training, a row of R, and the time that scoring it took."""
 
     trace: Trace
     row: Row
@@ -80,35 +68,15 @@ class StageOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell measured.
-
-    Attributes
-    ----------
-    stages
-        In training order.
-    notes
-        Lines for the reader of the result.
-    before
-        The row of R before training, where the scenario has columns besides its tasks.
-    """
+    """What a cell measured; `before` is the row of R of extra columns before training."""
 
     stages: list[StageOutcome]
     notes: list[str]
-    before: Row | None = None
+    before: Row | None
 
 
 class RowScorer:
-    """Scores the model for a row of R.
-
-    Parameters
-    ----------
-    cell, scenario
-        Decide which tasks are scored, and on which rows.
-    method
-        Its `scoring` is entered for each task.
-    context
-        Model, device and precision.
-    """
+    """Scores the model for a row of R: the tasks seen so far, or only that of a reference."""
 
     def __init__(
         self, cell: Cell, scenario: PreparedScenario, method: Method, context: Context
@@ -119,10 +87,7 @@ class RowScorer:
         self._context = context
 
     def row(self, index: int, *, curve: bool = False) -> Row:
-        """Return all metrics after stage `index`, None for tasks not seen yet.
-
-        With `curve`, only the rows for points of curves are scored.
-        """
+        """Return all metrics after stage `index`; with `curve` of the rows for curves only."""
         context = self._context
         data = self._scenario.curve if curve else self._scenario.scored
         row: Row = [None] * len(data)
@@ -160,16 +125,14 @@ class CellRunner:
 
     Parameters
     ----------
-    cell, scenario
-        What to run, and its rows.
-    method
-        A new instance with the cell's settings.
+    cell, scenario, method
+        What to run, its rows, and a new instance with its settings.
     compute
         Device and precision.
     cache
         Trained stages to resume from and to add to; None keeps none.
     listener
-        Told about steps and points of curves.
+        Hears of steps and points of curves.
     after_epoch
         Called after each pass over the rows with the stage, its number of passes and a row of R
         that is scored on all rows, not on the part for curves.

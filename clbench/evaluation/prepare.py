@@ -121,11 +121,6 @@ class ScenarioPreparer:
 
         The embedding table is not cut where columns besides the tasks are scored: their texts
         need the whole vocabulary, and weights that start at random are recalled in all rows.
-
-        Raises
-        ------
-        ShiftError
-            If the shift has lost the tuning rows that are scored.
         """
         protocol, columns = self.protocol, scenario.extra_columns
         train = [self._encode(task.train) for task in scenario.tasks]

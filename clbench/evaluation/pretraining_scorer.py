@@ -77,16 +77,7 @@ class PretrainingScorer:
         precision: Precision,
         device: torch.device,
     ) -> dict[str, float]:
-        """Score a backbone as it is now, without dropout and without gradients.
-
-        Parameters
-        ----------
-        backbone
-            Of the pretrained model's architecture, with its whole vocabulary, on `device`.
-        part
-            Score only the texts for curves.
-        precision, device
-            Of the forward pass.
+        """Score a backbone as it is now, without dropout; see `ColumnScorer`.
 
         Returns
         -------
@@ -160,12 +151,8 @@ def make_scorer(
 
     Parameters
     ----------
-    texts
-        Running text that nothing is trained on.
-    text_length
-        Tokens after which a text is cut.
-    head_steps
-        Steps of fitting a missing head.
+    texts, text_length, head_steps
+        As in `clbench.shifts.dataset.pretraining_column`.
     protocol, device
         Model, corpus and seed; where a head is fitted.
 

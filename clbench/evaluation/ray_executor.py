@@ -41,17 +41,7 @@ DEATHS = {
 
 @dataclass(frozen=True)
 class _Task:
-    """A cell that Ray runs.
-
-    Attributes
-    ----------
-    cell
-        The cell.
-    leads
-        Whether it trains a first stage for others.
-    shared
-        Reference to the first stage that it waits for.
-    """
+    """A cell that Ray runs: whether it trains a first stage for others, or waits for one."""
 
     cell: Cell
     leads: bool
@@ -246,13 +236,7 @@ def _group(cell: Cell) -> Hashable | None:
 
 
 def _stop_if_node_differs(error: Any) -> None:
-    """Stop the run if a node has no clbench or another version of it: no cell can run there.
-
-    Raises
-    ------
-    ClbenchError
-        The worker's, or one that names what the node lacks.
-    """
+    """Raise ClbenchError if a node has no clbench or another version: no cell can run there."""
     cause = error.cause
     if isinstance(cause, ClbenchError):
         raise cause

@@ -37,14 +37,10 @@ class WorkerSetup:
         The run's, without its cells; its folder is absolute.
     threads
         Processor threads of a cell.
-    version
-        The driver's version of clbench.
-    folder
-        The driver's working directory.
+    version, folder, path, environment
+        The driver's clbench, working directory, ``sys.path`` and some of its variables.
     lock
         Text of the run's lock file. A worker that reads the same text sees the run's folder.
-    path, environment
-        The driver's ``sys.path`` and some of its variables.
     plugins
         Contents of the plug-in files by path.
     registered
@@ -162,13 +158,7 @@ class ProgressActor:
 
 
 class RemoteListener(Listener):
-    """Reports a cell's progress to the driver.
-
-    Parameters
-    ----------
-    actor
-        Handle of the `ProgressActor`.
-    """
+    """Reports a cell's progress to a `ProgressActor`."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -202,7 +192,7 @@ def run_in_worker(
     leads: bool,
     actor: Any,
 ) -> tuple[CellResult, dict[str, CachedStage] | None]:
-    """Run a cell.
+    """Return a cell's result, and its first stage if it `leads` and the folder is not seen.
 
     Parameters
     ----------
@@ -213,15 +203,9 @@ def run_in_worker(
     shared
         The first stage that the cell shares with others, if one of them has sent it.
     leads
-        Whether to return the first stage for the others.
+        Whether others wait for the first stage.
     actor
         Handle of the `ProgressActor`.
-
-    Returns
-    -------
-    tuple
-        The result, and the first stage if others need it and this node does not see the run's
-        folder.
     """
     actor.add.remote(cell.key, "started")
     setup.apply()

@@ -38,20 +38,9 @@ def run_cell(
     cache: StageCache | InMemoryStageCache,
     listener: Listener,
 ) -> CellResult:
-    """Run a cell and return its result, which is a failed one if anything raises.
+    """Run a cell and return its result, a failed one if anything raises; see `CellRunner`.
 
-    Parameters
-    ----------
-    cell
-        What to run.
-    prepare
-        Returns the prepared scenario.
-    compute
-        Device and precision.
-    cache
-        Trained stages.
-    listener
-        Told about steps and points of curves.
+    `prepare` returns the prepared scenario, or raises what makes it impossible.
     """
     memory = PeakMemory(compute.device)
     result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}

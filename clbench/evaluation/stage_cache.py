@@ -128,11 +128,6 @@ class InMemoryStageCache:
     """Trained stages in memory, for a worker that does not see the run's folder.
 
     It keeps only stages that other cells can use: those without a method's state.
-
-    Parameters
-    ----------
-    stages
-        Stages by digest to start with.
     """
 
     def __init__(self, stages: Mapping[str, CachedStage] | None = None) -> None:
@@ -161,17 +156,8 @@ class UnstorableStateError(TypeError):
 def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
     """Split a nested value into JSON and tensors, so that no pickle is needed.
 
-    Parameters
-    ----------
-    value
-        Dictionaries, lists, tuples, tensors, arrays, numbers, texts and None, nested at will.
-
-    Returns
-    -------
-    skeleton
-        JSON with a reference in place of each tensor.
-    tensors
-        Detached copies on the CPU, by reference.
+    Dictionaries, lists, tuples, tensors, arrays, numbers, texts and None may be nested. The JSON
+    has a reference in place of each tensor; tensors are detached copies on the CPU, by reference.
 
     Raises
     ------
