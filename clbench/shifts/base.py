@@ -62,16 +62,9 @@ class ColumnScorer(Protocol):
         precision: Precision,
         device: torch.device,
     ) -> dict[str, float]:
-        """Return all metrics of the backbone as it is now.
+        """Return all metrics of the backbone, on `device` and with its whole vocabulary.
 
-        Parameters
-        ----------
-        backbone
-            On `device`, with its whole vocabulary.
-        part
-            Score only a part, for the points of curves.
-        precision, device
-            Of the forward pass.
+        With `part`, score only a part, for the points of curves.
         """
 
     def describe(self, initial: dict[str, float] | None = None) -> str:

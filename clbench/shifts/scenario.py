@@ -49,7 +49,7 @@ class PartReport:
 
 @dataclass(frozen=True)
 class ScenarioReport:
-    """What a reader should know about a scenario before believing its scores.
+    """What a reader should know about a scenario before trusting its scores.
 
     Attributes
     ----------
@@ -131,14 +131,7 @@ class Scenario:
 def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool = True) -> Scenario:
     """Return the scenario of `spec`, checked and described.
 
-    Parameters
-    ----------
-    spec
-        Its name, shift and settings.
-    context
-        Rows, lengths and embeddings.
-    severity
-        Whether to measure the severity, which embeds up to 1000 rows of each task.
+    Its severity is measured unless `severity` is false; it embeds up to 1000 rows of each task.
 
     Raises
     ------
@@ -199,9 +192,6 @@ def note_few_rows(tasks: Iterable[Task]) -> tuple[str, ...]:
 
     It states the standard error at a score of 0.9: of a share, √(p(1 − p)/n), and of a
     correlation, (1 − r²)/√(n − 1) (normal data; Matthews's is a correlation too).
-
-    SST-2 by length is the known case: its training rows are phrases and its validation rows
-    whole sentences, so few of these are short.
     """
     notes = []
     for task in tasks:

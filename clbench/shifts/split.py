@@ -78,18 +78,16 @@ class Split:
         fitted: Mapping[str, Any],
         numbers: Mapping[str, Any],
     ) -> Split:
-        """Return a split from each row's part.
+        """Return a split of `task`.
 
         Parameters
         ----------
-        kind, task
-            The shift and the task that it divided.
+        kind, task, fitted, numbers
+            As the attributes.
         names
             Names of the parts, in training order.
         assigned
             For each split of the task the number of each row's part, shape (n,).
-        fitted, numbers
-            As the attributes.
         """
         splits = row_splits(task)
         parts = []
@@ -103,14 +101,7 @@ class Split:
         return cls(kind, task.name, fitted, tuple(parts), digests, numbers)
 
     def apply(self, task: Task, where: str = "the saved split") -> tuple[Task, ...]:
-        """Return the parts of `task`, which share its head.
-
-        Parameters
-        ----------
-        task
-            The task that the split was fitted on, with the very same rows.
-        where
-            The split's file, for messages.
+        """Return the parts of `task`, which share its head; `where` starts messages.
 
         Raises
         ------
@@ -200,17 +191,7 @@ class DividingShift(Shift):
         raise NotImplementedError
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Return what a figure of the division is drawn from; by default nothing.
-
-        Parameters
-        ----------
-        task
-            Undivided.
-        parts
-            The tasks that it was divided into.
-        context
-            Rows, lengths and embeddings.
-        """
+        """Return what a figure of the division into `parts` is drawn from; by default nothing."""
         return {}
 
     def fitted_settings(self) -> dict[str, Any]:
