@@ -20,9 +20,11 @@ from torch import nn
 from clbench.conformance.candidate import Candidate
 from clbench.conformance.toy_scenario import ToyScenario
 from clbench.evaluation.cell_runner import CellRunner
+from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
-from clbench.evaluation.stage_cache import Entry, StageCache
+from clbench.evaluation.stage_cache import CachedStage, StageCache
 from clbench.methods.base import Method
+from clbench.suite.plan import Cell
 from clbench.training.memory import LiveBytes, bytes_held
 from clbench.training.stage import Context, Stage
 
@@ -141,18 +143,14 @@ def _run(
     method = subject.make(_watched(subject.kind, seen, references, between))
     seen.acts = [bool(method.acts_in(stage)) for stage in range(len(scene.train))]
     cache = _Kept(world.folder / "stages", resume)
-    times: list[tuple[int, float]] = []
-
-    def progress(stage: int, step: int, steps: int) -> None:
-        times.append((stage, time.perf_counter()))
-
-    carrier = CellRunner(world.cell(subject), scene, method, world.numerics, cache, progress)
+    steps = _Steps()
+    carrier = CellRunner(world.cell(subject), scene, method, world.numerics, cache, steps)
     carrier.run()
     context = carrier.context
     seen.final = {**digests(context.model), **_outputs(context, method, scene)}
-    last = [moment for stage, moment in times if stage == len(scene.train) - 1]
-    steps = [after - before for before, after in itertools.pairwise(last)]
-    seen.step_seconds = statistics.median(steps) if steps else 0.0
+    last = [moment for stage, moment in steps.times if stage == len(scene.train)]
+    seconds = [after - before for before, after in itertools.pairwise(last)]
+    seen.step_seconds = statistics.median(seconds) if seconds else 0.0
     seen.saved, seen.taken, seen.refused = cache.saved, cache.taken, cache.refused
     return references
 
@@ -218,6 +216,16 @@ def _watched(
     return Watched
 
 
+class _Steps(Listener):
+    """Remembers the stage, counted from 1, and the time of each training step."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+
+    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        self.times.append((stage, time.perf_counter()))
+
+
 class _Kept(StageCache):
     """Trained stages that outlive their cell, and of which one at most is given out."""
 
@@ -228,14 +236,14 @@ class _Kept(StageCache):
         self.taken = 0
         self._give = give
 
-    def load(self, digest: str, device: Any) -> Entry | None:
+    def load(self, digest: str, device: Any) -> CachedStage | None:
         if digest != self._give:
             return None
         entry = super().load(digest, device)
         self.taken += entry is not None
         return entry
 
-    def save(self, digest: str, entry: Entry) -> str | None:
+    def save(self, digest: str, entry: CachedStage) -> str | None:
         refused = super().save(digest, entry)
         if refused is None:
             self.saved.append(digest)

@@ -89,7 +89,7 @@ def make_toy_scenario(model: str, folder: Path, *, rows: int = 24) -> ToyScenari
     )
     assert len(tasks) == STAGES
     scenario = Scenario("check", "dataset", tasks, {}, None, ScenarioReport(()))
-    return ToyScenario(model, builder.ready(scenario), protocol, folder)
+    return ToyScenario(model, builder.tokenise(scenario), protocol, folder)
 
 
 @contextmanager

@@ -12,9 +12,8 @@ from torch import Tensor
 from clbench.cache import Facts, cached_tensors
 from clbench.errors import ModelError
 from clbench.fisher.diagonal import Mode, diagonal_fisher
-from clbench.fisher.head import fit_head
+from clbench.fisher.language_modelling import Masking, fit_head, text_batches
 from clbench.fisher.losses import named_loss
-from clbench.fisher.mlm import Masking, text_batches
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
 from clbench.models.language import load_language_model

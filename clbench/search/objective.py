@@ -101,7 +101,6 @@ def _train(
     import clbench
     from clbench.evaluation.cell_runner import CellRunner
     from clbench.evaluation.run_plan import compute_settings, thread_count
-    from clbench.evaluation.stage_cache import NoStageCache
     from clbench.methods.layerwise import Layerwise
 
     if clbench.__version__ != pair.version:
@@ -116,7 +115,6 @@ def _train(
             pair.scene,
             method,
             compute_settings(pair.plan),
-            NoStageCache(),
             after_epoch=tell,
             model=pair.model,
         ).run()

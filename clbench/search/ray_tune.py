@@ -16,7 +16,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.hyperopt import HyperOptSearch
 
-from clbench.evaluation.cell_resources import CellResources
+from clbench.evaluation.resources import CellResources
 from clbench.search.objective import EPOCH, REWARD
 from clbench.search.record import TrialRecord
 from clbench.search.recorder import Recorder, ended

@@ -165,7 +165,7 @@ class SearchPlan:
 
     def described(self) -> dict[str, Any]:
         """What besides the recipe a reader wants to know."""
-        from clbench.evaluation.host import versions
+        from clbench.evaluation.run_cell import versions
 
         spec = self.run.scenarios[0]
         return {
@@ -320,10 +320,9 @@ def _tune(
     pending: int,
 ) -> None:
     import clbench
-    from clbench.evaluation.cell_resources import check_room, needed
     from clbench.evaluation.cell_runner import start_model
     from clbench.evaluation.prepare import ScenarioPreparer
-    from clbench.evaluation.ray_session import connected
+    from clbench.evaluation.resources import cell_resources, connected
     from clbench.search.objective import Pair, try_rates
     from clbench.search.recorder import Recorder
     from clbench.search.tuning import Tuning, tune
@@ -340,7 +339,7 @@ def _tune(
         saved=None,
     )
     cell = run.cells[0]
-    scene = builder.scene(cell.scenario)
+    scene = builder.prepare(cell.scenario)
     sizes = [(task.name, len(task.rows)) for task in scene.train]
     lengths = [run.protocol.stage_length(*size) for size in sizes]
     epochs = sum(-(-steps // in_epoch) for steps, in_epoch in lengths)
@@ -352,8 +351,7 @@ def _tune(
             told.trial_ended(trial)
 
     with connected(place) as ray:
-        needs = needed(ray, place, run.device)
-        check_room(ray, needs)
+        needs = cell_resources(ray, place, run.device)
         folder.begin(plan.recipe(), plan.described())
         recorder = Recorder(past, epochs, settings.halving, changed)
         told.started(settings.trials, pending, epochs)

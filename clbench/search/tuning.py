@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clbench.evaluation.cell_resources import CellResources
+from clbench.evaluation.resources import CellResources
 from clbench.search.halving import Halving
 from clbench.search.record import TrialRecord
 from clbench.search.recorder import Recorder

@@ -35,7 +35,7 @@ def pair_of(plan: SearchPlan) -> Pair:
         device=__import__("torch").device("cpu"), saved=None,
     )  # fmt: skip
     cell = run.cells[0]
-    scene = builder.scene(cell.scenario)
+    scene = builder.prepare(cell.scenario)
     model = start_model(cell, scene)
     return Pair(run, cell, scene, model, {"division": "code"}, 1, clbench.__version__)
 

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from clbench.evaluation.cell_resources import CellResources
-from clbench.evaluation.ray_session import connected
-from clbench.evaluation.resources import Resources
+from clbench.evaluation.resources import CellResources, Resources, connected
 from clbench.search.baseline import FoundOn
 from clbench.search.halving import Halving
 from clbench.search.record import EpochRecord, TrialRecord
