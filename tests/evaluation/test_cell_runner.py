@@ -30,7 +30,7 @@ class ActsLater(clbench.Method):
 
 def test_contradicting_labels_are_forgotten_altogether(world: Workspace) -> None:
     """Learning the opposite answers with the same head forgets the first ones altogether."""
-    run = world.run(scenario="opposite", epochs=16)
+    run = world.run(scenario="opposite", epochs=8)
     (cell,) = run.cells
     assert cell.status == "ok", cell.reason
     assert cell.scores["p_o_before"] == pytest.approx(1.0, abs=0.05)
