@@ -236,7 +236,7 @@ def _search(
         if trial.status != "running":
             listener.trial_ended(trial)
 
-    with connected(resources) as ray, _quiet_ray_tune():
+    with connected(resources) as ray, quiet_ray_tune():
         from clbench.search.ray_tune import TrialRecorder, run_trials
 
         needs = needed(ray, resources, run.device)
@@ -274,7 +274,7 @@ def _search(
 
 
 @contextmanager
-def _quiet_ray_tune() -> Iterator[None]:
+def quiet_ray_tune() -> Iterator[None]:
     """Silence Ray Tune and autogluon, whose output repeats the trial files."""
     environment = {name: os.environ.get(name) for name in QUIET}
     levels = {name: logging.getLogger(name).level for name in NOISY}

@@ -150,7 +150,7 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         self._write(record)
 
 
-class _PastTrials(_NotSaved, tune.Callback):  # type: ignore[misc]
+class PastTrials(_NotSaved, tune.Callback):  # type: ignore[misc]
     """Informs searcher and scheduler of the trials of earlier sessions.
 
     Ray Tune can restore an experiment from its own pickles only, with the number of trials that
@@ -238,7 +238,7 @@ def run_trials(
             verbose=0,
             tune_config_kwargs={"max_concurrent_trials": workers, "reuse_actors": True},
             run_config_kwargs={
-                "callbacks": [_PastTrials(searcher, scheduler, recorder.ended), recorder],
+                "callbacks": [PastTrials(searcher, scheduler, recorder.ended), recorder],
                 "stop": recorder,
             },
         )
