@@ -22,8 +22,7 @@ import numpy as np
 
 import clbench
 from clbench.evaluation.resources import Resources
-from clbench.search import Found, SearchSettings, make_search, search
-from clbench.search.record import TrialRecord
+from clbench.search import SearchOutcome, SearchSettings, TrialRecord, make_search, search
 
 SCENARIO = "sentiment-acceptability"
 SHARES = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
@@ -44,10 +43,12 @@ def curve(trials: Sequence[TrialRecord], budget: int) -> list[float]:
     ]
 
 
-def searched(folder: Path, seed: int, args: argparse.Namespace, **settings: object) -> Found:
+def searched(
+    folder: Path, seed: int, args: argparse.Namespace, **settings: object
+) -> SearchOutcome:
     chosen = SearchSettings(seed=seed, **settings)  # type: ignore[arg-type]
     plan = make_search("quick", SCENARIO, chosen, out=folder, limit=args.limit)
-    return search(plan, place=Resources(workers=args.workers, threads=1))
+    return search(plan, resources=Resources(workers=args.workers, threads=1))
 
 
 def mean(values: Sequence[float]) -> str:

@@ -266,7 +266,7 @@ def _search(
             run_trials(run_trial, setup, pending, recorder, needs, workers)
         finally:
             recorder.close()
-    if recorder.stop_all():
+    if recorder.all_failed:
         raise SearchError(
             f"the first {len(recorder.failures)} trials failed, so others would fail too. The "
             f"last one: {recorder.failures[-1]}"

@@ -37,7 +37,7 @@ class _NotSaved:
 
 
 class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[misc]
-    """Keeps a record of every trial, and stops a search in which all trials fail.
+    """Keeps a record of every trial, and stops a search that is out of time or fails.
 
     Parameters
     ----------
@@ -120,6 +120,13 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         return False
 
     def stop_all(self) -> bool:
+        """Whether the time since the first trial began is over, or all trials fail."""
+        limit, start = self.settings.time_limit, min(self._start.values(), default=None)
+        late = limit is not None and start is not None and time.monotonic() - start > limit
+        return late or self.all_failed
+
+    @property
+    def all_failed(self) -> bool:
         """Whether trials fail so consistently that others would fail too."""
         return not self._succeeded and len(self.failures) >= MAX_FAILURES
 
@@ -222,7 +229,7 @@ def run_trials(
     workers
         Largest number of concurrent trials; None means as many as the cluster has room for.
     """
-    settings, space = recorder.settings, recorder.space
+    space = recorder.space
     searcher, scheduler = make_searcher(recorder), make_scheduler(recorder)
     with tempfile.TemporaryDirectory(prefix="clbench-search-") as folder:
         ray_hpo.run(
@@ -234,7 +241,6 @@ def run_trials(
             mode="max",
             save_dir=str(Path(folder) / "trials"),
             ray_tune_adapter=_Adapter(resources),
-            time_budget_s=settings.time_limit,
             verbose=0,
             tune_config_kwargs={"max_concurrent_trials": workers, "reuse_actors": True},
             run_config_kwargs={
