@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import broken
 import pytest
 
 from clbench.conformance import CHECKS, Row, check
+from clbench.conformance.candidate import Candidate, FailedCheckError
+from clbench.conformance.checks import Session
 from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
 from clbench.methods.base import Method
 from clbench.methods.registry import METHODS
@@ -71,25 +74,26 @@ BROKEN = {
     broken.GrowsSlowly: "frees",
     broken.BertOnly: "architectures",
 }
-ALSO_SLOW = {
-    broken.KeepsReference,
-    broken.KeepsFloats,
-    broken.KeepsInClosure,
-    broken.KeepsInModule,
-    broken.KeepsInFile,
-    broken.KeepsTensors,
-    broken.Unstorable,
-    broken.Grows,
-}
-"""Second examples of a broken promise."""
+FIRST = list({check: kind for kind, check in reversed(BROKEN.items())}.values())
+"""One broken method for each check."""
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.slow) if kind in ALSO_SLOW else kind for kind in BROKEN],
-    ids=lambda kind: kind.__name__,
-)
-def test_broken_method_fails_in_its_row_only(kind: type[Method], bert: str) -> None:
+@pytest.fixture
+def session(bert: str, tmp_path: Path) -> Callable[[type[Method]], Session]:
+    """Make a session for a method."""
+    return lambda kind: Session(Candidate.of(kind), bert, tmp_path, ("gpt2",))
+
+
+@pytest.mark.parametrize("kind", FIRST, ids=lambda kind: kind.__name__)
+def test_broken_method_fails_its_check(kind: type[Method], session: Any) -> None:
+    name = BROKEN[kind]
+    with pytest.raises(KeyError if name == "trains" else FailedCheckError):
+        CHECKS[name].run(session(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_broken_method_fails_no_other_check(kind: type[Method], bert: str) -> None:
     architectures = ("gpt2",) if kind is broken.BertOnly else ()
     rows = check(kind, model=bert, architectures=architectures)
     (row,) = [row for row in rows if row.status == "fail"]
@@ -98,35 +102,43 @@ def test_broken_method_fails_in_its_row_only(kind: type[Method], bert: str) -> N
     assert row.hint
 
 
+def test_failure_skips_the_checks_that_need_it(bert: str) -> None:
+    rows = {row.check: row for row in check(broken.Raises, model=bert, architectures=())}
+    assert [name for name, row in rows.items() if row.status == "pass"] == ["registers", "settings"]
+    assert rows["trains"].status == "fail"
+    assert "KeyError: 'no_such_thing' (broken.py" in rows["trains"].reason
+    assert rows["repeats"].reason == rows["rows"].reason == "not checked, because trains failed"
+
+
 def test_every_check_that_can_fail_has_a_broken_method() -> None:
     assert {*BROKEN.values(), "cost"} == set(CHECKS)
 
 
-def test_correct_method_passes_and_its_cost_is_exact(bert: str) -> None:
+def test_correct_method_passes_and_its_cost_is_exact(bert: str, session: Any) -> None:
     """It holds a copy of the backbone; vanilla costs nothing beyond itself."""
     rows = check(broken._Pull, model=bert, architectures=())
     assert failures(rows) == {}
     numbers = rows[-1].numbers
     assert 0.9 < numbers["held_models"] < 1.0
     assert numbers["peak_models"] >= numbers["held_models"]
-    vanilla = check("vanilla", model=bert, architectures=())[-1].numbers
-    assert (vanilla["held_bytes"], vanilla["peak_bytes"]) == (0, 0)
+    vanilla = session("vanilla")
+    vanilla.rows["resumes"] = Row("resumes", "fail", "")
+    CHECKS["cost"].run(vanilla)
+    assert (vanilla.numbers["held_bytes"], vanilla.numbers["peak_bytes"]) == (0, 0)
 
 
-def test_hooks_that_are_never_called_are_named(bert: str) -> None:
-    rows = {row.check: row for row in check(broken.Idle, model=bert, architectures=())}
-    assert rows["acts"].reason.endswith("never called: before_stage, penalty")
+def test_hooks_that_are_never_called_are_named(session: Any) -> None:
+    reason = CHECKS["acts"].run(session(broken.Idle))
+    assert reason.endswith("never called: before_stage, penalty")
 
 
-def test_declared_rows_may_be_kept(bert: str) -> None:
+def test_declared_rows_may_be_kept(session: Any) -> None:
     class Declared(broken.KeepsReference):
         """Declares that it keeps rows."""
 
         keeps_rows = True
 
-    rows = {row.check: row for row in check(Declared, model=bert, architectures=())}
-    assert rows["rows"].status == "pass"
-    assert "declares it" in rows["rows"].reason
+    assert "declares it" in CHECKS["rows"].run(session(Declared))
 
 
 @pytest.mark.slow
