@@ -14,47 +14,33 @@ from clbench.cli.shared import Address, Data, Device, Epochs, Limit, Model, Prec
 def search(
     suite: Suite,
     scenario: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Scenario of two tasks; optional if the suite has only one."
-        ),
+        str | None, typer.Option(metavar="NAME", help="Scenario of two tasks, if it has several.")
     ] = None,
     trials: Annotated[
         int, typer.Option(metavar="N", help="Finished trials to reach, earlier ones included.")
     ] = 50,
     searcher: Annotated[
-        str,
-        typer.Option(metavar="bayes|random", help="How rates are proposed: by TPE or at random."),
+        str, typer.Option(metavar="bayes|random", help="Search algorithm: TPE or random search.")
     ] = "bayes",
-    scheduler: Annotated[
-        str,
-        typer.Option(
-            metavar="asha|none",
-            help="Trial scheduler. asha stops weak trials early, none does not.",
-        ),
-    ] = "asha",
+    scheduler: Annotated[str, typer.Option(metavar="asha|none", help="Trial scheduler.")] = "asha",
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Concurrent trials.  [default: 1; on a cluster as many as fit]"
-        ),
+        typer.Option(metavar="N", help="Concurrent trials.  [default: 1, on a cluster all it has]"),
     ] = None,
     address: Address = None,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Processor threads of a trial.  [default: cores / workers]"),
+        typer.Option(metavar="N", help="CPU threads for each trial.  [default: cores / workers]"),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(metavar="X", help="GPUs of a trial, such as 0.5 or 1.")
+        float | None, typer.Option(metavar="X", help="GPUs for each trial, such as 0.5 or 1.")
     ] = None,
     time_limit: Annotated[
         str | None, typer.Option(metavar="TIME", help="End the search after 90s, 30m or 2h.")
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="Folder of the search.  [default: results/SUITE-search/NAME]"
-        ),
+        typer.Option(metavar="DIR", help="Output folder.  [default: results/SUITE-search/NAME]"),
     ] = None,
     model: Model = None,
     data: Data = None,
@@ -62,25 +48,16 @@ def search(
     epochs: Epochs = None,
     groups: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Number of rates.  [default: 10, or layers + 2 if that is less]"
-        ),
+        typer.Option(metavar="N", help="Number of rates.  [default: 10, at most layers + 2]"),
     ] = None,
     division: Annotated[
-        str,
-        typer.Option(
-            metavar="code|paper", help="Layer groups as in the authors' code or in their paper."
-        ),
+        str, typer.Option(metavar="code|paper", help="Layer groups of the authors' code or paper.")
     ] = "code",
     lowest: Annotated[float, typer.Option(metavar="RATE", help="Lowest learning rate.")] = 1e-7,
     highest: Annotated[float, typer.Option(metavar="RATE", help="Highest learning rate.")] = 1e-3,
-    grace: Annotated[
-        int, typer.Option(metavar="EPOCHS", help="ASHA grace period: epochs of every trial.")
-    ] = 1,
+    grace: Annotated[int, typer.Option(metavar="EPOCHS", help="ASHA grace period.")] = 1,
     reduction: Annotated[float, typer.Option(metavar="X", help="ASHA reduction factor.")] = 2.0,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Seed of the searcher and of training.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of search and training.")] = 0,
     paper_split: Annotated[
         bool,
         typer.Option(

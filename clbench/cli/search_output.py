@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 class TrialLines(SearchListener):
-    """Prints one line for each trial on stderr.
-
-    Parameters
-    ----------
-    plan
-        What is searched.
-    """
+    """Prints one line for each trial on stderr."""
 
     def __init__(self, plan: SearchPlan) -> None:
         self._plan = plan
@@ -93,32 +87,23 @@ def show_plan(plan: SearchPlan) -> None:
 
 
 def show_outcome(outcome: SearchOutcome, plan: SearchPlan, suite: str) -> None:
-    """Print the rates, the cost, and the command that compares them with a flat rate.
-
-    Parameters
-    ----------
-    outcome, plan
-        Outcome and plan of the search.
-    suite
-        The suite as the user named it, with the options that its run needs.
-    """
+    """Print the rates, the cost, and the command that runs `suite`, with its options, on them."""
     from clbench.search.outcome import BEST, MEAN
 
     space, best, cost = outcome.space, outcome.best, outcome.cost
     columns = {"best": best.rates, "mean": outcome.mean}
-    show_rates(space.names, columns, space.origin.flat, beside_each=True)
+    show_rates(space.names, columns, space.origin.flat)
     counts = outcome.counts
-    words = {"complete": "complete", "stopped": "stopped", "failed": "failed"}
-    words["running"] = "interrupted"
-    numbers = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
+    counts["interrupted"] = counts.pop("running", 0)
+    numbers = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     lines = [
         f"{plural(cost.trials, 'trial')}: {numbers}; {cost.epochs:g} epochs, "
         f"{duration(cost.seconds)} of training and scoring"
     ]
-    first = next((t for t in outcome.trials if t.rates == space.flat and t.p_o), None)
-    if first is not None:
+    flat = next((t for t in outcome.trials if t.rates == space.flat and t.p_o), None)
+    if flat is not None:
         lines.append(
-            f"p on {outcome.split}: flat rate {first.epochs[-1].reward:.4f}, best trial "
+            f"p on {outcome.split}: flat rate {flat.epochs[-1].reward:.4f}, best trial "
             f"{best.epochs[-1].reward:.4f} (trial {best.number}); the best of many trials is too "
             "good by chance, so compare on the reported split"
         )
@@ -131,37 +116,17 @@ def show_outcome(outcome: SearchOutcome, plan: SearchPlan, suite: str) -> None:
         out().print(line, soft_wrap=True)
 
 
-def show_rates(
-    groups: Sequence[str],
-    columns: dict[str, Sequence[float]],
-    flat: float,
-    *,
-    beside_each: bool = False,
-) -> None:
-    """Print a table of learning rates.
-
-    Parameters
-    ----------
-    groups
-        Name of each row.
-    columns
-        Rates by title; the first also as multiples of the flat rate.
-    flat
-        Flat rate.
-    beside_each
-        Print multiples of the flat rate beside every column.
-    """
+def show_rates(groups: Sequence[str], columns: dict[str, Sequence[float]], flat: float) -> None:
+    """Print learning rates by group, each column also as multiples of the flat rate."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("group")
     cells: list[Sequence[str]] = [groups]
-    for number, (title, rates) in enumerate(columns.items()):
+    for title, rates in columns.items():
         table.add_column(title, justify="right", overflow="fold")
-        cells.append([f"{rate:.3g}" for rate in rates])
-        if beside_each or number == 0:
-            table.add_column("x flat", justify="right")
-            cells.append([f"{rate / flat:.3g}" for rate in rates])
+        table.add_column("x flat", justify="right")
+        cells += [[f"{rate:.3g}" for rate in rates], [f"{rate / flat:.3g}" for rate in rates]]
     for row in zip(*cells, strict=True):
         table.add_row(*row)
     show_table(out(), table)

@@ -43,35 +43,16 @@ class FailedCheckError(Exception):
 
 @dataclass(frozen=True)
 class Candidate:
-    """The method under check, with its settings.
-
-    Attributes
-    ----------
-    baseline
-        Name, settings and their sources.
-    method
-        Class of the method.
-    registered
-        Whether a suite can name it.
-    """
+    """The method under check: its class, and a baseline with its settings."""
 
     baseline: Baseline
     method: type[Method]
-    registered: bool = True
 
     @classmethod
     def of(
         cls, method: str | Baseline | type[Method], settings: Mapping[str, Any] | None = None
     ) -> Candidate:
-        """Return the candidate for a method.
-
-        Parameters
-        ----------
-        method
-            A name that a suite's ``methods`` may hold (a baseline, its file, a registered
-            method, ``module:Class``), or a class.
-        settings
-            Replace those of the baseline, key by key.
+        """Return the candidate for a method; see `clbench.conformance.check`.
 
         Raises
         ------
@@ -84,16 +65,14 @@ class Candidate:
             if not issubclass(method, Method):
                 raise PluginError(f"{method.__qualname__} is not a subclass of clbench.Method.")
             name = method.name or method.__name__
-            registered = name in METHODS and METHODS.get(name) is method
-            candidate = cls(Baseline(name, name), method, registered)
+            candidate = cls(Baseline(name, name), method)
         else:
             baseline = method if isinstance(method, Baseline) else read_baseline(method)
             candidate = cls(baseline, METHODS.get(baseline.method))
         if settings:
             merged = {**candidate.baseline.settings, **settings}
             candidate.method(**merged)  # a wrong setting is the caller's error, not a failed check
-            baseline = replace(candidate.baseline, settings=merged)
-            candidate = replace(candidate, baseline=baseline)
+            candidate = cls(replace(candidate.baseline, settings=merged), candidate.method)
         return candidate
 
     def make(self) -> Method:

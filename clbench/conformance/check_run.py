@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import itertools
 import statistics
 import time
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from clbench.conformance.candidate import Candidate
@@ -28,51 +26,31 @@ from clbench.training.reachable import bytes_held
 from clbench.training.scoring import outputs_of
 from clbench.training.stage import Context, Stage
 
-Digests = dict[str, bytes]
+Hashes = dict[str, int]
 AfterStage = Callable[[Method, Stage], None]
 References = list[tuple[str, "weakref.ref[Any]"]]
 
 
 @dataclass
 class CheckRun:
-    """Observations of one run.
+    """Observations of one run; sizes in bytes."""
 
-    Attributes
-    ----------
-    weights
-        Digests of the weights after each trained stage, before the method consolidates.
-    final
-        Digests of the weights at the end and of the outputs for each task.
-    step_seconds
-        Median time of a training step of the last stage.
-    hook_seconds
-        Time in `setup` and `after_stage`.
-    held
-        Bytes of tensors and arrays in the method's attributes after each stage.
-    growth
-        Bytes by which they grow in the second half of each stage.
-    model_bytes
-        Bytes of the model's weights.
-    peak, left
-        Peak of live tensor bytes, and what is left at the end, if they are counted.
-    leaks
-        What outlives the run, if bytes are counted: ``the model``, ``a stage``.
-    saved
-        Digests of the recipes of the saved stages, in order.
-    refused
-        Why stages could not be saved.
-    """
-
-    weights: dict[int, Digests] = field(default_factory=dict)
-    final: Digests = field(default_factory=dict)
+    # Of the weights after each trained stage, before the method consolidates.
+    weights: dict[int, Hashes] = field(default_factory=dict)
+    # Of the weights at the end and of the outputs for each task.
+    final: Hashes = field(default_factory=dict)
+    # Median training step of the last stage; time in `setup` and `after_stage`.
     step_seconds: float = 0.0
     hook_seconds: float = 0.0
+    # Size of the method's attributes after each stage, and their growth in its second half.
     held: list[int] = field(default_factory=list)
     growth: list[int] = field(default_factory=list)
     model_bytes: int = 0
+    # If bytes are counted: peak and rest of live tensors, and objects that outlive the run.
     peak: int = 0
     left: int = 0
     leaks: list[str] = field(default_factory=list)
+    # Recipe digests of the saved stages, and why stages could not be saved.
     saved: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -128,28 +106,24 @@ def _train(
     runner = CellRunner(toy.cell(candidate), toy.scenario, method, COMPUTE, cache, progress)
     runner.run()
     context = runner.context
-    run.final = digests(context.model)
+    run.final = hashes(context.model)
     for data in toy.scenario.scored:
         with method.scoring(data.task):
             size = context.protocol.eval_batch_size
             outputs = outputs_of(context.model, data, size, context.precision, context.device)
-        run.final[f"outputs for {data.name}"] = _digest(outputs)
+        run.final[f"outputs for {data.name}"] = hash(outputs.tobytes())
     last = [moment for stage, moment in times if stage == times[-1][0]]
     run.step_seconds = statistics.median([b - a for a, b in itertools.pairwise(last)] or [0.0])
 
 
-def digests(model: nn.Module) -> Digests:
-    """Return a digest of each weight by name."""
-    return {name: _digest(value.detach().numpy()) for name, value in model.named_parameters()}
+def hashes(model: nn.Module) -> Hashes:
+    """Return a hash of each weight by name."""
+    return {n: hash(value.detach().numpy().tobytes()) for n, value in model.named_parameters()}
 
 
-def differing(first: Digests, second: Digests) -> list[str]:
-    """Return the names whose digests differ or that only one of them has."""
+def differing(first: Hashes, second: Hashes) -> list[str]:
+    """Return the names whose hashes differ or that only one of them has."""
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
-
-
-def _digest(values: np.ndarray[Any, Any]) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
 
 
 def _observe(
@@ -177,7 +151,7 @@ def _observe(
 
         def after_stage(self, stage: Stage) -> None:
             references.append(("a stage", weakref.ref(stage)))
-            run.weights[stage.index] = digests(stage.model)
+            run.weights[stage.index] = hashes(stage.model)
             started = time.perf_counter()
             super().after_stage(stage)
             run.hook_seconds += time.perf_counter() - started

@@ -100,17 +100,46 @@ def _vanilla(model: str) -> CheckRun:
         return run_candidate(toy, Candidate.of("vanilla"), count_bytes=True)
 
 
+class Check(NamedTuple):
+    """A check, the name of the one that must pass before it, and what to do if it fails."""
+
+    run: Callable[[Session], str]
+    needs: str
+    hint: str
+
+
+CHECKS: dict[str, Check] = {}
+"""The checks by name, in the order of their rows."""
+
+
+def _check(*, needs: str = "", hint: str = "") -> Callable[..., Any]:
+    """Return a decorator that adds a check to `CHECKS`."""
+
+    def add(run: Callable[[Session], str]) -> Callable[[Session], str]:
+        CHECKS[run.__name__] = Check(run, needs, hint)
+        return run
+
+    return add
+
+
+@_check(hint="Write a docstring; its first line describes the method in lists.")
 def registers(session: Session) -> str:
     """The method has a name and a description."""
     method = session.candidate.method
     text = inspect.getdoc(method)
     if not text or text in {inspect.getdoc(base) for base in method.__mro__[1:]}:
         raise FailedCheckError("the class has no docstring.")
-    if not session.candidate.registered:
+    name = session.candidate.baseline.method
+    if name not in METHODS or METHODS.get(name) is not method:
         return "a class; suites need it registered by @clbench.method('name')"
-    return f"{METHODS.where(session.candidate.baseline.method)}: {text.partition(chr(10))[0]}"
+    return f"{METHODS.where(name)}: {text.splitlines()[0]}"
 
 
+@_check(
+    hint="Annotate settings with a type and bounds, as in Annotated[float, pydantic.Field(gt=0)], "
+    "pass all to super().__init__(**settings) first, and in checks of your own raise a "
+    "clbench.errors.SettingsError that names the setting."
+)
 def settings(session: Session) -> str:
     """Settings are typed: right ones are accepted, wrong ones refused with a clear message."""
     candidate = session.candidate
@@ -139,17 +168,29 @@ def _refuses(candidate: Candidate, key: str, value: Any) -> bool:
     return False
 
 
+@_check(needs="settings")
 def trains(session: Session) -> str:
     """The method trains all stages."""
     return f"through {len(session.first.weights)} stages"
 
 
+@_check(
+    needs="trains",
+    hint="Draw random numbers only from stage.rng(name) or stage.random_seed(name), and keep no "
+    "counter in the class or module.",
+)
 def repeats(session: Session) -> str:
     """Two runs with one seed agree in every bit."""
     _require_equal(session.first, session.counted, "two runs with one seed differ")
     return "two runs with one seed agree in every bit"
 
 
+@_check(
+    needs="repeats",
+    hint="Keep what must survive a stage in attributes without a leading underscore, or save it by "
+    "state() and load_state(): tensors, arrays, numbers, texts, lists and dictionaries. Keep "
+    "nothing in the class, the module or a file.",
+)
 def resumes(session: Session) -> str:
     """A run that is interrupted between stages and resumed ends in the same weights.
 
@@ -175,6 +216,11 @@ def resumes(session: Session) -> str:
     return f"interrupted after each of {len(first.saved)} stages and resumed: equal in every bit"
 
 
+@_check(
+    needs="trains",
+    hint="Look at the penalty's strength, its anchor (taken after the change?) and which weights "
+    "it covers. Return True from acts_in for the stages that the method changes, only.",
+)
 def acts(session: Session) -> str:
     """The method changes training in the stages for which `acts_in` returns True."""
     first, vanilla, method = session.first, session.vanilla, session.candidate.make()
@@ -182,7 +228,7 @@ def acts(session: Session) -> str:
     equal = not differing(first.final, vanilla.final)
     if equal and acting:
         raise FailedCheckError(
-            f"acts_in says that it acts in {_stages(acting)}, but the weights equal vanilla's in "
+            f"acts_in returns True for the stages {acting}, but the weights equal vanilla's in "
             "every bit: what it adds is zero."
         )
     if equal:
@@ -191,17 +237,21 @@ def acts(session: Session) -> str:
         return f"trains as vanilla in every stage, as acts_in says{unused}"
     if not acting:
         raise FailedCheckError(
-            "acts_in returns False for every stage, but weights or outputs differ from vanilla's."
+            "acts_in is always False, but weights or outputs differ from vanilla's."
         )
     changed = [n for n, w in first.weights.items() if differing(w, vanilla.weights[n])]
     if not changed:
         return "weights equal vanilla's; only outputs differ when scoring"
     observing = [stage for stage in acting if stage < changed[0]]
-    return f"differs from vanilla from stage {changed[0]} on" + (
-        f"; only observes {_stages(observing)}" if observing else ""
-    )
+    more = f"; only observes in the stages {observing}" if observing else ""
+    return f"differs from vanilla from stage {changed[0]} on{more}"
 
 
+@_check(
+    needs="repeats",
+    hint="Declare keeps_rows: ClassVar[bool] = True and read the rows by stage.earlier(task), or "
+    "keep no rows, batches or token numbers of a stage after after_stage.",
+)
 def rows(session: Session) -> str:
     """Replacing the rows of finished tasks changes nothing, unless `keeps_rows` is declared.
 
@@ -220,6 +270,11 @@ def rows(session: Session) -> str:
     return "other rows of finished tasks change nothing"
 
 
+@_check(
+    needs="trains",
+    hint="Hold tensors in attributes of the method only, not in the class, the module, a cache or "
+    "a hook that is never removed; accumulate over steps instead of keeping every step.",
+)
 def frees(session: Session) -> str:
     """Nothing large outlives a run, and what the method holds does not grow with the steps."""
     counted, size = session.counted, session.vanilla.model_bytes
@@ -237,6 +292,11 @@ def frees(session: Session) -> str:
     return "nothing outlives the run, and nothing grows with the steps"
 
 
+@_check(
+    needs="trains",
+    hint="Use stage.model.layer_groups(), stage.shared_names() and named_parameters() instead of "
+    "names that only one architecture has.",
+)
 def architectures(session: Session) -> str:
     """The method works on every architecture."""
     errors = []
@@ -251,6 +311,7 @@ def architectures(session: Session) -> str:
     return ", ".join(session.architectures)
 
 
+@_check(needs="trains")
 def cost(session: Session) -> str:
     """Measure what the method adds to vanilla: memory in copies of the model, and time."""
     counted, plain = session.counted, session.vanilla
@@ -272,68 +333,6 @@ def cost(session: Session) -> str:
         f"{numbers['peak_models']:+.2f} ×; a step takes {numbers['step_ratio']:.2f} × vanilla's; "
         f"setup and consolidation {numbers['other_seconds']:.2f} s"
     )
-
-
-class Check(NamedTuple):
-    """A check, the name of the one that must pass before it, and what to do if it fails."""
-
-    run: Callable[[Session], str]
-    needs: str
-    hint: str
-
-
-CHECKS = {
-    "registers": Check(
-        registers, "", "Write a docstring; its first line describes the method in lists."
-    ),
-    "settings": Check(
-        settings,
-        "",
-        "Annotate settings with a type and bounds, such as Annotated[float, pydantic.Field(gt=0)], "
-        "pass all on to super().__init__(**settings) first, and raise a clbench.errors."
-        "SettingsError that names the setting in checks of your own.",
-    ),
-    "trains": Check(trains, "settings", ""),
-    "repeats": Check(
-        repeats,
-        "trains",
-        "Draw random numbers only from stage.rng(name) or stage.random_seed(name), and keep no "
-        "counter in the class or module.",
-    ),
-    "resumes": Check(
-        resumes,
-        "repeats",
-        "Keep what must survive a stage in attributes without a leading underscore, or save it by "
-        "state() and load_state(): tensors, arrays, numbers, texts, lists and dictionaries. Keep "
-        "nothing in the class, the module or a file.",
-    ),
-    "acts": Check(
-        acts,
-        "trains",
-        "Look at the penalty's strength, its anchor (taken after the change?) and the weights that "
-        "it covers. Return True from acts_in for the stages that the method changes, only.",
-    ),
-    "rows": Check(
-        rows,
-        "repeats",
-        "Declare keeps_rows: ClassVar[bool] = True and read the rows by stage.earlier(task), or "
-        "keep no rows, batches or token numbers of a stage after after_stage.",
-    ),
-    "frees": Check(
-        frees,
-        "trains",
-        "Hold tensors in attributes of the method only, not in the class, the module, a cache or a "
-        "hook that is never removed; accumulate over steps instead of keeping every step.",
-    ),
-    "architectures": Check(
-        architectures,
-        "trains",
-        "Use stage.model.layer_groups(), stage.shared_names() and named_parameters() instead of "
-        "names that only one architecture has.",
-    ),
-    "cost": Check(cost, "trains", ""),
-}
-"""The checks by name, in the order of their rows."""
 
 
 def check(
@@ -389,8 +388,3 @@ def _require_equal(first: CheckRun, second: CheckRun, reason: str) -> None:
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise FailedCheckError(f"{reason} in {names[0]}{more}.")
-
-
-def _stages(numbers: Sequence[int]) -> str:
-    word = "stage" if len(numbers) == 1 else "stages"
-    return f"{word} {', '.join(str(number) for number in numbers)}"

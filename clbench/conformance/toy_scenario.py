@@ -45,16 +45,9 @@ _CHECKPOINTS = tempfile.TemporaryDirectory(prefix="clbench-checkpoints-")
 
 @dataclass(frozen=True)
 class ToyScenario:
-    """Three tiny tasks; the third shares the head of the first and contradicts its labels.
+    """Three tiny tasks, a short protocol, and a folder for trained stages.
 
-    Attributes
-    ----------
-    scenario
-        Tokenized rows.
-    protocol
-        Short stages in float32, at a rate at which a few steps make a difference.
-    folder
-        Folder for trained stages.
+    The third task shares the head of the first and contradicts its labels.
     """
 
     scenario: PreparedScenario

@@ -76,21 +76,6 @@ class SearchPlan:
         cell = {k: v for k, v in self.run.cells[0].recipe.items() if k != "method"}
         return {**cell, "search": self.settings.recipe(self.space, self.split)}
 
-    def description(self) -> dict[str, Any]:
-        """Return further facts for readers of `search.json`."""
-        from clbench.evaluation.host import versions
-
-        scenario = self.run.scenarios[0]
-        return {
-            "suite": self.run.suite.name,
-            "scenario": scenario.name,
-            "tasks": list(scenario.task_names),
-            "model": self.run.protocol.model,
-            "split": self.split,
-            "groups": self.space.names,
-            "versions": versions(),
-        }
-
 
 def make_search(
     suite: str | Path,
@@ -158,8 +143,8 @@ def make_search(
 
 def search(
     plan: SearchPlan,
-    *,
     resources: Resources = Resources(),  # noqa: B008 - immutable
+    *,
     listener: SearchListener | None = None,
     place: Resources | None = None,
 ) -> SearchOutcome:
@@ -213,6 +198,7 @@ def _search(
     import clbench
     from clbench.evaluation.cell_resources import check_room, needed
     from clbench.evaluation.cell_runner import start_model
+    from clbench.evaluation.host import versions
     from clbench.evaluation.prepare import ScenarioPreparer
     from clbench.evaluation.ray_session import connected
     from clbench.search.objective import TrialSetup, run_trial
@@ -241,7 +227,16 @@ def _search(
 
         needs = needed(ray, resources, run.device)
         check_room(ray, needs)
-        folder.begin(plan.recipe(), plan.description())
+        facts = {
+            "suite": run.suite.name,
+            "scenario": scenario.scenario.name,
+            "tasks": list(run.scenarios[0].task_names),
+            "model": run.protocol.model,
+            "split": plan.split,
+            "groups": plan.space.names,
+            "versions": versions(),
+        }
+        folder.begin(plan.recipe(), facts)
         listener.started(settings.trials, pending, epochs)
         for rows, name in [
             (len(t.rows), t.name) for t in scenario.scored if len(t.rows) < FEW_ROWS

@@ -20,30 +20,14 @@ Report = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class TrialSetup:
-    """What all trials of a search share; sent to each worker once.
+    """What all trials of a search share; sent to each worker once."""
 
-    Attributes
-    ----------
-    plan
-        Plan of the one cell of the pair.
-    scenario
-        Tokenized rows.
-    model
-        From `clbench.evaluation.cell_runner.start_model`; each worker trains its own copy.
-    division
-        How layers are grouped.
-    threads
-        Processor threads of a trial.
-    version
-        Version of clbench on the driver.
-    """
-
-    plan: Plan
+    plan: Plan  # of the one cell of the pair
     scenario: PreparedScenario
-    model: Classifier
+    model: Classifier  # each worker trains its own copy
     division: Division
     threads: int
-    version: str
+    version: str  # of clbench on the driver
 
 
 def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:

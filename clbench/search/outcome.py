@@ -136,16 +136,12 @@ def baseline_text(
 
     Parameters
     ----------
-    rates
-        Absolute rates.
-    origin
-        Flat rate and model of the search.
-    description
-        One line for lists.
+    rates, origin
+        Absolute rates, and the flat rate and model of the search.
+    description, cost
+        One line for lists; cost of finding the rates, if it is known.
     sources
         Sources of ``multiples``, ``depth`` and ``division``.
-    cost
-        Cost of finding the rates, if it is known.
     """
     names = origin.group_names(len(rates))
     multiples = [f"  {r / origin.flat!r},  # {name}" for r, name in zip(rates, names, strict=True)]

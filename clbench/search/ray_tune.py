@@ -41,19 +41,12 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
 
     Parameters
     ----------
-    settings, space
-        Settings of the search, and what is searched.
-    epochs
-        Number of epochs of a whole trial.
+    settings, space, epochs
+        Settings of the search, what is searched, and the epochs of a whole trial.
     past
         Trials of earlier sessions.
     write
         Called with the record of a trial whenever it changes.
-
-    Attributes
-    ----------
-    failures
-        Why trials of this session failed, in order.
     """
 
     def __init__(
@@ -75,16 +68,14 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         self._records: dict[str, TrialRecord] = {}
         self._start: dict[str, float] = {}
 
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+    def on_trial_start(self, trial: Any, trials: list[Any], **info: Any) -> None:
         """Begin a record; trials proposed together may start in any order."""
         self._start[trial.trial_id] = time.monotonic()
         number = self._first + trials.index(trial)
         rates = self.space.rates(trial.config)
         self._update(trial, TrialRecord(number=number, rates=rates, started=_now()))
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
+    def on_trial_result(self, trial: Any, result: dict[str, Any], **info: Any) -> None:
         """Record an epoch or a failure; ``done`` in `result` means that the scheduler stops it."""
         seconds = float(result["time_total_s"])
         if "failure" in result:
@@ -110,7 +101,7 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         self._succeeded = self._succeeded or "status" in changes
         self._update(trial, record.model_copy(update=changes))
 
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+    def on_trial_error(self, trial: Any, **info: Any) -> None:
         """Record that a worker died; an exception in a trial is a result instead."""
         seconds = time.monotonic() - self._start[trial.trial_id]
         self._fail(trial, "its worker died, perhaps for lack of memory", seconds)
@@ -210,24 +201,11 @@ def run_trials(
     resources: CellResources,
     workers: int | None,
 ) -> None:
-    """Run trials until there are enough, the time is over, or all fail; Ray is connected.
+    """Run `trials` trials, or until the time is over or all fail; Ray is connected.
 
     Interrupted trials of earlier sessions come first; a new search starts with the flat rate.
-
-    Parameters
-    ----------
-    objective
-        Called in a worker as ``objective(rates, setup, report)``.
-    setup
-        Sent to each worker once.
-    trials
-        Number of trials to run now.
-    recorder
-        Settings and records of the search.
-    resources
-        Resources of a trial.
-    workers
-        Largest number of concurrent trials; None means as many as the cluster has room for.
+    Workers call ``objective(rates, setup, report)``; `setup` is sent to each once. At most
+    `workers` trials run at a time; None means as many as the cluster has room for.
     """
     space = recorder.space
     searcher, scheduler = make_searcher(recorder), make_scheduler(recorder)

@@ -19,30 +19,14 @@ SCORES, RATES = 3, 10
 
 @dataclass(frozen=True)
 class TrialSource:
-    """The complete trials of one pair of tasks.
-
-    Attributes
-    ----------
-    path
-        File or folder that they come from.
-    trials
-        Complete trials.
-    name
-        Name of the pair.
-    split
-        Description of the rows that trials were rewarded on; empty for a log.
-    origin
-        Flat rate and model of the search; None for a log, which does not say.
-    records
-        All trials of the search; none for a log.
-    """
+    """The complete trials of one pair of tasks; a log has neither split, origin nor records."""
 
     path: Path
     trials: Sequence[Trial]
     name: str
-    split: str = ""
+    split: str = ""  # description of the rows that trials are rewarded on
     origin: SearchOrigin | None = None
-    records: Sequence[TrialRecord] = ()
+    records: Sequence[TrialRecord] = ()  # all trials of the search
 
 
 def read_source(path: str | Path) -> TrialSource:

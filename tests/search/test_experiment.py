@@ -128,7 +128,7 @@ def test_unreachable_cluster_leaves_no_folder(world: Workspace) -> None:
 def test_finished_search_writes_its_outcome_again(toy: Workspace, tmp_path: Path) -> None:
     plan = plan_of(toy, out=tmp_path / "found", trials=2)
     folder = SearchFolder(plan.run.out)
-    folder.begin(plan.recipe(), plan.description())
+    folder.begin(plan.recipe(), {})
     for number, score in ((1, 0.6), (2, 0.7), (3, 0.0)):
         epoch = {"stage": 1, "epoch": 4, "scores": [score] * 2, "reward": 2 * score, "seconds": 7}
         done = {"status": "complete", "p_o": score, "p_s": score} if score else {}

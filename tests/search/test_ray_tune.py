@@ -60,7 +60,7 @@ class FakeTune:
     def start(self) -> Any:
         config = SPACE.config(SPACE.flat)
         self.trials.append(SimpleNamespace(trial_id=str(len(self.trials)), config=config))
-        self.recorder.on_trial_start(0, self.trials, self.trials[-1])
+        self.recorder.on_trial_start(trial=self.trials[-1], trials=self.trials)
         return self.trials[-1]
 
     def report(self, trial: Any, epoch: int, *scores: float, **more: Any) -> None:
@@ -73,11 +73,11 @@ class FakeTune:
             "time_total_s": epoch * 1.5,
             **more,
         }
-        self.recorder.on_trial_result(0, self.trials, trial, result)
+        self.recorder.on_trial_result(trial=trial, result=result)
 
     def fail(self, trial: Any, reason: str) -> None:
         result = {"reward": -2.0, "failure": reason, "time_total_s": 3.0}
-        self.recorder.on_trial_result(0, self.trials, trial, result)
+        self.recorder.on_trial_result(trial=trial, result=result)
 
 
 def test_complete_trial_is_recorded_epoch_by_epoch() -> None:
@@ -146,7 +146,7 @@ def test_failure_and_dead_worker_are_recorded() -> None:
         "failed", "no number", 3.0,
     )  # fmt: skip
     assert records[1].rewards == [0.4, -2.0]
-    recorder.on_trial_error(0, tune.trials, tune.start())
+    recorder.on_trial_error(trial=tune.start())
     assert records[2].status == "failed"
     assert "its worker died" in recorder.failures[1]
 
