@@ -238,13 +238,12 @@ def _search(
         }
         folder.begin(plan.recipe(), facts)
         listener.started(settings.trials, pending, epochs)
-        for rows, name in [
-            (len(t.rows), t.name) for t in scenario.scored if len(t.rows) < FEW_ROWS
-        ]:
-            listener.note(
-                f"{name}: trials are rewarded on {rows} rows, so a reward moves in steps of "
-                f"{1 / rows:.3f} and the best of many trials is mostly luck. Raise --limit."
-            )
+        for data in scenario.scored:
+            if (rows := len(data.rows)) < FEW_ROWS:
+                listener.note(
+                    f"{data.name}: trials are rewarded on {rows} rows, so a reward moves in steps "
+                    f"of {1 / rows:.3f} and the best of many is mostly luck. Raise --limit."
+                )
         if settings.scheduler == "asha" and settings.grace >= epochs:
             listener.note(f"--grace {settings.grace}: no trial of {epochs} epochs stops early.")
         setup = TrialSetup(
