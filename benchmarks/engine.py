@@ -40,9 +40,9 @@ from transformers import (
 )
 
 from clbench.methods.vanilla import Vanilla
-from clbench.models.classifier import Classifier
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.classifier import Classifier, build_classifier
 from clbench.models.encoding import encode, vocabulary_of
-from clbench.models.load import build_classifier, load_tokenizer
 from clbench.models.locate import local_folder
 from clbench.tasks.load import load_task
 from clbench.tasks.metrics import score

@@ -30,9 +30,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.classifier import build_classifier
 from clbench.models.encoding import encode, vocabulary_of
-from clbench.models.load import build_classifier, load_tokenizer
 from clbench.optim import RecAdam
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.load import load_task

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clbench.api import run as run
     from clbench.errors import ClbenchError as ClbenchError
     from clbench.methods.base import Method as Method
-    from clbench.methods.registry import method as method
+    from clbench.methods.base import method as method
     from clbench.models.groups import lr_groups as lr_groups
     from clbench.shifts.base import Shift as Shift
     from clbench.shifts.registry import shift as shift
@@ -39,7 +39,7 @@ _EXPORTS = {
     "Task": "clbench.tasks.task",
     "load_run": "clbench.api",
     "lr_groups": "clbench.models.groups",
-    "method": "clbench.methods.registry",
+    "method": "clbench.methods.base",
     "run": "clbench.api",
     "shift": "clbench.shifts.registry",
     "task": "clbench.tasks.registry",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.evaluation.resources import Resources
 from clbench.results.cell import CellResult
+from clbench.results.scores import scores_frame, to_csv
 from clbench.results.store import Store
-from clbench.results.table import scores_frame, to_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +67,7 @@ class Run:
     @property
     def summary(self) -> pd.DataFrame:
         """Mean and sample standard deviation over seeds, a row for each scenario × method."""
-        from clbench.results.table import summary
+        from clbench.results.scores import summary
 
         return summary(self.frame)
 

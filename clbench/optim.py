@@ -1,10 +1,10 @@
-"""Optimizers that can be used on their own, in any training loop."""
+"""Optimizers to use on their own, in any training loop."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Real
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,12 +15,9 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 Annealing = Literal["sigmoid", "linear", "constant"]
 
-_FUSED = ("cpu", "cuda")
-"""Kinds of devices where torch's fused Adam is sure to exist."""
-
 
 class RecAdam(Optimizer):
-    """Adam that recalls an anchor at first and learns more and more (Chen et al. 2020).
+    """Adam that recalls an anchor first and gradually shifts to learning (Chen et al. 2020).
 
     Step t = 1, 2, … descends along the loss with weight λ(t) and pulls towards the anchor
     θ* with weight 1 − λ(t), both outside of Adam's moments (Algorithm 1, line 12):
@@ -28,17 +25,17 @@ class RecAdam(Optimizer):
         θ ← θ − lr·λ(t)·m̂/(√v̂ + eps)
         θ ← θ − lr·(1 − λ(t))·gamma·(θ − θ*)
 
-    As in the authors' code the learning rate multiplies both terms, and the second takes
-    the outcome of the first; with the rate on the first term only, as printed, gamma = 5000
-    would diverge. The second line is an interpolation towards θ* by the pull
-    lr·(1 − λ(t))·gamma, which is how it is computed.
+    As in the authors' code, the learning rate multiplies both terms, and the second uses
+    the result of the first; with the rate on the first term only, as printed, gamma = 5000
+    would diverge. The second line is computed as an interpolation towards θ* by the pull
+    lr·(1 − λ(t))·gamma.
 
     Parameters
     ----------
     params
-        As for any torch optimizer. A group may set each of the options below for itself;
-        `anchor` too, then with the tensors of that group only. A group with
-        ``"recall": False`` is trained by plain Adam, as the paper trains the task head.
+        As for any torch optimizer. A group may set each of the options below for itself,
+        `anchor` included. Plain Adam trains a group with ``"recall": False``, as the paper
+        trains the task head.
     lr
         Learning rate (section 4.1: 2e-5); schedulers may change it.
     betas, eps
@@ -56,8 +53,8 @@ class RecAdam(Optimizer):
     gamma
         Strength of the pull (section 4.1: 5000).
     anchor
-        Tensors to recall, in the order of the parameters that recall; used as they are, not
-        copied. None takes a copy of the parameters as they are now.
+        Tensors to recall, one per parameter that recalls, in their order; not copied. None
+        takes a copy of the current parameters.
     annealing
         ``sigmoid``: λ(t) = 1/(1 + exp(−k(t − t0))) (section 3.2); ``linear``:
         min(1, t/t0), as in the authors' code; ``constant``: 1/2, the paper's multi-task
@@ -68,16 +65,13 @@ class RecAdam(Optimizer):
     ValueError
         If an option is out of range; if lr·gamma is 1 or more, where the pull overshoots
         the anchor (from 2 on it diverges); or if the anchor does not fit the parameters. At
-        a step, if a scheduler has raised the rate so far that the pull would be 1 or more.
-    RuntimeError
-        At a step, for sparse gradients.
+        a step, if a scheduler has raised the rate so far that the pull is 1 or more.
 
     Notes
     -----
-    A parameter without a gradient is left as it is, as by torch's optimizers. The anchors
-    and each group's t are part of `state_dict`, so that a training that goes on recalls
-    what it recalled before, whatever the weights were when the optimizer was made anew.
-    Memory: one tensor a parameter more than Adam.
+    A parameter without a gradient is left unchanged, as by torch's optimizers. `state_dict`
+    has the anchors and each group's t, so that resumed training recalls the same anchor.
+    Memory: one tensor per parameter more than Adam.
 
     Examples
     --------
@@ -117,31 +111,30 @@ class RecAdam(Optimizer):
             "t": 0,
             "fused": None,
         }
-        super().__init__(params if anchor is None else _divided(params, anchor), defaults)
+        super().__init__(params if anchor is None else _with_anchors(params, anchor), defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, which counts its own steps from 0; see `RecAdam` for its options."""
+        """Add a group, which counts its own steps from 0; `RecAdam` lists its options."""
         group = dict(param_group)
         anchor = group.pop("anchor", None)
         super().add_param_group(group)
         added = self.param_groups[-1]
+        parameters = added["params"]
         try:
             _check(added)
             if added["recall"]:
-                for parameter, value in zip(
-                    added["params"], _anchors(added["params"], anchor), strict=True
-                ):
+                for parameter, value in zip(parameters, _anchors(parameters, anchor), strict=True):
                     self.state[parameter]["anchor"] = value
         except ValueError:
             self.param_groups.pop()
             raise
-        # Tells torch to keep the count of Adam's steps beside the weights when loading.
+        # "fused" also makes torch keep the count of Adam's steps beside the weights when loading.
         added["fused"] = all(
-            p.device.type in _FUSED and p.is_floating_point() for p in added["params"]
+            p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state back; one of plain Adam leaves the anchors as they are."""
+        """Load a state; one of plain Adam leaves the anchors unchanged."""
         anchors = {p: state["anchor"] for p, state in self.state.items() if "anchor" in state}
         super().load_state_dict(state_dict)
         for parameter, anchor in anchors.items():
@@ -155,12 +148,12 @@ class RecAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns what `closure`, called with gradients enabled, returns."""
+        """Take one step; return what `closure`, called with gradients enabled, returns."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # All groups are looked at before any of them moves.
+        # Check all groups before any of them moves.
         pulls = [_pull(group, group["t"] + 1) for group in self.param_groups]
         for group, (learn, pull) in zip(self.param_groups, pulls, strict=True):
             group["t"] += 1
@@ -195,55 +188,35 @@ class RecAdam(Optimizer):
             torch._foreach_lerp_(parameters, [state["anchor"] for state in states], pull)
 
     def _moments(self, parameter: Tensor, fused: bool) -> dict[str, Any]:
-        """The state of a parameter that has a gradient, begun if need be."""
-        assert parameter.grad is not None
-        if parameter.grad.is_sparse:
-            raise RuntimeError(
-                "RecAdam takes no sparse gradients. Set sparse=False in the embedding."
-            )
+        """Return the state of a parameter that has a gradient, initialised on first use."""
         state: dict[str, Any] = self.state[parameter]
         if "step" not in state:
             where = parameter.device if fused else torch.device("cpu")
             state["step"] = torch.zeros((), dtype=torch.float32, device=where)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-        anchor = state.get("anchor")
-        if anchor is not None:
-            # The model may have been moved after the optimizer was made, as a Trainer does.
-            state["anchor"] = anchor.to(parameter)
+        if "anchor" in state:
+            # The model may have moved since the optimizer was created, as in a Trainer.
+            state["anchor"] = state["anchor"].to(parameter)
         return state
 
 
-def learning_weight(group: dict[str, Any], t: int | None = None) -> float:
-    """λ of a group of `RecAdam` at step `t`, or its present one; 1 where it does not recall."""
-    if not group["recall"]:
-        return 1.0
-    t = group["t"] if t is None else t
-    return anneal(t, k=group["k"], t0=group["t0"], annealing=group["annealing"])
-
-
 def _pull(group: dict[str, Any], t: int) -> tuple[float, float]:
-    """λ and the share of the way to the anchor that step `t` goes.
-
-    Raises
-    ------
-    ValueError
-        If it would overshoot.
-    """
-    learn = learning_weight(group, t)
+    """Return λ and the share of the way to the anchor that step `t` covers."""
+    if not group["recall"]:
+        return 1.0, 0.0
+    learn = anneal(t, k=group["k"], t0=group["t0"], annealing=group["annealing"])
     pull = float(group["lr"]) * (1.0 - learn) * float(group["gamma"])
     if pull >= 1.0:
         raise ValueError(
-            f"RecAdam: at step {t} the pull lr·(1 − λ)·gamma = "
-            f"{float(group['lr']):g}·{1.0 - learn:g}·{group['gamma']:g} = {pull:g} would "
-            "overshoot the anchor. Keep lr·gamma below 1: lower gamma, or the peak of the "
-            "schedule."
+            f"RecAdam: at step {t} the pull lr·(1 − λ)·gamma = {pull:g} would overshoot the "
+            "anchor. Keep lr·gamma below 1: lower gamma, or the peak of the schedule."
         )
     return learn, pull
 
 
 def anneal(t: float, *, k: float, t0: float, annealing: Annealing = "sigmoid") -> float:
-    """λ(t), the weight of learning, between 0 and 1; see `RecAdam`.
+    """Return λ(t), the weight of learning, between 0 and 1; see `RecAdam`.
 
     Parameters
     ----------
@@ -257,7 +230,7 @@ def anneal(t: float, *, k: float, t0: float, annealing: Annealing = "sigmoid") -
     if annealing == "linear":
         return min(1.0, t / t0) if t0 > 0 else 1.0
     x = 0.0 if t == t0 else k * (t - t0)
-    # Of the two forms each takes the exponential of a number that is not positive.
+    # Each form takes the exponential of a number that is not positive.
     return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
 
 
@@ -278,93 +251,48 @@ def check_pull(lr: float, gamma: float) -> None:
 
 
 def _check(group: dict[str, Any]) -> None:
-    for key in ("lr", "eps", "weight_decay", "gamma", "t0"):
-        if not (_number(group[key]) and 0 <= group[key] < math.inf):
-            raise ValueError(f"RecAdam: {key} must be a number, 0 or more, not {group[key]!r}.")
-    if not (_number(group["k"]) and group["k"] >= 0):
-        raise ValueError(f"RecAdam: k must be 0 or more, or infinity, not {group['k']!r}.")
-    betas = group["betas"]
-    if not (isinstance(betas, (tuple, list)) and len(betas) == 2) or not all(
-        _number(beta) and 0 <= beta < 1 for beta in betas
-    ):
-        raise ValueError(f"RecAdam: betas must be two numbers from 0 to below 1, not {betas!r}.")
-    if group["annealing"] not in get_args(Annealing):
+    for key in ("lr", "eps", "weight_decay", "gamma", "t0", "k"):
+        if not group[key] >= 0:
+            raise ValueError(f"RecAdam: {key} must be 0 or more, not {group[key]!r}.")
+    if not all(0 <= beta < 1 for beta in group["betas"]):
+        raise ValueError(f"RecAdam: betas must be from 0 to below 1, not {group['betas']!r}.")
+    if group["annealing"] not in (shapes := get_args(Annealing)):
         raise ValueError(
-            f"RecAdam: annealing must be one of {', '.join(get_args(Annealing))}, "
-            f"not {group['annealing']!r}."
+            f"RecAdam: annealing must be one of {', '.join(shapes)}, not {group['annealing']!r}."
         )
     if group["recall"]:
         check_pull(group["lr"], group["gamma"])
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _divided(params: ParamsT, anchor: Iterable[Tensor]) -> list[dict[str, Any]]:
-    """Groups with the anchors that are theirs."""
-    if isinstance(anchor, Tensor | str) or not isinstance(anchor, Iterable):
-        raise ValueError(
-            f"RecAdam: anchor must be a list of tensors, not {type(anchor).__name__}: one for "
-            "each parameter, in their order."
-        )
+def _with_anchors(params: ParamsT, anchor: Iterable[Tensor]) -> list[dict[str, Any]]:
+    """Return parameter groups, each with its own anchors."""
     entries: list[Any] = list(params)
-    if not (entries and isinstance(entries[0], dict)):
-        entries = [{"params": entries}]
-    groups = [{**group, "params": _listed(group["params"])} for group in entries]
-    if any(group.get("anchor") is not None for group in groups):
-        raise ValueError(
-            "RecAdam: a group has an anchor of its own, and anchor is given for all of them. "
-            "Leave out one of the two."
-        )
-    values = list(anchor)
-    recalling = [group for group in groups if group.get("recall", True)]
-    wanted = sum(len(group["params"]) for group in recalling)
-    if len(values) != wanted:
-        raise ValueError(
-            f"RecAdam: anchor has {len(values)} tensors for {wanted} parameters that recall. "
-            "Give one for each, in their order, or None to recall the parameters as they are."
-        )
-    for group in recalling:
-        count = len(group["params"])
-        group["anchor"], values = values[:count], values[count:]
+    groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
+    groups = [dict(group) for group in groups]
+    values = iter(anchor)
+    for group in groups:
+        one = isinstance(group["params"], Tensor)
+        group["params"] = [group["params"]] if one else list(group["params"])
+        if group.get("recall", True):
+            group["anchor"] = list(islice(values, len(group["params"])))
+    if next(values, None) is not None:
+        raise ValueError("RecAdam: anchor has more tensors than there are parameters that recall.")
     return groups
 
 
-def _listed(params: Any) -> list[Any]:
-    return [params] if isinstance(params, Tensor) else list(params)
-
-
 def _anchors(parameters: Sequence[Tensor], anchor: Iterable[Tensor] | None) -> list[Tensor]:
-    """One tensor a parameter, fit to pull towards."""
+    """Return one tensor per parameter to pull it towards."""
     if anchor is None:
         return [parameter.detach().clone() for parameter in parameters]
-    values = list(anchor)
-    if len(values) != len(parameters):
+    values = [value.detach() for value in anchor]
+    if [value.shape for value in values] != [parameter.shape for parameter in parameters]:
         raise ValueError(
-            f"RecAdam: a group's anchor has {len(values)} tensors for {len(parameters)} parameters."
+            f"RecAdam: anchor has {len(values)} tensors of shapes "
+            f"{[tuple(value.shape) for value in values]}, for {len(parameters)} parameters of "
+            f"shapes {[tuple(p.shape) for p in parameters]}. Give one for each, in their order."
         )
-    return [_anchor(*each) for each in enumerate(zip(parameters, values, strict=True))]
-
-
-def _anchor(number: int, pair: tuple[Tensor, Any]) -> Tensor:
-    parameter, value = pair
-    if not isinstance(value, Tensor):
-        raise ValueError(f"RecAdam: anchor {number} is a {type(value).__name__}, not a tensor.")
-    for what, mine, its in (
-        ("shape", tuple(value.shape), tuple(parameter.shape)),
-        ("type", value.dtype, parameter.dtype),
-        ("device", value.device, parameter.device),
-    ):
-        if mine != its:
-            raise ValueError(
-                f"RecAdam: anchor {number} has {what} {mine}, its parameter {its}. Anchors come "
-                "in the order of the parameters, on their device and in their type."
-            )
-    if not bool(torch.isfinite(value).all()):
-        raise ValueError(
-            f"RecAdam: anchor {number} has numbers that are not finite; the weights would follow."
-        )
-    same = value.data_ptr() == parameter.data_ptr() and value.numel() > 0
-    # The parameter itself would move along, and the pull would be zero for ever.
-    return value.detach().clone() if same else value.detach()
+    # A parameter as its own anchor would move along, so that the pull would always be zero.
+    return [
+        value.clone() if value.data_ptr() == parameter.data_ptr() else value
+        for value, parameter in zip(values, parameters, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Small random checkpoints of every family, made offline and saved as a user's would be."""
+"""Small random checkpoints of every family, created offline."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ _MODERN_TOKENS = _word_tokenizer(
     mask_token="[MASK]",
 )
 
-Made = tuple[Callable[[], Any], Callable[[Path], None]]
-CHECKPOINTS: dict[str, Made] = {
+Recipe = tuple[Callable[[], Any], Callable[[Path], None]]
+CHECKPOINTS: dict[str, Recipe] = {
     "bert": (lambda: hf.BertModel(hf.BertConfig(vocab_size=SIZE, **SHAPE)), _bert_tokenizer),
     "roberta": (
         lambda: hf.RobertaModel(hf.RobertaConfig(vocab_size=SIZE, type_vocab_size=1, **SHAPE)),
@@ -196,12 +196,12 @@ CHECKPOINTS: dict[str, Made] = {
         _GPT_TOKENS,
     ),
 }
-"""Named families first, then architectures that have no record of their own."""
+"""Architectures with a `Family` record first, then those without."""
 OWN = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert", "gpt2")
 
 
 def make_checkpoint(kind: str, folder: Path) -> Path:
-    """Save a random model with tokenizer; weights well away from zero, so that faults show."""
+    """Save a random model with tokenizer; weights well away from zero, so that errors show."""
     build, save_tokenizer = CHECKPOINTS[kind]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)

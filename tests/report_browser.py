@@ -1,4 +1,4 @@
-"""Chromium without a window: what a page does, and what it looks like."""
+"""Headless Chromium: run a script in a page, and take a screenshot."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def played(page: Path, script: str, folder: Path) -> tuple[Any, list[str]]:
-    """What `script` returns in a copy of `page`, and what the console said.
-
-    The script is the body of a function that runs when the page has loaded.
-    """
+def run_script(page: Path, script: str, folder: Path) -> tuple[Any, list[str]]:
+    """Return what `script`, the body of a function, returns in `page`, and the console's lines."""
     assert BROWSER is not None
     text = page.read_text(encoding="utf-8")
     harness = (
@@ -31,7 +28,7 @@ def played(page: Path, script: str, folder: Path) -> tuple[Any, list[str]]:
         "const out = document.createElement('pre'); out.id = 'harness';"
         "out.textContent = JSON.stringify(made); document.body.append(out); });</script>"
     )
-    copy = page.with_name("played.html")
+    copy = page.with_name("script.html")
     copy.write_text(text.replace("</body>", f"{harness}</body>"), encoding="utf-8")
     done = subprocess.run(
         [BROWSER, *OPTIONS, f"--user-data-dir={folder}", "--dump-dom", copy.as_uri()],
@@ -43,8 +40,8 @@ def played(page: Path, script: str, folder: Path) -> tuple[Any, list[str]]:
     return json.loads(html.unescape(found[1])), said
 
 
-def pictured(page: Path, target: Path, width: int, height: int, folder: Path) -> Path:
-    """A picture of the page in a window of that size."""
+def screenshot(page: Path, target: Path, width: int, height: int, folder: Path) -> Path:
+    """Save a picture of the page in a window of that size."""
     assert BROWSER is not None
     subprocess.run(
         [BROWSER, *OPTIONS, f"--user-data-dir={folder}", f"--window-size={width},{height}",

@@ -1,15 +1,81 @@
+"""`clbench.optim.RecAdam` against a transcription in NumPy, and its state."""
+
 from __future__ import annotations
 
+import copy
+import io
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from recadam_steps import anchors, parameters, set_gradients, train, transcription
-from torch import nn
+from checkpoints import make_checkpoint
+from torch import Tensor, nn
 
 from clbench.optim import RecAdam, anneal
+
+SHAPES = ((7, 3), (5,), (2, 2, 2))
+
+
+def parameters(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[nn.Parameter]:
+    rng = np.random.default_rng(seed)
+    return [nn.Parameter(torch.tensor(rng.normal(size=shape), dtype=dtype)) for shape in SHAPES]
+
+
+def anchors(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    return [p.detach() for p in parameters(dtype, seed=9)]
+
+
+def set_gradients(params: list[nn.Parameter], step: int) -> None:
+    rng = np.random.default_rng(100 + step)
+    for p in params:
+        p.grad = torch.tensor(rng.normal(size=tuple(p.shape)), dtype=p.dtype)
+
+
+def train(
+    optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: int, first: int = 0
+) -> list[Tensor]:
+    for step in range(first, first + steps):
+        set_gradients(params, step)
+        optimizer.step()
+    return [p.detach().clone() for p in params]
+
+
+def transcription(
+    steps: int,
+    lam: Any,
+    *,
+    lr: Any,
+    gamma: float,
+    decay: float = 0.0,
+    eps: float = 1e-8,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+) -> list[np.ndarray]:
+    """Return the weights after the published steps, in NumPy."""
+    theta = [p.detach().numpy().copy() for p in parameters()]
+    star = [a.numpy() for a in anchors()]
+    m = [np.zeros_like(x) for x in theta]
+    v = [np.zeros_like(x) for x in theta]
+    for t in range(1, steps + 1):
+        rng = np.random.default_rng(100 + t - 1)
+        rate = lr(t) if callable(lr) else lr
+        weight = lam(t)
+        for i, x in enumerate(theta):
+            g = rng.normal(size=x.shape)
+            m[i] = beta1 * m[i] + (1 - beta1) * g
+            v[i] = beta2 * v[i] + (1 - beta2) * g**2
+            mhat, vhat = m[i] / (1 - beta1**t), v[i] / (1 - beta2**t)
+            x = x - rate * weight * decay * x
+            x = x - rate * weight * mhat / (np.sqrt(vhat) + eps)
+            theta[i] = x - rate * (1 - weight) * gamma * (x - star[i])
+    return theta
+
+
+def make(params: list[nn.Parameter], **options: Any) -> RecAdam:
+    return RecAdam(params, **{"lr": 1e-3, "gamma": 100.0, "t0": 8, "k": 0.5, **options})
 
 
 @pytest.mark.parametrize(
@@ -21,7 +87,7 @@ from clbench.optim import RecAdam, anneal
     ],
 )
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_fifty_steps_are_the_published_ones(annealing: Any, lam: Any, decay: float) -> None:
+def test_fifty_steps_equal_the_transcription(annealing: Any, lam: Any, decay: float) -> None:
     params = parameters()
     optimizer = RecAdam(
         params,
@@ -33,9 +99,9 @@ def test_fifty_steps_are_the_published_ones(annealing: Any, lam: Any, decay: flo
         anchor=anchors(),
         annealing=annealing,
     )
-    found = train(optimizer, params, 50)
+    trained = train(optimizer, params, 50)
     expected = transcription(50, lam, lr=1e-3, gamma=300.0, decay=decay)
-    for mine, theirs in zip(found, expected, strict=True):
+    for mine, theirs in zip(trained, expected, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6)
 
 
@@ -65,7 +131,7 @@ def test_a_schedule_scales_both_terms() -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_with_infinite_k_it_is_adam(decay: float) -> None:
+def test_infinite_k_is_adam_to_the_bit(decay: float) -> None:
     mine, theirs = parameters(torch.float32), parameters(torch.float32)
     kind = torch.optim.AdamW if decay else torch.optim.Adam
     ours = RecAdam(mine, lr=1e-3, k=math.inf, t0=0, gamma=100.0, weight_decay=decay)
@@ -74,7 +140,7 @@ def test_with_infinite_k_it_is_adam(decay: float) -> None:
         assert torch.equal(a, b)
 
 
-def test_with_large_k_it_is_nearly_adam() -> None:
+def test_large_k_is_close_to_adam() -> None:
     mine, theirs = parameters(), parameters()
     ours = RecAdam(mine, lr=1e-3, k=40.0, t0=0, gamma=100.0, anchor=anchors())
     torchs = torch.optim.Adam(theirs, lr=1e-3)
@@ -82,13 +148,7 @@ def test_with_large_k_it_is_nearly_adam() -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
-def test_it_is_there_after_import_clbench() -> None:
-    import clbench
-
-    assert clbench.optim.RecAdam is RecAdam
-
-
-def test_one_number_by_hand() -> None:
+def test_one_step_equals_the_formula() -> None:
     # λ(1) = 1/2. Adam's first step is lr·sign(g): 3 − ½·0.1 = 2.95; the pull is
     # 0.1·½·4 = 0.2 of the way to 1: 2.95 − 0.2·1.95 = 2.56.
     x = nn.Parameter(torch.tensor([3.0], dtype=torch.float64))
@@ -102,8 +162,8 @@ def test_one_number_by_hand() -> None:
 def test_before_the_switch_it_only_recalls() -> None:
     params = parameters()
     optimizer = RecAdam(params, lr=0.01, k=math.inf, t0=100, gamma=50.0, anchor=anchors())
-    found = train(optimizer, params, 3)
-    for mine, start, star in zip(found, parameters(), anchors(), strict=True):
+    trained = train(optimizer, params, 3)
+    for mine, start, star in zip(trained, parameters(), anchors(), strict=True):
         torch.testing.assert_close(mine - star, 0.125 * (start.detach() - star))
 
 
@@ -128,21 +188,14 @@ def test_at_the_anchor_nothing_pulls() -> None:
         (251, math.inf, 250, 1.0),
     ],
 )
-def test_sigmoid(t: int, k: float, t0: float, expected: float) -> None:
+def test_sigmoid_annealing_equals_the_formula(t: int, k: float, t0: float, expected: float) -> None:
     assert anneal(t, k=k, t0=t0) == pytest.approx(expected, rel=1e-12)
 
 
-def test_linear_and_constant() -> None:
+def test_linear_and_constant_annealing_equal_the_formula() -> None:
     assert [anneal(t, k=1, t0=4, annealing="linear") for t in (1, 2, 4, 9)] == [0.25, 0.5, 1, 1]
     assert anneal(1, k=1, t0=0, annealing="linear") == 1
     assert anneal(1, k=1, t0=4, annealing="constant") == 0.5
-
-
-def test_the_first_step_is_number_one() -> None:
-    params = parameters()
-    optimizer = RecAdam(params, lr=1e-3, gamma=10.0)
-    train(optimizer, params, 3)
-    assert optimizer.param_groups[0]["t"] == 3
 
 
 def test_groups_with_settings_of_their_own() -> None:
@@ -171,7 +224,7 @@ def test_groups_with_settings_of_their_own() -> None:
     np.testing.assert_allclose(third.detach().numpy(), constant[2], rtol=1e-6)
 
 
-def test_a_group_added_later_recalls_its_weights_then() -> None:
+def test_a_group_added_later_recalls_its_weights_at_that_time() -> None:
     first, second, _ = parameters()
     optimizer = RecAdam([first], lr=1e-3, gamma=10.0)
     first.grad = torch.ones_like(first)
@@ -182,3 +235,180 @@ def test_a_group_added_later_recalls_its_weights_then() -> None:
     with pytest.raises(ValueError, match=r"lr·gamma"):
         optimizer.add_param_group({"params": [parameters()[2]], "gamma": 1e4})
     assert len(optimizer.param_groups) == 2
+
+
+def test_a_saved_state_resumes_bit_for_bit() -> None:
+    whole = parameters(torch.float32)
+    expected = train(make(whole, anchor=anchors(torch.float32)), whole, 16)
+    params = parameters(torch.float32)
+    optimizer = make(params, anchor=anchors(torch.float32))
+    train(optimizer, params, 7)
+    file = io.BytesIO()
+    torch.save({"model": params, "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=False)
+    again = make(saved["model"])  # anchored at the weights of step 7 until the state is loaded
+    again.load_state_dict(saved["optimizer"])
+    trained = train(again, saved["model"], 9, first=7)
+    for a, b in zip(trained, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_copies_and_states_of_plain_adam_load() -> None:
+    params = parameters(torch.float32)
+    optimizer = make(params)
+    train(optimizer, params, 2)
+    assert copy.deepcopy(optimizer).param_groups[0]["t"] == 2
+    theirs = parameters(torch.float32)
+    adam = torch.optim.Adam(theirs, lr=1e-4, fused=True)
+    train(adam, theirs, 2)
+    optimizer.load_state_dict(adam.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 1e-4
+    assert optimizer.param_groups[0]["gamma"] == 100.0
+    assert all("anchor" in optimizer.state[p] for p in params)
+    train(optimizer, params, 1)
+
+
+def test_a_closure_is_called_with_gradients() -> None:
+    params = parameters()
+    optimizer = make(params)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = torch.stack([p.square().sum() for p in params]).sum()
+        loss.backward()
+        return loss
+
+    first, second = (optimizer.step(closure).item() for _ in range(2))
+    assert second != first
+
+
+def test_weights_without_a_gradient_stay() -> None:
+    params = parameters()
+    params[2].requires_grad_(False)
+    optimizer = make(params, anchor=anchors())
+    params[0].grad = torch.ones_like(params[0])
+    optimizer.step()
+    start = parameters()
+    assert not torch.equal(params[0], start[0])
+    assert torch.equal(params[1], start[1])
+    assert torch.equal(params[2], start[2])
+    make(parameters()).step()  # no gradient at all
+
+
+def test_the_anchor_is_never_the_parameter_itself() -> None:
+    params = parameters()
+    optimizer = make(params, anchor=params)
+    before = optimizer.state[params[0]]["anchor"].clone()
+    train(optimizer, params, 2)
+    assert torch.equal(optimizer.state[params[0]]["anchor"], before)
+
+
+def test_half_precision_stays_finite() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        params = parameters(dtype)
+        trained = train(make(params, anchor=anchors(dtype), lr=1e-2, gamma=50.0), params, 3)
+        assert all(torch.isfinite(value).all() for value in trained)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 4e-4, "gamma": 5000.0}, r"lr·gamma = 0\.0004·5000 = 2\. .* below 2500 or lr"),
+        ({"lr": 2e-4, "gamma": 5000.0}, r"= 1\. From 1 on the pull overshoots"),
+        ({"lr": -1.0}, "lr must be 0 or more, not -1.0"),
+        ({"eps": float("nan")}, "eps must be"),
+        ({"betas": (0.9, 1.0)}, "betas must be from 0 to below 1"),
+        ({"k": -1.0}, "k must be 0 or more"),
+        ({"annealing": "cosine"}, "one of sigmoid, linear, constant, not 'cosine'"),
+        ({"anchor": anchors()[:2]}, "anchor has 2 tensors .* for 3 parameters"),
+        ({"anchor": [*anchors(), torch.zeros(1)]}, "anchor has more tensors"),
+        ({"anchor": anchors()[::-1]}, r"anchor has 3 tensors of shapes \[\(2, 2, 2\)"),
+    ],
+)
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(parameters(), **options)
+
+
+def test_a_model_that_becomes_another_type_before_its_first_step() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = make(list(model.parameters()), k=0.0)
+    model.double()
+    start = model.weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    # Half of an Adam step of lr = 1e-3, of which the pull (1e-3/2 · 100 = .05) takes some back.
+    torch.testing.assert_close(
+        start - model.weight.detach(), torch.full_like(start, 5e-4 * 0.95), rtol=1e-5, atol=0.0
+    )
+
+
+def test_a_refused_step_moves_nothing() -> None:
+    """The first group would be in order; the second is refused."""
+    params = parameters()
+    optimizer = RecAdam([{"params": params[:1]}, {"params": params[1:]}], lr=1e-4)
+    set_gradients(params, 0)
+    before = [p.detach().clone() for p in params]
+    optimizer.param_groups[1]["lr"] = 0.02
+    with pytest.raises(ValueError, match="at step 1 the pull"):
+        optimizer.step()
+    assert all(torch.equal(p, value) for p, value in zip(params, before, strict=True))
+    assert [group["t"] for group in optimizer.param_groups] == [0, 0]
+
+
+def test_a_raised_rate_is_refused_at_the_step() -> None:
+    params = parameters()
+    optimizer = make(params, t0=100)
+    optimizer.param_groups[0]["lr"] = 0.02
+    with pytest.raises(ValueError, match=r"at step 1 the pull .* = 2 would overshoot"):
+        train(optimizer, params, 1)
+
+
+@pytest.mark.slow
+def test_a_trainer_trains_and_resumes(tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+    torch.manual_seed(0)
+    folder = make_checkpoint("bert", tmp_path / "model")
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    start = [p.detach().clone() for p in model.bert.parameters()]
+    rows = [{"input_ids": [2, i % 20, 3], "labels": i % 2} for i in range(16)]
+    optimizer = RecAdam(
+        [
+            {"params": model.bert.parameters()},
+            {"params": model.classifier.parameters(), "recall": False},
+        ],
+        lr=1e-3,
+        gamma=100.0,
+        t0=2,
+    )
+
+    def trainer(resumed: Any = None) -> Trainer:
+        made = Trainer(
+            model,
+            TrainingArguments(
+                str(tmp_path),
+                per_device_train_batch_size=4,
+                max_steps=6,
+                save_steps=3,
+                use_cpu=True,
+                report_to=[],
+                disable_tqdm=True,
+                learning_rate=1e-3,
+            ),
+            train_dataset=rows,  # type: ignore[arg-type]
+            optimizers=(optimizer, None),
+        )
+        made.train(resume_from_checkpoint=resumed)
+        return made
+
+    trainer()
+    assert optimizer.param_groups[0]["t"] == 6
+    assert optimizer.param_groups[0]["lr"] == 0.0  # the Trainer's schedule has run out
+    moved = zip(model.bert.parameters(), start, strict=True)
+    assert any(not torch.equal(p, s) for p, s in moved)
+    finished = [p.detach().clone() for p in model.parameters()]
+    trainer(str(tmp_path / "checkpoint-3"))
+    assert all(torch.equal(p, f) for p, f in zip(model.parameters(), finished, strict=True))

@@ -1,1 +1,1 @@
-"""Scripts that made what the package carries."""
+"""Scripts that build what the package ships."""

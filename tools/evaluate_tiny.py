@@ -1,13 +1,14 @@
-"""Is the tiny model worth having? Fine-tune it and its random twin, and write the model card.
+"""Fine-tune a small model and its random twin on GLUE tasks, and write the model card.
 
 ``python -m tools.evaluate_tiny --model clbench/models/tiny --glue FOLDER`` writes
-``evaluation.json`` and ``README.md`` beside the weights. Cells that are in ``evaluation.json``
-for the same weights are not run again.
+``evaluation.json`` and ``README.md`` beside the weights. Cells that ``evaluation.json`` has for
+the same weights are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import sys
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tools.pretrain_tiny.readme import twin_digest, weights_digest, write_readme
+from tools.pretrain_tiny.card import twin_digest, weights_digest, write_card
 
 log = logging.getLogger("evaluate")
 
@@ -106,16 +107,8 @@ def tune(folder: Path, name: str, data: Any, rate: float, seed: int, pretrained:
     return 100 * hits / len(val_labels)
 
 
-def main() -> None:
-    """Run the cells that are missing, then write the card; what cannot be used: one line."""
-    try:
-        evaluate(arguments())
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
-
-
 def arguments() -> argparse.Namespace:
-    """Parse the command line, and see that what it names is there."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.evaluate_tiny", description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--glue", type=Path, help="folder in the layout of the hub's glue")
@@ -127,48 +120,41 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--card-only", action="store_true")
     args = parser.parse_args()
-    for file in ("config.json", "model.safetensors", "tokenizer.json", "pretraining.json"):
-        if not (args.model / file).is_file():
-            parser.error(f"--model {args.model}: no {file} in it")
     if args.glue is None and not args.card_only:
         parser.error("give --glue FOLDER, or --card-only")
-    for name in [] if args.card_only else args.tasks:
-        if not has_task(args.glue, name):
-            parser.error(f"--glue {args.glue}: no {name}/ with the Parquet files of its splits")
-    if not 0 < args.rate < 1 or args.seeds < 1 or args.threads < 1:
-        parser.error("--rate must be between 0 and 1, --seeds and --threads 1 or more")
     return args
 
 
-def has_task(glue: Path, name: str) -> bool:
-    """Whether the mirror holds the task's training and validation rows."""
-    return all(any((glue / name).glob(f"{split}-*.parquet")) for split in ("train", "validation"))
+def main() -> None:
+    """Run the missing cells, then write the card; an unusable input ends with one line."""
+    args = arguments()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(args.threads)
+    try:
+        if not args.card_only:
+            evaluate(args)
+        write_card(args.model)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
 
 
 def evaluate(args: argparse.Namespace) -> None:
-    """Run the cells that are missing, then write the card."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    torch.set_num_threads(args.threads)
+    """Run the missing cells and store each in ``evaluation.json``."""
     path = args.model / "evaluation.json"
-    digest, twin = weights_digest(args.model), twin_digest(args.model)
+    weights = {"pretrained": weights_digest(args.model), "random": twin_digest(args.model)}
     cells: dict[str, float] = json.loads(path.read_text())["cells"] if path.exists() else {}
-    for name in [] if args.card_only else args.tasks:
-        for seed in range(args.seeds):
-            data = None
-            for arm in args.arms:
-                weights = digest if arm == "pretrained" else twin
-                key = f"{name}/{weights}/{args.rate:g}/{seed}"
-                if key in cells:
-                    continue
-                data = data or (
-                    read(args.glue, name, "train", TASKS[name].rows, seed),
-                    read(args.glue, name, "validation", VALIDATION_ROWS, 0),
-                )
-                cells[key] = tune(args.model, name, data, args.rate, seed, arm == "pretrained")
-                log.info("%s: %.1f", key, cells[key])
-                path.write_text(json.dumps({"weights": digest, "cells": cells}, indent=1) + "\n")
-    write_readme(args.model)
+    for name, seed, arm in itertools.product(args.tasks, range(args.seeds), args.arms):
+        key = f"{name}/{weights[arm]}/{args.rate:g}/{seed}"
+        if key in cells:
+            continue
+        data = (
+            read(args.glue, name, "train", TASKS[name].rows, seed),
+            read(args.glue, name, "validation", VALIDATION_ROWS, 0),
+        )
+        cells[key] = tune(args.model, name, data, args.rate, seed, arm == "pretrained")
+        log.info("%s: %.1f", key, cells[key])
+        content = {"weights": weights["pretrained"], "cells": cells}
+        path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def combine(
     from clbench.cli.search_output import show_rates
     from clbench.errors import DataError, SettingsError
     from clbench.figures import rate_distributions
-    from clbench.results.files import as_folder_error, write_text
+    from clbench.results.output_folder import as_folder_error, write_text
     from clbench.search import combine as combine_trials
     from clbench.search.outcome import baseline_text
     from clbench.search.search_folder import cost_of

@@ -86,7 +86,7 @@ def _scenarios_of(suite: str) -> Iterable[Row]:
 
 
 def _methods() -> Iterable[Row]:
-    from clbench.methods.registry import METHODS
+    from clbench.methods.base import METHODS
     from clbench.suite.baselines import read_baseline
     from clbench.suite.packaged import baselines
 
@@ -113,7 +113,7 @@ def _tasks(suite: str | None) -> Iterable[Row]:
 
 
 def _models() -> Iterable[Row]:
-    from clbench.models.registry import MODELS
+    from clbench.models.locate import MODELS
 
     yield from ((name, MODELS.get(name).description) for name in MODELS.names())
     yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or from a local folder"

@@ -9,7 +9,7 @@ from rich.progress import Progress, ProgressColumn
 
 from clbench.cli.table import results_table
 from clbench.results.cell import CellResult
-from clbench.results.table import scores_frame, summary
+from clbench.results.scores import scores_frame, summary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clbench.cli.console import duration, err, plural
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, summarizer
+from clbench.results.scores import reference_score
 from clbench.results.store import Store
-from clbench.results.table import alone_score
-from clbench.results.without_curves import Light
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -169,7 +168,7 @@ class Bars(Lines):
         """Show what was finished before."""
         super().started(total_cells, pending)
         if pending < total_cells:
-            self.bars.add_results(Store(self.out).read(each=Light()).cells)
+            self.bars.add_results(Store(self.out).read(each=summarizer()).cells)
 
     def cell_started(self, cell: Cell) -> None:
         """Show the cell's bar, empty."""
@@ -219,7 +218,7 @@ def outcome(result: CellResult) -> str:
     if result.status == "failed":
         return f"{result.key}: failed: {result.reason}"
     if result.reference_of is not None:
-        scores = {"score": alone_score(result)}
+        scores = {"score": reference_score(result)}
     else:
         names = ["p_o", "p_s", "forgetting"]
         if len(result.tasks) > 2:

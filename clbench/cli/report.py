@@ -17,25 +17,21 @@ def report(
     out: ReportOut = None,
     formats: Formats = "png,svg,pdf",
 ) -> int:
-    """Write a report of runs: a page that works offline, with figures and tables beside it.
+    """Write a report of runs: a page that works offline, with figures and tables.
 
-    Also shows the table and renews scores.csv. Works while a run is going on, too. Files under
-    cells/ that hold no cell are named and left out. Exit code 1 if there are failed cells.
+    Also shows the table of results and updates scores.csv. A run may still be going on. Files
+    under cells/ that are not valid are named and left out. Exit code 1 if a cell failed.
     """
     return _report(runs, out, formats)
 
 
 def compare(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of a run.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another run.")],
     out: ReportOut = None,
     formats: Formats = "png,svg,pdf",
 ) -> int:
-    """Write one report of two runs; methods that both have are told apart by the run's name."""
-    from clbench.errors import SettingsError
-
-    if run_a.resolve() == run_b.resolve():
-        raise SettingsError(f"{run_a} is named twice. Name two runs.")
+    """Write one report of two runs; methods of both are marked with the name of the run."""
     return _report([run_a, run_b], out, formats)
 
 
@@ -48,23 +44,25 @@ def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
     from clbench.report.drawing import FORMATS
     from clbench.report.reading import read_runs
     from clbench.report.write import write_report
+    from clbench.results.scores import scores_frame, to_csv
     from clbench.results.store import Store
-    from clbench.results.table import scores_frame, to_csv
 
     chosen = [choice("--formats", name, FORMATS) for name in words("--formats", [formats]) or ()]
-    if len({run.resolve() for run in runs}) < len(runs):
-        raise SettingsError("RUN: one folder is named twice. Name each once.")
+    resolved = [run.resolve() for run in runs]
+    for number, run in enumerate(runs):
+        if resolved[number] in resolved[:number]:
+            raise SettingsError(f"{run} is named twice. Name each run once.")
     cells, notes = read_runs([Store(run) for run in runs])
-    gc.freeze()  # they stay to the end, so the collector need not go through them again and again
+    gc.freeze()  # the cells stay to the end: the garbage collector need not look at them again
     if len(runs) == 1:
         try:
             Store(runs[0]).write_scores(to_csv(scores_frame(cells)))
-        except RunFolderError as fault:
-            # A run of somebody else's, or on a read-only disk, can be looked at all the same.
-            err().print(f"scores.csv is left as it was: {fault}", soft_wrap=True)
+        except RunFolderError as error:
+            # The run may be on a read-only disk; the report can be written elsewhere.
+            err().print(f"scores.csv is left unchanged: {error}", soft_wrap=True)
     for line in notes:
         err().print(line, soft_wrap=True)
     code = show_results(runs[0] if len(runs) == 1 else None, cells)
-    made = write_report(runs, out, formats=chosen, read=(cells, notes))
-    stdout().print(f"Report: {made.page}", soft_wrap=True)
+    written = write_report(runs, out, formats=chosen, read=(cells, notes))
+    stdout().print(f"Report: {written.page}", soft_wrap=True)
     return code

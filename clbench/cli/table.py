@@ -1,4 +1,4 @@
-"""The table at the end of a run."""
+"""The table of results on a terminal."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.cli.console import duration, out, plural, show_table
 from clbench.results.cell import CellResult
-from clbench.results.table import failures, scores_frame, summary
+from clbench.results.scores import Score, failures, scores_frame, shown_scores, summary
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PAIR = (("p_o", "p_o"), ("p_s", "p_s"), ("forgetting", "forgetting"))
-SEQUENCE = (("average", "average"), ("bwt", "BWT"))
 FOOTNOTE = "* keeps rows of earlier tasks, which the other methods may not see"
 
 
 def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
-    """Print table, footnote and failures.
+    """Print the table of results, the costs of searches, and the failures.
 
     Parameters
     ----------
     path
-        The folder of the run whose cells they are; None for those of several.
+        Folder of the run; None for the cells of several runs.
     cells
-        Finished and failed ones.
+        Finished and failed cells.
 
     Returns
     -------
     int
-        The exit code: 1 if a cell failed, else 0.
+        Exit code: 1 if a cell failed, else 0.
     """
     console = out()
-    frame = scores_frame(cells)
-    rows = summary(frame).to_dict("records")
+    rows = summary(scores_frame(cells)).to_dict("records")
     if rows:
         table = results_table(rows, console)
-        # Too narrow for any layout: lines run over the edge, rather than numbers being cut.
+        # In a window too narrow for any layout, lines run over the edge; numbers are never cut.
         console.width = max(console.width, _width(table, console, least=True))
         show_table(console, table)
         console.print()
         if any(row["keeps_rows"] for row in rows):
             console.print(FOOTNOTE)
-    for line in searches(cells):
-        console.print(line, soft_wrap=True)
+    searches = {cell.baseline: cell.search for cell in cells if cell.search}
+    for name, cost in searches.items():
+        console.print(
+            f"{name}: the search for its settings took {plural(int(cost['trials'] or 0), 'trial')},"
+            f" {cost['epochs']:g} epochs and {duration(cost['seconds'] or 0.0)}",
+            soft_wrap=True,
+        )
     failed = failures(cells)
     for key, reason in failed:
         console.print(f"failed: {key}: {reason}", soft_wrap=True)
@@ -56,82 +58,68 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
             f"{len(failed)} of {plural(len(cells), 'cell')} failed; the same command tries "
             f"{'it' if len(failed) == 1 else 'them'} again."
         )
-    if path is not None and (path / "scores.csv").exists():  # not in a folder that can only be read
+    if path is not None and (path / "scores.csv").exists():  # missing in a read-only folder
         console.print(f"Scores: {path / 'scores.csv'}", soft_wrap=True)
     return 1 if failed else 0
 
 
-def searches(cells: Sequence[CellResult]) -> list[str]:
-    """A line for each baseline whose settings took a search, with its cost."""
-    costs = {cell.baseline: cell.search for cell in cells if cell.search}
-    return [
-        f"{name}: finding its settings took {plural(int(cost['trials'] or 0), 'trial')}, "
-        f"{cost['epochs']:g} epochs and {duration(cost['seconds'] or 0.0)} before"
-        for name, cost in costs.items()
-    ]
-
-
 def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
-    """Mean ± sample standard deviation over seeds, in the widest layout that fits.
+    """Return mean ± sample standard deviation over seeds in the widest layout that fits.
 
-    Where the window is too narrow for everything, first the costs go, then scenarios become
-    lines of their own, then deviations stand below the means; numbers are never cut.
+    A narrow window first loses the costs, then gets lines of their own for scenarios, then
+    deviations below the means.
     """
-    scores = list(PAIR)
-    if any(row["tasks"] > 2 for row in rows):
-        scores += SEQUENCE
-    if any(not math.isnan(row["intransigence_mean"]) for row in rows):
-        scores.append(("intransigence", "intrans."))
-    # Python's own answer to a sign that the terminal cannot show would be an exception.
+    scores = shown_scores(rows)
+    # Printing a sign that the terminal's encoding lacks would raise.
     sign = "±" if (console.encoding or "").lower().startswith("utf") else "+/-"
     order = list(dict.fromkeys(row["scenario"] for row in rows))
     rows = sorted(rows, key=lambda row: order.index(row["scenario"]))
     table = _layout(rows, scores, sign, costs=True)
-    for costs, apart, below in ((False, False, False), (False, True, False), (False, True, True)):
+    for apart, below in ((False, False), (True, False), (True, True)):
         if _width(table, console) <= console.width:
             break
-        table = _layout(rows, scores, sign, costs=costs, apart=apart, below=below)
+        table = _layout(rows, scores, sign, apart=apart, below=below)
     return table
 
 
 def _layout(
     rows: Sequence[Mapping[Any, Any]],
-    scores: Sequence[tuple[str, str]],
+    scores: Sequence[Score],
     sign: str,
     *,
-    costs: bool,
+    costs: bool = False,
     apart: bool = False,
     below: bool = False,
 ) -> Table:
-    """One layout: with costs or not, scenarios as lines `apart`, deviations `below`."""
+    """Return one layout: scenarios `apart` have their own lines, deviations `below` too."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     if not apart:
         table.add_column("scenario", overflow="fold")
     table.add_column("method", overflow="fold")
-    titles = [title for _, title in scores] + ["seeds"]
+    titles = [*(score.label for score in scores), "seeds"]
     for title in [*titles, "train s", "memory MB"] if costs else titles:
         table.add_column(title, justify="right", no_wrap=True)
     before = None
     for row in rows:
-        new = row["scenario"] != before
+        scenario = "" if row["scenario"] == before else row["scenario"]
         before = row["scenario"]
+        if apart and scenario:
+            table.add_row(scenario)
         method = row["method"] + (" *" if row["keeps_rows"] else "")
-        if apart and new:
-            table.add_row(before)
-        first = [f"  {method}"] if apart else [before if new else "", method]
-        texts = [_score(row, name, sign, "\n" if below else " ") for name, _ in scores]
-        every = row["seeds"] + row["failed"]
-        texts.append(f"{row['seeds']}/{every}" if row["failed"] else f"{every}")
+        texts = [f"  {method}"] if apart else [scenario, method]
+        texts += [_score(row, score.name, sign, "\n" if below else " ") for score in scores]
+        total = row["seeds"] + row["failed"]
+        texts.append(f"{row['seeds']}/{total}" if row["failed"] else f"{total}")
         if costs:
             texts += [_cost(row["train_seconds_mean"]), _cost(row["training_memory_mb_mean"])]
-        table.add_row(*first, *texts)
+        table.add_row(*texts)
     return table
 
 
 def _width(table: Table, console: Console, *, least: bool = False) -> int:
-    """Columns that the table takes when nothing is folded, or at least takes."""
+    """Return the width of the table when nothing is folded, or at `least`."""
     from rich.measure import Measurement
 
     needed = Measurement.get(console, console.options.update(max_width=10_000), table)
@@ -142,8 +130,7 @@ def _score(row: Mapping[Any, Any], name: str, sign: str, between: str) -> str:
     mean, spread = row[f"{name}_mean"], row[f"{name}_std"]
     if math.isnan(mean):
         return "-"
-    # Adding zero turns the -0.000 of rounding into 0.000.
-    text = f"{round(mean, 3) + 0.0:.3f}"
+    text = f"{round(mean, 3) + 0.0:.3f}"  # adding 0 turns -0.000 into 0.000
     return text if math.isnan(spread) else f"{text}{between}{sign}{spread:.3f}"
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from clbench.errors import PluginError
-from clbench.methods.base import Method
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline, read_baseline
 
 

@@ -23,8 +23,7 @@ from clbench.conformance.toy_scenario import (
 from clbench.errors import ClbenchError, SettingsError
 from clbench.evaluation.run_cell import explain
 from clbench.messages import count
-from clbench.methods.base import Method
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline
 from clbench.suite.plugins import load_plugins
 

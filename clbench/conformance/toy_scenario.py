@@ -16,7 +16,7 @@ import torch
 from clbench.conformance.candidate import Candidate
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.prepare import PreparedScenario, ScenarioPreparer
-from clbench.models.config import quiet
+from clbench.models.checkpoint import quiet
 from clbench.seeds import numpy_stream
 from clbench.shifts.scenario import Scenario, ScenarioReport
 from clbench.suite.plan import Cell

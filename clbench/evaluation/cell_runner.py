@@ -17,8 +17,7 @@ from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import Entry, Stages, recipe_digest
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
-from clbench.models.classifier import Classifier
-from clbench.models.load import build_classifier
+from clbench.models.classifier import Classifier, build_classifier
 from clbench.seeds import stream_seed
 from clbench.suite.plan import Cell
 from clbench.tasks.metrics import score

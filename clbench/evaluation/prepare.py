@@ -16,12 +16,12 @@ import torch
 from clbench.cache import cache_dir, write_atomically
 from clbench.errors import ModelError, ShiftError
 from clbench.evaluation.pretraining import PretrainingScore, pretraining_score
+from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import usable_length
-from clbench.models.load import load_backbone, load_config, load_tokenizer
 from clbench.models.locate import model_identity
-from clbench.results.files import as_folder_error
+from clbench.results.output_folder import as_folder_error
 from clbench.seeds import numpy_stream
 from clbench.shifts.build import build_scenario
 from clbench.shifts.scenario import Scenario

@@ -17,9 +17,9 @@ from clbench.fisher.cache import cached
 from clbench.fisher.head import fit_head
 from clbench.fisher.losses import IGNORED, Outputs, named_loss, on_device, size_of
 from clbench.fisher.mlm import text_batches
+from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
 from clbench.models.language import LanguageModel, load_language_model
-from clbench.models.load import load_tokenizer
 from clbench.models.locate import model_identity
 from clbench.seeds import stream_seed, torch_stream
 from clbench.shifts.base import PretrainingTexts

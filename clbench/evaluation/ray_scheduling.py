@@ -16,7 +16,7 @@ from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.ray_turns import TRIES, Turns
 from clbench.evaluation.ray_worker import ProgressActor, work
 from clbench.evaluation.run_cell import explain, failed
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell, Plan
 

@@ -152,7 +152,7 @@ def warm_up() -> None:
     import transformers.models.auto.modeling_auto  # noqa: F401
 
     import clbench.evaluation.run_plan
-    import clbench.models.load  # noqa: F401
+    import clbench.models.checkpoint  # noqa: F401
 
 
 def work(

@@ -13,8 +13,7 @@ from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
 from clbench.evaluation.host import host, versions
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import Stages
-from clbench.methods.base import Method
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS, Method
 from clbench.results.cell import CellResult
 from clbench.results.scores import scores_of
 from clbench.suite.plan import Cell

@@ -17,8 +17,8 @@ from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.run_cell import explain, run_cell
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
+from clbench.results.scores import scores_frame, to_csv
 from clbench.results.store import Store
-from clbench.results.table import scores_frame, to_csv
 from clbench.suite.plan import Cell, Plan, validate
 from clbench.training.device import (
     keep_freed_memory,

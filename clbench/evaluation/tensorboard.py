@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clbench.errors import SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.results.cell import CellResult
-from clbench.results.files import as_folder_error
+from clbench.results.output_folder import as_folder_error
 from clbench.suite.plan import Cell
 
 if TYPE_CHECKING:

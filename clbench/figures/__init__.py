@@ -1,16 +1,23 @@
-"""Figures of results; each function returns a matplotlib Figure and needs no display.
+"""Figures of results: each function returns a matplotlib Figure and needs no display.
 
-Those of runs take what `clbench.run` and `clbench.load_run` return, or cells; `shift` takes the
-run or its folder. ``figure.get_label()`` is the caption.
+They take `results`, which is what `clbench.run` and `clbench.load_run` return or a list of cells,
+and `scenario`, which may be omitted if there is only one; `shift` takes the run or its folder.
+``figure.get_label()`` is the caption. A function raises a ValueError if there is nothing to draw.
+
+A module in this package whose function is decorated with `clbench.figures.style.in_report`
+appears in every report, without being named anywhere else.
 """
 
-from clbench.figures.anchor import anchor_distances
-from clbench.figures.cost import costs
-from clbench.figures.forgetting import curves, forgetting, matrices
-from clbench.figures.plane import tradeoff
-from clbench.figures.rates import rate_distributions
-from clbench.figures.search import search_trace
+import importlib
+import pkgutil
+
+from clbench.figures.costs import costs
+from clbench.figures.curves import anchor_distances, curves
+from clbench.figures.forgetting import forgetting, matrices
+from clbench.figures.learning_rates import rate_distributions, search_trace
 from clbench.figures.shift import shift
+from clbench.figures.style import REPORT_FIGURES, ReportFigure
+from clbench.figures.tradeoff import tradeoff
 
 __all__ = [
     "anchor_distances",
@@ -19,7 +26,15 @@ __all__ = [
     "forgetting",
     "matrices",
     "rate_distributions",
+    "report_figures",
     "search_trace",
     "shift",
     "tradeoff",
 ]
+
+
+def report_figures() -> list[ReportFigure]:
+    """Return the figures of a report in their order, from all modules of this package."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return sorted(REPORT_FIGURES, key=lambda figure: figure.order)

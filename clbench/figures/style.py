@@ -1,10 +1,12 @@
-"""One look for all figures: colours for colour-blind readers, marks for print."""
+"""What figures share: a place in the report, looks of methods, panels, grouping of cells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
 
 from clbench.results.cell import CellResult
 
@@ -13,23 +15,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#5e3c99")
-"""Seven of them after Okabe and Ito 2008, without black, which is vanilla's."""
+"""Colours that colour-blind readers can tell apart: Okabe and Ito 2008, without black, and two."""
 MARKS = "osv^D<>Pp"
 VANILLA = "vanilla"
 BLACK, GREY, LIGHT = "#000000", "#8a8a8a", "#d9d9d9"
-
-PANEL = (3.4, 3.0)
-"""Width and height of one panel in inches."""
 TICKS = 5
-"""Steps of an axis at most, where there may be many panels; ticks take most of the drawing."""
+"""Most ticks of an axis where there may be many panels: ticks take most of the drawing time."""
+
+Points = list[tuple[float, float]]
+Draw = TypeVar("Draw", bound="Callable[..., Figure]")
 
 
 class HasCells(Protocol):
     """A run, as `clbench.run` returns it."""
 
     @property
-    def cells(self) -> tuple[CellResult, ...]:
-        """Its results."""
+    def cells(self) -> Sequence[CellResult]: ...  # noqa: D102
 
 
 Results = HasCells | Sequence[CellResult]
@@ -37,54 +38,113 @@ Results = HasCells | Sequence[CellResult]
 
 
 @dataclass(frozen=True)
-class Look:
-    """Colour and mark of a method, and how much larger than others the mark has to be."""
+class ReportData:
+    """What a report's figures are drawn from: cells, and by scenario the data of its shift."""
+
+    cells: Sequence[CellResult]
+    pictures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure of the report; see `in_report`."""
+
+    name: str
+    title: str
+    order: int
+    per: Literal["run", "scenario"]
+    draw: Callable[..., Figure]
+
+
+REPORT_FIGURES: list[ReportFigure] = []
+
+
+def in_report(
+    title: str, *, order: int, name: str | None = None, per: Literal["run", "scenario"] = "run"
+) -> Callable[[Draw], Draw]:
+    """Decorate a function whose figure every report shows.
+
+    The function takes `ReportData`, and the scenario's name if it is drawn `per` scenario. It
+    returns a Figure made by `captioned`, or raises a ValueError if there is nothing to draw.
+    `title` is its heading, `order` its position among the figures of the run or of each scenario,
+    and `name` that of its files, by default the function's; ``-SCENARIO`` is appended.
+    """
+
+    def register(draw: Draw) -> Draw:
+        REPORT_FIGURES.append(ReportFigure(name or draw.__name__, title, order, per, draw))
+        return draw
+
+    return register
+
+
+class Look(NamedTuple):
+    """Colour and mark of a method, and the scale of the mark."""
 
     color: str
     mark: str
     scale: float = 1.0
 
 
-def good_cells(results: Results) -> list[CellResult]:
-    """The finished cells, without single-task references, in their order.
-
-    Raises
-    ------
-    ValueError
-        If there are none.
-    """
-    cells = results if isinstance(results, Sequence) else results.cells
-    found = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
-    if not found:
-        raise ValueError("there is no finished cell to draw")
-    return found
-
-
 def looks(cells: Iterable[CellResult]) -> dict[str, Look]:
-    """A look for each baseline, the same in all figures of the same cells; vanilla's is black."""
+    """Return a look for each baseline; equal cells get equal looks. Vanilla is a black star."""
     names = list(dict.fromkeys(cell.baseline for cell in cells))
-    others = [name for name in names if name != VANILLA]
-    colors, marks = len(PALETTE), len(MARKS)
-    found = {
-        # With each round through the colours the marks move on by one: 72 looks in all.
-        name: Look(PALETTE[i % colors], MARKS[(i % colors + i // colors) % marks])
-        for i, name in enumerate(others)
-    }
-    return {name: found.get(name, Look(BLACK, "*", 1.8)) for name in names}
+    found = {VANILLA: Look(BLACK, "*", 1.8)}
+    for i, name in enumerate(name for name in names if name != VANILLA):
+        # Marks move on by one with each round through the colours, which makes 72 looks.
+        turn, color = divmod(i, len(PALETTE))
+        found[name] = Look(PALETTE[color], MARKS[(color + turn) % len(MARKS)])
+    return {name: found[name] for name in names}
+
+
+def good_cells(results: Results) -> list[CellResult]:
+    """Return the finished cells without single-task references; ValueError if there are none."""
+    cells = results if isinstance(results, Sequence) else results.cells
+    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    if not good:
+        raise ValueError("there is no finished cell to draw")
+    return good
+
+
+def one_scenario(results: Results, scenario: str | None) -> tuple[list[CellResult], str]:
+    """Return the finished cells of one scenario, and its name; ValueError if it is not clear."""
+    cells = good_cells(results)
+    names = list(dict.fromkeys(cell.scenario for cell in cells))
+    if scenario is None and len(names) > 1:
+        raise ValueError(f"choose one of the scenarios {', '.join(names)}")
+    name = names[0] if scenario is None else scenario
+    if name not in names:
+        raise ValueError(f"there is no scenario {name!r} among {', '.join(names)}")
+    return [cell for cell in cells if cell.scenario == name], name
 
 
 def by_scenario(cells: Iterable[CellResult]) -> dict[str, dict[str, list[CellResult]]]:
-    """Cells by scenario and by baseline, in their order."""
-    found: dict[str, dict[str, list[CellResult]]] = {}
+    """Return the cells by scenario and baseline."""
+    groups: dict[str, dict[str, list[CellResult]]] = {}
     for cell in cells:
-        found.setdefault(cell.scenario, {}).setdefault(cell.baseline, []).append(cell)
-    return found
+        groups.setdefault(cell.scenario, {}).setdefault(cell.baseline, []).append(cell)
+    return groups
+
+
+def draw_over_seeds(axes: Axes, series: Sequence[Points], look: Look, marks: int = 0) -> None:
+    """Draw mean and range of a curve over seeds, at the steps that all seeds have.
+
+    With `marks` only about that many points are marked, else all.
+    """
+    color, mark, scale = look
+    tables = [dict(points) for points in series]
+    steps = sorted(set.intersection(*map(set, tables)))
+    values = np.array([[table[step] for step in steps] for table in tables])
+    every = max(1, len(steps) // marks) if marks else 1
+    mean = values.mean(0)
+    axes.plot(steps, mean, marker=mark, lw=1.5, ms=4 * scale, color=color, markevery=every)
+    if len(values) > 1:
+        axes.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.12, lw=0)
 
 
 def panels(
-    count: int, *, width: float = PANEL[0], height: float = PANEL[1], columns: int = 3
+    count: int, *, width: float = 3.4, height: float = 3.0, columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, at most `columns` a row."""
+    """Return a figure with `count` panels of that size in inches, at most `columns` a row."""
     from matplotlib.figure import Figure
 
     columns = min(count, columns)
@@ -99,42 +159,37 @@ def panels(
 
 
 def plain(axes: Axes) -> None:
-    """Only the lines that say something."""
+    """Remove lines that carry no information."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize="small")
 
 
-def legend(figure: Figure, shown: dict[str, Look]) -> None:
-    """Methods with their looks, above the panels, in as many columns as there is room for."""
+def legend(figure: Figure, shown: Mapping[str, Look]) -> None:
+    """Add the methods and their looks above the panels, in as many columns as fit."""
     from matplotlib.lines import Line2D
 
-    longest = max(map(len, shown))
-    columns = max(1, min(5, int(figure.get_figwidth() / (0.4 + 0.075 * longest))))
-    # The panels keep their height, for which two rows are allowed.
+    width = 0.4 + 0.075 * max(map(len, shown))
+    columns = max(1, min(5, int(figure.get_figwidth() / width), len(shown)))
+    # There is room for two rows; more make the figure higher, not the panels smaller.
     rows = -(-len(shown) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
     handles = [
-        Line2D([], [], color=look.color, marker=look.mark, ms=6 * look.scale, ls="none", label=name)
-        for name, look in shown.items()
+        Line2D([], [], color=color, marker=mark, ms=6 * scale, ls="none", label=name)
+        for name, (color, mark, scale) in shown.items()
     ]
     figure.legend(
-        handles=handles,
-        loc="outside upper center",
-        ncols=min(columns, len(handles)),
-        frameon=False,
-        fontsize="small",
+        handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize="small"
     )
 
 
-def seeds_in_words(cells: Iterable[CellResult]) -> str:
-    """``n = 3 seeds``, or a range where methods differ."""
+def count_seeds(cells: Iterable[CellResult]) -> str:
+    """Return ``n = 3 seeds``, or a range if methods differ."""
     counts = {len(some) for methods in by_scenario(cells).values() for some in methods.values()}
     low, high = min(counts), max(counts)
-    words = f"{low}" if low == high else f"{low} to {high}"
-    return f"n = {words} seed{'' if high == 1 else 's'}"
+    return f"n = {low if low == high else f'{low} to {high}'} seed{'' if high == 1 else 's'}"
 
 
 def captioned(figure: Figure, text: str) -> Figure:
-    """The figure with a caption, which ``figure.get_label()`` gives back."""
+    """Return the figure with a caption, which is its label."""
     figure.set_label(text)
     return figure

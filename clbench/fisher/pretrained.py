@@ -15,9 +15,9 @@ from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.head import fit_head
 from clbench.fisher.losses import named_loss
 from clbench.fisher.mlm import Masking, text_batches
+from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
 from clbench.models.language import load_language_model
-from clbench.models.load import load_tokenizer
 from clbench.models.locate import model_identity
 from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, read_corpus

@@ -1,4 +1,4 @@
-"""A-GEM: a step may not, to first order, raise the loss on kept rows."""
+"""A-GEM: to first order, no step may raise the loss on rows of earlier tasks."""
 
 from __future__ import annotations
 
@@ -7,40 +7,44 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from clbench.methods.rehearsal import Rehearsal, should_record
+from clbench.methods.base import should_record
+from clbench.methods.replay import Rehearsal
 
 if TYPE_CHECKING:
     from clbench.training.stage import Stage
 
 
 class AGem(Rehearsal):
-    """Averaged gradient episodic memory: project gradients that would undo earlier tasks.
+    """Averaged gradient episodic memory: project gradients that conflict with earlier tasks.
 
     With g the gradient of the batch and r that of rows drawn from the memory, g becomes
     g - (g·r / r·r) r wherever g·r < 0 (Chaudhry et al. 2019a, "Efficient lifelong learning
-    with A-GEM", equation 11). g and r range over the weights that tasks share: backbone and
-    shared heads. The settings of the memory are those of `Rehearsal`.
+    with A-GEM", equation 11). g and r cover the weights that tasks share: backbone and
+    shared heads. `Rehearsal` has the settings of the memory.
     """
 
     name: ClassVar[str] = "a-gem"
 
     def before_stage(self, stage: Stage) -> None:
-        """Count conflicts anew."""
+        """Reset the count of conflicts."""
         self._conflicts = torch.zeros((), device=stage.device)
         self._steps = 0
 
+    def before_phase(self, stage: Stage) -> None:
+        """Leave heads of earlier tasks alone."""
+
     def edit_gradients(self, stage: Stage) -> None:
-        """Project what conflicts with the memory; nothing waits for the device."""
+        """Project a conflicting gradient, without waiting for the device."""
         if not self.kept:
             return
-        every = dict(stage.model.named_parameters())
-        shared = [every[name] for name in stage.shared_names() if every[name].grad is not None]
-        loss = self.recalled_loss(stage, self.draw(stage, "a-gem"))
-        reference = torch.autograd.grad(loss, shared, allow_unused=True)
+        weights = dict(stage.model.named_parameters())
+        shared = [weights[n] for n in stage.shared_names() if weights[n].grad is not None]
+        loss = self.memory_loss(stage, self.draw(stage, "a-gem"))
+        references = torch.autograd.grad(loss, shared, allow_unused=True)
         pairs = [
-            (weight.grad, value)
-            for weight, value in zip(shared, reference, strict=True)
-            if weight.grad is not None and value is not None
+            (weight.grad, reference)
+            for weight, reference in zip(shared, references, strict=True)
+            if weight.grad is not None and reference is not None
         ]
         dot = project([own for own, _ in pairs], [old for _, old in pairs])
         self._conflicts += dot < 0
@@ -48,15 +52,10 @@ class AGem(Rehearsal):
         if should_record(stage):
             stage.record("projected_share", self._conflicts / self._steps)
 
-    def after_stage(self, stage: Stage) -> None:
-        """Fill the memory."""
-        super().after_stage(stage)
-        self._conflicts = torch.zeros(())
-
 
 @torch.no_grad()
 def project(gradients: list[Tensor], references: list[Tensor]) -> Tensor:
-    """Take from `gradients`, in place, what points against `references`.
+    """Remove from `gradients`, in place, the component that points against `references`.
 
     Parameters
     ----------
@@ -66,7 +65,7 @@ def project(gradients: list[Tensor], references: list[Tensor]) -> Tensor:
     Returns
     -------
     Tensor
-        g·r as it was before, a scalar on the device of the gradients.
+        g·r before the projection, a scalar on the device of the gradients.
     """
     dot = _dot(gradients, references)
     norm = _dot(references, references)

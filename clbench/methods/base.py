@@ -1,25 +1,30 @@
-"""What a method is: small hooks around the engine, with typed settings.
+"""The interface of a method, and the registry of methods.
 
-The engine calls the hooks; it never asks which method it runs. In calling order:
+A method is a set of hooks around the engine, with typed settings. The engine calls the hooks
+and never asks which method it runs. In calling order:
 
 ========================  =======================================================
 before a run              `check_protocol`
-once for a cell           `setup`
-once for a stage          `before_stage`, `training_data`, `phases`
-once for a phase          `before_phase`, `parameter_groups`, `optimizer`, `schedule`
+once per cell             `setup`
+once per stage            `before_stage`, `training_data`, `phases`
+once per phase            `before_phase`, `parameter_groups`, `optimizer`, `schedule`
 every step                `before_step`, `loss`, `penalty`, `edit_gradients`, `after_step`
-once for a stage          `after_stage`
+once per stage            `after_stage`
 whenever a task is scored `scoring`
 ========================  =======================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
+from pydantic import Field
+
+from clbench.registry import Registry
 from clbench.settings import Configured
 
 if TYPE_CHECKING:
@@ -31,17 +36,21 @@ if TYPE_CHECKING:
     from clbench.training.protocol import Protocol
     from clbench.training.stage import Context, Stage
 
+LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
+CURVE_POINTS = 30
+"""Points that a method adds to a curve per stage, at most; each waits for the device."""
+
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a stage with an optimizer and a schedule of its own.
+    """A part of a stage with its own optimizer and schedule.
 
     Attributes
     ----------
     name
         Shown in progress and curves.
     steps
-        Number of steps; None for the stage's own length by the protocol.
+        Number of steps; None for the length that the protocol gives the stage.
     """
 
     name: str = "train"
@@ -52,63 +61,63 @@ class Method(Configured):
     """A way to fine-tune through a scenario.
 
     Subclass it, annotate settings as class attributes, register it with
-    ``@clbench.method("name")`` and override the hooks that are needed. Attributes that
-    hooks assign are the method's state; `state` saves them between stages.
+    ``@clbench.method("name")`` and override the hooks you need. Attributes that hooks
+    assign are the method's state; `state` saves them between stages.
 
     Attributes
     ----------
     keeps_rows
-        Declare True to read rows of earlier tasks. Results and tables mark such methods.
+        Set to True to read rows of earlier tasks. Results and tables mark such methods.
     """
 
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
 
     def acts_in(self, index: int) -> bool:
-        """Whether this method trains stage `index` otherwise than vanilla does.
+        """Whether this method trains stage `index` differently from vanilla.
 
-        Where it says no, the engine trains the stage without calling any hook but
-        `setup` and `after_stage`, and takes the stage from another method's cell if that
-        has trained it. EWC, for one, has nothing to add in stage 0.
+        If not, the engine calls only `setup` and `after_stage` for that stage, and reuses
+        the stage if another method's cell has trained it. EWC, for one, adds nothing in
+        stage 0.
         """
         return True
 
     def check_protocol(self, protocol: Protocol) -> None:
-        """Refuse a protocol that the settings do not fit, before anything is trained.
+        """Check before training that the settings fit the protocol.
 
         Raises
         ------
         SettingsError
-            With what does not fit, and what to do.
+            If they do not, with what to change.
         """
 
     def setup(self, context: Context) -> None:
-        """Called once, when the pretrained model is loaded: take anchors, wrap the model."""
+        """Called once, after the pretrained model is loaded: take anchors, wrap the model."""
 
     def before_stage(self, stage: Stage) -> None:
-        """Called when a stage begins, before its data are asked for."""
+        """Called when a stage begins, before `training_data`."""
 
     def training_data(self, stage: Stage) -> Sequence[TaskData]:
-        """Called once a stage: what to train on; several portions are mixed by batch."""
+        """Called once per stage: the rows to train on; batches of several tasks are mixed."""
         return [stage.data]
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        """Called once a stage: its phases in order, normally one."""
+        """Called once per stage: its phases in order, normally one."""
         return [Phase()]
 
     def before_phase(self, stage: Stage) -> None:
-        """Called when a phase begins, before its optimizer is made."""
+        """Called when a phase begins, before its optimizer is created."""
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """Called once a phase: parameter groups for the optimizer, each with its ``lr``."""
+        """Called once per phase: parameter groups for the optimizer, each with its ``lr``."""
         return [{"params": stage.trainable(), "lr": stage.protocol.lr}]
 
     def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
-        """Called once a phase, with what `parameter_groups` returned."""
+        """Called once per phase, with what `parameter_groups` returned."""
         return stage.adam(groups)
 
     def schedule(self, stage: Stage, optimizer: Optimizer) -> LRScheduler | None:
-        """Called once a phase: what changes the rates after each step."""
+        """Called once per phase: the scheduler to step after each training step."""
         return stage.schedule(optimizer)
 
     def before_step(self, stage: Stage) -> None:
@@ -126,7 +135,7 @@ class Method(Configured):
         """Called after the backward pass, before clipping: change ``parameter.grad``."""
 
     def after_step(self, stage: Stage) -> None:
-        """Called after the optimizer's step: look at or change the weights."""
+        """Called after the optimizer's step: read or change the weights."""
 
     def after_stage(self, stage: Stage) -> None:
         """Called when a stage is trained, before it is scored: consolidate."""
@@ -136,9 +145,9 @@ class Method(Configured):
         return nullcontext()
 
     def state(self) -> dict[str, Any]:
-        """What must survive from one stage to the next, as tensors and plain values.
+        """Return what must survive from one stage to the next, as tensors and plain values.
 
-        The default is every attribute that hooks assigned, except names with a leading
+        By default every attribute that hooks assigned, except names with a leading
         underscore. Nested dictionaries, lists, tensors and JSON values can be saved.
         """
         fields = self.settings_model().model_fields
@@ -149,6 +158,64 @@ class Method(Configured):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take `state` back when an interrupted cell goes on."""
+        """Restore `state` when an interrupted cell resumes."""
         for key, value in state.items():
             setattr(self, key, value)
+
+
+def should_record(stage: Stage) -> bool:
+    """Whether to add a point to a curve at this step, one of `CURVE_POINTS` per stage."""
+    every = max(1, math.ceil(stage.total_steps / CURVE_POINTS))
+    return (stage.done_before + stage.step) % every == 0
+
+
+M = TypeVar("M", bound=type[Method])
+
+
+def _error(name: str, entry: object) -> str | None:
+    if isinstance(entry, type) and issubclass(entry, Method):
+        return None
+    return "not a subclass of clbench.Method. Derive the class from it."
+
+
+METHODS: Registry[type[Method]] = Registry("method", check=_error, group="clbench.methods")
+for _name, _class in {
+    "a-gem": "a_gem:AGem",
+    "der++": "der_plus_plus:DerPlusPlus",
+    "ewc": "ewc:EWC",
+    "ewc-mlm": "ewc_mlm:EWCMLM",
+    "ewc-online": "ewc:EWCOnline",
+    "frozen": "frozen:Frozen",
+    "l2-sp": "l2_sp:L2SP",
+    "layerwise": "layerwise:Layerwise",
+    "lora": "lora:Lora",
+    "lwf": "lwf:LwF",
+    "mas": "mas:MAS",
+    "mixout": "mixout:Mixout",
+    "multitask": "multitask:Multitask",
+    "packnet": "packnet:PackNet",
+    "recadam": "recadam:RecAdam",
+    "replay": "replay:Replay",
+    "si": "si:SI",
+    "smart": "smart:Smart",
+    "ulmfit": "ulmfit:Ulmfit",
+    "vanilla": "vanilla:Vanilla",
+}.items():
+    METHODS.add(_name, f"clbench.methods.{_class}")
+
+
+def method(name: str) -> Callable[[M], M]:
+    """Class decorator: register a method under `name`.
+
+    Raises
+    ------
+    PluginError
+        If the name is taken by another class, or the class is not a subclass of `Method`.
+    """
+
+    def decorate(cls: M) -> M:
+        METHODS.add(name, cls)
+        cls.name = name
+        return cls
+
+    return decorate

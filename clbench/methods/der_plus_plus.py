@@ -1,79 +1,73 @@
-"""Dark experience replay: kept rows are to keep their outputs, and their labels."""
+"""Dark experience replay: preserve the outputs and the labels of rows in the memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.methods.rehearsal import Rehearsal, should_record
+from clbench.methods.base import should_record
+from clbench.methods.replay import Rehearsal
+from clbench.training.batches import Batch
 from clbench.training.scoring import outputs_of
-
-if TYPE_CHECKING:
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Stage
+from clbench.training.stage import Stage
 
 
 class DerPlusPlus(Rehearsal):
-    """DER++: replay that also holds the outputs of kept rows where they were.
+    """DER++: replay that also holds the outputs of rows in the memory.
 
-    Loss = loss of the batch + α · mean squared difference between the outputs now and the
-    stored ones + β · loss on labels, each on a draw of its own from the memory (Buzzega et
-    al. 2020, equation 6; the mean is over rows and outputs, as in the authors' code). The
-    settings of the memory are those of `Rehearsal`.
+    Loss = loss of the batch + α · mean squared difference between current and stored
+    outputs + β · loss on labels, each on its own draw from the memory (Buzzega et
+    al. 2020, equation 6; the mean is over rows and outputs, as in the authors' code).
+    `Rehearsal` has the settings of the memory.
 
-    The outputs are stored without dropout when a row's stage ends, as boundaries are known
-    here; the paper, made for streams without boundaries, stores them while training passes.
+    Outputs are stored without dropout when a row's stage ends, because task boundaries are
+    known here; the paper, written for streams without boundaries, stores them during training.
 
     Attributes
     ----------
     alpha, beta
-        Weights of the outputs' and of the labels' term; β = 0 is DER.
+        Weights of the terms for outputs and for labels; β = 0 is DER.
     """
 
     name: ClassVar[str] = "der++"
     alpha: Annotated[float, Field(gt=0.0)] = 0.1
     beta: Annotated[float, Field(ge=0.0)] = 0.5
 
-    def before_phase(self, stage: Stage) -> None:
-        """Kept rows train all that they pass through."""
-        self.train_old_heads(stage)
-
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """The batch's loss and both terms on kept rows."""
+        """Return the loss of the batch and both terms on the memory."""
         total = stage.loss(batch)
         if not self.kept:
             return total
-        outputs = self._distance(stage)
+        distance = self._distance(stage)
         if should_record(stage):
-            stage.record("outputs_distance", outputs)
-        total = total + self.alpha * outputs
+            stage.record("outputs_distance", distance)
+        total = total + self.alpha * distance
         if self.beta > 0:
-            total = total + self.beta * self.recalled_loss(stage, self.draw(stage, "labels"))
+            total = total + self.beta * self.memory_loss(stage, self.draw(stage, "labels"))
         return total
 
     def after_stage(self, stage: Stage) -> None:
-        """Fill the memory, and store what the model answers now."""
+        """Fill the memory, and store the model's outputs for the new rows."""
         super().after_stage(stage)
-        if not len(self.kept[stage.index]["positions"]):
-            return
-        outputs = outputs_of(
-            stage.model,
-            self.kept_rows(stage, stage.index),
-            stage.protocol.eval_batch_size,
-            stage.precision,
-            stage.device,
-        )
-        self.kept[stage.index]["outputs"] = torch.from_numpy(outputs).to(stage.device)
+        entry = self.kept[stage.index]
+        if len(entry["positions"]):
+            outputs = outputs_of(
+                stage.model,
+                self.memory_rows(stage, stage.index),
+                stage.protocol.eval_batch_size,
+                stage.precision,
+                stage.device,
+            )
+            entry["outputs"] = torch.from_numpy(outputs).to(stage.device)
 
     def _distance(self, stage: Stage) -> Tensor:
-        """Mean squared difference to the stored outputs, on a draw of its own; a scalar."""
+        """Return the mean squared difference to the stored outputs on a draw; a scalar."""
         terms = []
         for part in self.draw(stage, "outputs"):
             stored = self.kept[part.batch.task]["outputs"]
-            then = stored[torch.from_numpy(part.places).to(stored.device)]
-            now = stage.logits(part.batch)
-            terms.append(nn.functional.mse_loss(now, then) * part.share)
+            target = stored[torch.from_numpy(part.indices).to(stored.device)]
+            terms.append(nn.functional.mse_loss(stage.logits(part.batch), target) * part.share)
         return torch.stack(terms).sum()

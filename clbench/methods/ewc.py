@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 
 class EWC(PullingMethod):
-    """Pull towards the weights after each earlier task, by their Fisher information (EWC).
+    """Pull towards the weights after each earlier task, weighted by Fisher information (EWC).
 
-    Adds ``f·importance·Σ_j Σ F_j (θ − θ_j*)²`` from the second stage on, with θ_j* the
+    From the second stage on, adds ``f·importance·Σ_j Σ F_j (θ − θ_j*)²`` with θ_j* the
     weights after task j and F_j the diagonal Fisher information of its loss there, over
     its training rows (Kirkpatrick et al. 2017, eq. 3, and its footnote on several
-    penalties). F is the mean over rows of squared gradients of a row's loss; it is not
-    normalised further, and the importance keeps its meaning only together with `mode` and
-    `half`. The sum is kept as one: the F_j are added, and the common anchor is their
-    weighted mean of the θ_j*, which has the same gradient.
+    penalties). F is the mean over rows of squared gradients of a row's loss, not normalised
+    further, so an importance value is meaningful only together with `mode` and `half`. The
+    penalties are stored as one: the F_j are added, and the common anchor is the mean of the
+    θ_j* weighted by F_j, which has the same gradient.
 
     Attributes
     ----------
     importance
         λ. Not portable between data sets or code bases.
     half
-        Whether the penalty has the factor f = ½, as in eq. 3.
+        Whether the penalty has the factor f = ½, as in eq. 3; else f = 1.
     mode
         ``sampled``: labels drawn from the model, row by row (the Fisher information);
-        ``empirical``: the true labels; ``batched``: squares of the gradients of batches of
+        ``empirical``: the true labels; ``batched``: squared gradients of batches of
         the protocol's size, smaller by about that size (van de Ven 2025).
     examples
-        Rows that F is computed from, at most; None takes all.
+        Largest number of rows to compute F from; None takes all.
     """
 
     name: ClassVar[str] = "ewc"
@@ -50,58 +50,31 @@ class EWC(PullingMethod):
     examples: Annotated[int, Field(ge=1)] | None = 2000
 
     def acts_in(self, index: int) -> bool:
-        """There is nothing to hold in the first stage."""
+        """Return False for the first stage, which has no earlier task."""
         return index > 0
 
     def pull(self, stage: Stage) -> QuadraticPull | None:
-        """The pull on the weights that this stage shares with earlier ones."""
+        """Return the pull on the weights that this stage shares with earlier ones."""
         anchor: dict[str, Tensor] = getattr(self, "anchor", {})
-        shared = [name for name in stage.shared_names() if name in anchor]
+        shared = {name: anchor[name] for name in stage.shared_names() if name in anchor}
         if not shared:
             return None
         return QuadraticPull(
-            stage.model,
-            {name: anchor[name] for name in shared},
-            self.fisher,
-            strength=self.importance,
-            half=self.half,
-            name=self.name,
+            stage.model, shared, self.fisher, strength=self.importance, half=self.half
         )
 
     def after_stage(self, stage: Stage) -> None:
-        """Take in the task that was just learned, unless it was the last."""
+        """Add the Fisher information of the task just learned, unless it is the last one."""
         super().after_stage(stage)
         if stage.index == stage.stages - 1:
             return
-        names = self._held(stage)
-        found = self._measure(stage, names)
-        weights = stage.snapshot(names)
-        if not hasattr(self, "fisher"):
-            self.fisher, self.anchor = found, weights
-            return
-        self._take_in(found, weights)
-
-    def _take_in(self, found: dict[str, Tensor], weights: Snapshot) -> None:
-        """Add a task's importance; move the anchor to the weighted mean."""
-        for name, fisher in found.items():
-            weight = weights[name]
-            if name not in self.fisher:
-                self.fisher[name], self.anchor[name] = fisher, weight
-                continue
-            total = self.fisher[name] + fisher
-            share = torch.where(total > 0, fisher / total, torch.ones_like(total))
-            self.anchor[name] = torch.lerp(self.anchor[name], weight, share)
-            self.fisher[name] = total
-
-    def _held(self, stage: Stage) -> list[str]:
-        """The backbone's weights, and those of the head, which a later task may share."""
-        names = [*stage.model.backbone_parameters()]
-        names += stage.model.head_parameter_names(stage.data.head)
-        required = {n for n, p in stage.model.named_parameters() if p.requires_grad}
-        return [name for name in names if name in required]
-
-    def _measure(self, stage: Stage, names: list[str]) -> dict[str, Tensor]:
-        return diagonal_fisher(
+        names = [
+            *stage.model.backbone_parameters(),
+            *stage.model.head_parameter_names(stage.data.head),  # a later task may share it
+        ]
+        trained = {name for name, p in stage.model.named_parameters() if p.requires_grad}
+        names = [name for name in names if name in trained]
+        fisher = diagonal_fisher(
             stage.model,
             self._rows(stage),
             "task",
@@ -110,17 +83,55 @@ class EWC(PullingMethod):
             names=names,
             precision="bf16" if stage.precision.name == "bf16" else "float32",
         )
+        weights = stage.snapshot(names)
+        if not hasattr(self, "fisher"):
+            self.fisher, self.anchor = fisher, weights
+        else:
+            self._add(fisher, weights)
+
+    def _add(self, fisher: dict[str, Tensor], weights: Snapshot) -> None:
+        """Add a task's Fisher information; move the anchor to the weighted mean."""
+        for name, added in fisher.items():
+            weight = weights[name]
+            if name not in self.fisher:
+                self.fisher[name], self.anchor[name] = added, weight
+                continue
+            total = self.fisher[name] + added
+            share = torch.where(total > 0, added / total, torch.ones_like(total))
+            self.anchor[name] = torch.lerp(self.anchor[name], weight, share)
+            self.fisher[name] = total
 
     def _rows(self, stage: Stage) -> Iterator[AnyBatch]:
-        """At most `examples` of the stage's own rows."""
-        size = stage.protocol.batch_of(stage.name)
-        batches = stage.batches("fisher-rows", batch_size=size)
-        if self.examples is None:
-            yield from batches
-            return
-        left = self.examples
-        for batch in batches:
-            yield batch if len(batch) <= left else take(batch, list(range(left)))
-            left -= len(batch)
-            if left <= 0:
+        """Yield batches of at most `examples` of the stage's own rows."""
+        remaining = self.examples or len(stage.data.rows)
+        for batch in stage.batches("fisher-rows"):
+            yield batch if len(batch) <= remaining else take(batch, list(range(remaining)))
+            remaining -= len(batch)
+            if remaining <= 0:
                 return
+
+
+class EWCOnline(EWC):
+    """Pull towards the weights after the last task, with a decaying sum of Fisher information.
+
+    ``F ← γF + F_new``, and the anchor is the weights after the last task (Schwarz et al.
+    2018, section 3.2, eq. 9; Huszár 2018). F_new is 0 for a head that the task does not use.
+    With two tasks it equals `ewc`.
+
+    Attributes
+    ----------
+    gamma
+        γ: the factor on the Fisher information of earlier tasks, 0 to 1.
+    """
+
+    name: ClassVar[str] = "ewc-online"
+    gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+
+    def _add(self, fisher: dict[str, Tensor], weights: Snapshot) -> None:
+        """Decay the sum, heads of other tasks included; add, and move the anchor."""
+        for value in self.fisher.values():
+            value.mul_(self.gamma)
+        for name, added in fisher.items():
+            if name in self.fisher:
+                added += self.fisher[name]
+            self.fisher[name], self.anchor[name] = added, weights[name]

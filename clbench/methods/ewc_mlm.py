@@ -22,34 +22,35 @@ class EWCMLM(PullingMethod):
 
     Adds ``f·importance·Σ F (θ − θ*)²`` in every stage, with θ* the pretrained weights and F
     the diagonal Fisher information of the masked-LM loss there (Kenneweg et al. 2022,
-    section 4.3; causal decoders: of the next-token loss), over texts of the suite's
+    section 4.3; for causal decoders, of the next-token loss), over texts of the suite's
     `corpus`. F is the mean over texts of squared gradients of a text's mean loss over its
-    predicted tokens; it is not normalised further. The importance keeps its meaning only
+    predicted tokens, not normalised further, so an importance value is meaningful only
     together with `mode`, `half` and `masking`.
 
-    F is kept on disk, per model, corpus and settings. A checkpoint without language-model
-    head gets one fitted to the same texts, the encoder frozen; the result notes it.
+    F is cached on disk by model, corpus and settings. If the checkpoint has no language-model
+    head, one is fitted to the same texts with the encoder frozen; the result notes it.
 
     Attributes
     ----------
     importance
         λ.
     half
-        Whether the penalty has the factor f = ½, as in Kirkpatrick et al. 2017, eq. 3.
+        Whether the penalty has the factor f = ½, as in Kirkpatrick et al. 2017, eq. 3; else
+        f = 1.
     mode
         ``sampled``: labels drawn from the model, text by text; ``empirical``: the true
-        tokens, text by text; ``batched``: squares of the gradients of batches, as in the
+        tokens, text by text; ``batched``: squared gradients of batches, as in the
         code of Kenneweg et al. 2022, smaller by about the batch size.
     masking
         ``bert``, ``mask`` or ``any-position``; see `clbench.fisher.mask_tokens`.
     examples
-        Texts of the corpus, at most.
+        Largest number of texts.
     text_length
         Tokens after which a text is cut.
     batch_size
         Texts in a batch of mode ``batched``; the other modes go text by text.
     head_steps
-        Steps of fitting a missing head.
+        Steps to fit a missing head.
     """
 
     name: ClassVar[str] = "ewc-mlm"
@@ -63,7 +64,7 @@ class EWCMLM(PullingMethod):
     head_steps: Annotated[int, Field(ge=1)] = 300
 
     def setup(self, context: Context) -> None:
-        """Anchor and Fisher information; neither needs saving, as both come back here."""
+        """Take the anchor and the Fisher information; a resumed cell computes both again."""
         from clbench.fisher.pretrained import Recipe, pretrained_fisher
 
         fisher, facts = pretrained_fisher(
@@ -84,62 +85,36 @@ class EWCMLM(PullingMethod):
         )
         self._anchor = context.snapshot()
         self._fisher = fisher_of_backbone(context.model, fisher)
-        context.note(self._told(facts, context.protocol.corpus))
+        context.note(self._note(facts, corpus_name(context.protocol.corpus)))
 
     def pull(self, stage: Stage) -> QuadraticPull:
-        """The pull towards the pretrained weights."""
+        """Return the pull towards the pretrained weights."""
         return QuadraticPull(
-            stage.model,
-            self._anchor,
-            self._fisher,
-            strength=self.importance,
-            half=self.half,
-            name=self.name,
+            stage.model, self._anchor, self._fisher, strength=self.importance, half=self.half
         )
 
-    def _told(self, facts: Facts, corpus: str) -> str:
+    def _note(self, facts: Facts, corpus: str) -> str:
         loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
-        text = (
-            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of "
-            f"{corpus_name(corpus)}, "
-            f"{self._how(facts)}, factor {'1/2' if self.half else '1'}, mean of its diagonal "
-            f"{facts['mean']:.3g}."
+        note = (
+            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of {corpus} "
+            f"(mode {self.mode}), mean of its diagonal {facts['mean']:.3g}."
         )
         if facts["head_loss"] is not None:
             first, last = facts["head_loss"]
-            text += (
+            note += (
                 f" The checkpoint has no language-model head: one was fitted in "
                 f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
             )
-        return text
-
-    def _how(self, facts: Facts) -> str:
-        """Mode and, for masked language models, masking."""
-        how = {
-            "sampled": "sampled labels, text by text",
-            "empirical": "true tokens, text by text",
-            "batched": f"true tokens, squared means of {self.batch_size} texts",
-        }[self.mode]
-        return f"{how}, masking {self.masking}" if facts["loss"] == "mlm" else how
+        return note
 
 
 def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Importance by the classifier's names, on its device, cut to a trimmed vocabulary.
-
-    Raises
-    ------
-    PluginError
-        If the language model has no weight of a name that the classifier's backbone has.
-    """
-    from clbench.errors import PluginError
-
+    """Return F by the classifier's names, on its device, cut to a trimmed vocabulary."""
     table = model.backbone.get_input_embeddings().weight
-    found = {}
+    result = {}
     for name, parameter in model.backbone_parameters().items():
-        value = fisher.get(name.removeprefix("backbone."))
-        if value is None:
-            raise PluginError(f"method 'ewc-mlm': the language model has no weight {name}.")
+        value = fisher[name.removeprefix("backbone.")]
         if parameter is table and model.vocabulary is not None:
             value = value[model.vocabulary.cpu()]
-        found[name] = value.to(parameter.device)
-    return found
+        result[name] = value.to(parameter.device)
+    return result

@@ -1,35 +1,30 @@
-"""Learning without forgetting: the old heads' answers to the new rows are kept."""
+"""Learning without forgetting: preserve the earlier heads' outputs for the new rows."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.methods.base import Method
+from clbench.methods.base import Method, should_record
+from clbench.training.batches import Batch
 from clbench.training.scoring import outputs_of
-
-if TYPE_CHECKING:
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Stage
-
-POINTS = 30
-"""Points of the distillation's curve in a stage, at most."""
+from clbench.training.stage import Stage
 
 
 class LwF(Method):
-    """Keep what the earlier heads say about the new rows while the new task is learned.
+    """Distil the earlier heads' outputs for the new rows while the new task is learned.
 
-    When a stage begins, every earlier head answers for all of its rows, once, without
-    dropout. While training, the loss gets for each of these heads the divergence of its
-    answers now from those, both softened by a temperature (Li & Hoiem 2016, section 3):
-    ``KL(softmax(z_then/T) ‖ softmax(z_now/T))``, which is the paper's cross-entropy less
-    the entropy of the target and so has the same gradient; for a regression head the mean
-    squared difference. It has no factor T². The earlier heads go on being trained, as in
-    the paper; a head that all tasks share is held to its own answers. The paper's warm-up
+    When a stage begins, every earlier head is evaluated once on all of its rows, without
+    dropout. During training, the loss gets for each of these heads the divergence between its
+    current outputs and the recorded ones, both softened by a temperature (Li & Hoiem 2016,
+    section 3): ``KL(softmax(z_then/T) ‖ softmax(z_now/T))``, which is the paper's cross-entropy
+    minus the entropy of the target and has the same gradient; for a regression head, the mean
+    squared difference. There is no factor T². The earlier heads are trained too, as in the
+    paper; a head that all tasks share is held to its own outputs. The paper's warm-up
     of the new head alone is left out.
 
     Attributes
@@ -37,7 +32,7 @@ class LwF(Method):
     temperature
         T.
     weight
-        Weight of each earlier head's term beside the task's loss (λ_o).
+        Weight of each earlier head's term (λ_o).
     """
 
     name: ClassVar[str] = "lwf"
@@ -45,63 +40,69 @@ class LwF(Method):
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
 
     def acts_in(self, index: int) -> bool:
-        """There is nothing to keep in the first stage."""
+        """Return False for the first stage, which has no earlier head."""
         return index > 0
 
     def before_stage(self, stage: Stage) -> None:
-        """Ask every earlier head about the stage's rows."""
-        earlier = stage.tasks[: stage.index]
-        self._regression = {task.head: task.regression for task in earlier}
-        self._answers = {head: _answers(stage, head) for head in self._regression}
+        """Record every earlier head's outputs for the stage's rows."""
+        self._regression = {task.head: task.regression for task in stage.tasks[: stage.index]}
+        self._targets = {}
+        for head in self._regression:
+            outputs = outputs_of(
+                stage.model,
+                replace(stage.data, head=head),
+                stage.protocol.eval_batch_size,
+                stage.precision,
+                stage.device,
+            )
+            self._targets[head] = torch.from_numpy(outputs).to(stage.device)
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """The stage's weights and the earlier heads, at the flat rate."""
+        """Return one group: the stage's weights and the earlier heads."""
         trained = stage.trainable()
         weights = dict(stage.model.named_parameters())
-        heads = [head for head in self._answers if head not in stage.heads]
+        heads = [head for head in self._targets if head not in stage.heads]
         names = [name for head in heads for name in stage.model.head_parameter_names(head)]
         trained += [weights[name] for name in names if weights[name].requires_grad]
         return [{"params": trained, "lr": stage.protocol.lr}]
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """The task's loss and the earlier heads' terms, from one pass through the backbone."""
-        outputs = _all_outputs(stage, batch, {batch.head, *self._answers})
+        """Return the task's loss and the earlier heads' terms, from one backbone pass."""
+        model = stage.model
+        with stage.precision.autocast():
+            pooled = model.dropout(model.features(batch.inputs))
+            heads = sorted({batch.head, *self._targets})
+            outputs = {head: model.head(head)(pooled).float() for head in heads}
         loss = stage.criterion(outputs[batch.head], batch)
-        if not self._answers:
+        if not self._targets:
             return loss
         rows = torch.from_numpy(batch.positions).to(stage.device, non_blocking=True)
         terms = [
             distillation(
                 outputs[head],
-                answers[rows],
+                targets[rows],
                 temperature=self.temperature,
                 regression=self._regression[head],
             )
-            for head, answers in self._answers.items()
+            for head, targets in self._targets.items()
         ]
-        kept = torch.stack(terms).sum()
-        done = stage.done_before + stage.step
-        if done % -(-stage.total_steps // POINTS) == 0:
-            stage.record("distillation", kept)
-        return loss + self.weight * kept
-
-    def after_stage(self, stage: Stage) -> None:
-        """Let go of the answers."""
-        self.__dict__.pop("_answers", None)
-        self.__dict__.pop("_regression", None)
+        total = torch.stack(terms).sum()
+        if should_record(stage):
+            stage.record("distillation", total)
+        return loss + self.weight * total
 
 
 def distillation(now: Tensor, then: Tensor, *, temperature: float, regression: bool) -> Tensor:
-    """How far a head's answers have moved, mean over rows; a scalar.
+    """Return the distance of a head's outputs from earlier ones, mean over rows; a scalar.
 
     Parameters
     ----------
     now, then
-        Shape (b, outputs): outputs in training and when the stage began.
+        Outputs in training and at the beginning of the stage, shape (b, outputs).
     temperature
         T; not used for regression.
     regression
-        Squared difference in place of the divergence of softened classes.
+        Whether to take the squared difference instead of the divergence of softened classes.
     """
     if regression:
         return nn.functional.mse_loss(now, then)
@@ -111,23 +112,3 @@ def distillation(now: Tensor, then: Tensor, *, temperature: float, regression: b
         reduction="batchmean",
         log_target=True,
     )
-
-
-def _answers(stage: Stage, head: str) -> Tensor:
-    """Outputs of `head` for all rows of the stage, shape (n, outputs), on the device."""
-    outputs = outputs_of(
-        stage.model,
-        replace(stage.data, head=head),
-        stage.protocol.eval_batch_size,
-        stage.precision,
-        stage.device,
-    )
-    return torch.from_numpy(outputs).to(stage.device)
-
-
-def _all_outputs(stage: Stage, batch: Batch, heads: set[str]) -> dict[str, Tensor]:
-    """Outputs of several heads on one batch, each of shape (b, outputs), float32."""
-    model = stage.model
-    with stage.precision.autocast():
-        pooled = model.dropout(model.features(batch.inputs))
-        return {head: model.head(head)(pooled).float() for head in sorted(heads)}

@@ -1,35 +1,52 @@
-"""Memory aware synapses: importance is how much a weight moves the outputs."""
+"""Memory aware synapses: a weight is as important as the outputs are sensitive to it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
+from clbench.fisher.capture import Capture
+from clbench.fisher.rules import (
+    CHUNK_ACCELERATOR,
+    Outer,
+    Part,
+    Rows,
+    Whole,
+    gradients_by_parts,
+)
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
-from clbench.methods.sensitivity import output_sensitivity
+from clbench.training.device import Precision
 
 if TYPE_CHECKING:
+    from clbench.tasks.task import IntArray
+    from clbench.training.batches import Batch
     from clbench.training.stage import Context, Stage
+
+RTOL, ATOL = 1e-2, 1e-5
+"""Tolerances against plain backward passes: relative to each number, and to the largest."""
 
 
 class MAS(PullingMethod):
-    """Hold on to weights by how strongly the outputs for earlier rows depend on them.
+    """Hold weights by the sensitivity of the outputs for earlier rows to them.
 
     After a stage, ``Ω += mean over rows of |∂‖f(x)‖² / ∂θ|`` with f(x) the outputs of the
-    task's head without dropout, the absolute value taken for each row (Aljundi et al.
-    2018, equations 2 and 3, summed over the tasks). Labels play no part. Later stages add
-    ``λ·Σ Ω·(θ − θ*)²`` with the weights at the end of the last stage as θ* (equation 4).
+    task's head without dropout, the absolute value taken row by row (Aljundi et al.
+    2018, equations 2 and 3, summed over the tasks). No labels are used. Later stages add
+    ``λ·Σ Ω·(θ − θ*)²`` with the weights at the end of the previous stage as θ* (equation 4).
 
     Attributes
     ----------
     strength
         λ.
     examples
-        Rows that the mean is taken over, drawn by the cell's seed; None takes all.
+        Number of rows to average over, drawn by the cell's seed; None takes all.
     """
 
     name: ClassVar[str] = "mas"
@@ -37,37 +54,157 @@ class MAS(PullingMethod):
     examples: Annotated[int, Field(gt=0)] | None = 1000
 
     def acts_in(self, index: int) -> bool:
-        """In the first stage nothing is important yet."""
+        """Return False for the first stage, in which nothing is important yet."""
         return index > 0
 
     def setup(self, context: Context) -> None:
-        """Nothing is important yet."""
+        """Start without importance."""
         self.importance: dict[str, Tensor] = {}
 
     def pull(self, stage: Stage) -> QuadraticPull | None:
-        """The pull towards the weights with which the stage begins."""
-        held = [name for name in stage.shared_names() if name in self.importance]
-        if not held:
+        """Return the pull towards the weights with which the stage begins."""
+        names = [name for name in stage.shared_names() if name in self.importance]
+        if not names:
             return None
+        anchor = stage.snapshot(names)
         return QuadraticPull(
-            stage.model,
-            stage.snapshot(held),
-            self.importance,
-            strength=self.strength,
-            half=False,
-            name=self.name,
+            stage.model, anchor, self.importance, strength=self.strength, half=False
         )
 
     def after_stage(self, stage: Stage) -> None:
-        """Add what matters to the task just learned, unless none follows."""
+        """Add the importance for the task just learned, unless it is the last one."""
         super().after_stage(stage)
         if stage.index == stage.stages - 1:
             return
         count = len(stage.data.rows)
         rows = np.arange(count)
         if self.examples is not None and self.examples < count:
-            drawn = torch.randperm(count, generator=stage.rng("mas"))[: self.examples]
-            rows = drawn.numpy()
+            rows = torch.randperm(count, generator=stage.rng("mas"))[: self.examples].numpy()
         for name, value in output_sensitivity(stage, rows).items():
-            known = self.importance.get(name)
-            self.importance[name] = value if known is None else known + value
+            earlier = self.importance.get(name)
+            self.importance[name] = value if earlier is None else earlier + value
+
+
+def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
+    """Return the mean over rows of the absolute gradients of the outputs' squared norm.
+
+    The gradient of each row is formed from the inputs and output gradients of each layer, as
+    for the Fisher information, and checked on two rows against plain backward passes. Weights
+    for which they disagree get one backward pass per row.
+
+    Parameters
+    ----------
+    stage
+        Supplies the model and the task's head; dropout is turned off.
+    rows
+        Positions among the stage's rows, shape (n,).
+
+    Returns
+    -------
+    dict of Tensor
+        By name, for each trainable weight of the backbone and the task's head.
+    """
+    weights = dict(stage.model.named_parameters())
+    head = stage.model.head_parameter_names(stage.data.head)
+    names = [*stage.model.backbone_parameters(), *head]
+    trained = {name: weights[name] for name in names if weights[name].requires_grad}
+    stage.model.eval()
+    slow, trial = _compare_on(stage, trained, rows[:2])
+    fast = {name: value for name, value in trained.items() if name not in slow}
+    capture = Capture(stage.model, fast, gather=add_absolutes, like=trial)
+    order = rows[np.argsort(-stage.data.rows.lengths[rows], kind="stable")]
+    size = stage.protocol.batch_of(stage.name)
+    with capture:
+        for start in range(0, len(order), size):
+            slow |= _capture(capture, stage, order[start : start + size])
+    totals = dict(capture.totals)
+    if slow:
+        totals |= one_by_one(stage, {name: p for name, p in trained.items() if name in slow}, rows)
+    return {name: totals[name].div_(len(rows)) for name in trained}
+
+
+def _compare_on(
+    stage: Stage, weights: Mapping[str, nn.Parameter], rows: IntArray
+) -> tuple[set[str], Capture]:
+    """Compare both ways on a few rows; return the names that differ, and the trial."""
+    exact_stage = replace(stage, precision=Precision("float32", stage.device.type))
+    trial = Capture(stage.model, weights, gather=add_absolutes)
+    with trial:
+        slow = _capture(trial, exact_stage, rows)
+    exact = one_by_one(exact_stage, weights, rows)
+    atol = ATOL * max(float(value.max()) for value in exact.values())
+    for name, value in exact.items():
+        if not torch.allclose(trial.totals[name], value, rtol=RTOL, atol=atol):
+            slow.add(name)
+    return slow, trial
+
+
+def _capture(capture: Capture, stage: Stage, rows: IntArray) -> set[str]:
+    batch = stage.data.batch(rows, stage.device)
+    return capture.add(len(batch), partial(_norms, stage, batch))
+
+
+def _norms(stage: Stage, batch: Batch) -> Tensor:
+    """Return the squared norm of each row's outputs, shape (b,)."""
+    return stage.logits(batch).square().sum(1)
+
+
+def one_by_one(
+    stage: Stage, parameters: Mapping[str, nn.Parameter], rows: IntArray
+) -> dict[str, Tensor]:
+    """Return sums of absolute gradients, by one backward pass per row."""
+    totals = {
+        name: torch.zeros_like(value, dtype=torch.float32, requires_grad=False)
+        for name, value in parameters.items()
+    }
+    for row in rows:
+        norm = _norms(stage, stage.data.batch(np.array([row]), stage.device)).sum()
+        gradients = torch.autograd.grad(norm, list(parameters.values()), allow_unused=True)
+        for total, gradient in zip(totals.values(), gradients, strict=True):
+            if gradient is not None:
+                total.add_(gradient.abs_())
+    return totals
+
+
+def add_absolutes(total: Tensor, parts: Sequence[Part]) -> None:
+    """Add to `total` the sum over examples of the gradient's absolute value.
+
+    Parameters
+    ----------
+    total
+        Of the weight's shape, float32.
+    parts
+        One for each use of the weight in the pass; they are summed before the absolute
+        value is taken.
+    """
+    outer = [part for part in parts if isinstance(part, Outer)]
+    sparse = [part for part in parts if isinstance(part, Rows)]
+    whole = [part.values for part in parts if isinstance(part, Whole)]
+    if len(whole) == len(parts):
+        total += torch.stack(whole).sum(0).float().abs().sum(0)
+    elif len(outer) == len(parts):
+        left = torch.cat([part.left for part in outer], 1)
+        _add_outer(total, left, torch.cat([part.right for part in outer], 1))
+    elif len(sparse) == len(parts):
+        ids = torch.cat([part.ids for part in sparse], 1)
+        _add_rows(total, ids, torch.cat([part.values for part in sparse], 1))
+    # A weight used in several ways is left out; the comparison finds it.
+
+
+def _add_outer(total: Tensor, left: Tensor, right: Tensor) -> None:
+    if total.device.type == "cpu":
+        for block, gradient in gradients_by_parts(total, left, right):
+            block += gradient.abs_()
+        return
+    step = max(1, CHUNK_ACCELERATOR // total.numel())
+    for start in range(0, len(left), step):
+        pick = slice(start, start + step)
+        total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().abs_().sum(0)
+
+
+def _add_rows(total: Tensor, ids: Tensor, values: Tensor) -> None:
+    owner = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
+    pairs, place = torch.unique(owner * len(total) + ids, return_inverse=True)
+    sums = torch.zeros((len(pairs), total.shape[1]), device=total.device)
+    sums.index_add_(0, place.reshape(-1), values.float().reshape(-1, total.shape[1]))
+    total.index_add_(0, pairs % len(total), sums.abs_())

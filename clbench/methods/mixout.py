@@ -1,4 +1,4 @@
-"""Mixout: in every step a random part of the weights is the pretrained one."""
+"""Mixout: each step replaces a random share of the weights by their pretrained values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Mixout(Method):
-    """Compute each loss with weights of which a random share is the pretrained one.
+    """Compute each loss with a random share of the weights at their pretrained values.
 
-    In place of a weight w with its pretrained value u, the forward pass of a step takes
-    ``u + m·(w − u)/(1 − p)`` with m = 0 at probability p and 1 otherwise, so that its mean
+    In place of a weight w with the pretrained value u, the forward pass of a step uses
+    ``u + m·(w − u)/(1 − p)`` with m = 0 at probability p and 1 otherwise, whose mean
     is w (Lee, Cho & Kang 2020, section 3). As in the authors' code every element of the
     matrices of dense layers draws its own m; biases, normalisation, embedding tables and
-    heads stay as they are, and mixout takes the place of dropout.
+    heads are not mixed, and mixout replaces dropout.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Mixout(Method):
     anchor
         u: the ``pretrained`` weights, or the ``previous`` ones, with which the stage began.
     dropout
-        Keep the model's dropout beside mixout.
+        Whether to keep the model's dropout.
     """
 
     name: ClassVar[str] = "mixout"
@@ -53,22 +53,17 @@ class Mixout(Method):
         self._weights = dict(stage.model.named_parameters())
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """The loss of the mixed weights; its gradient goes to the weights in training."""
+        """Return the loss of the mixed weights; its gradient goes to the trained weights."""
         if not self.dropout and stage.model.training:
             stage.model.eval()
         return stage.loss(batch, weights=mixed(self._weights, self._anchor, self._masks))
 
-    def after_stage(self, stage: Stage) -> None:
-        """Let go of what belonged to the stage."""
-        for name in ("_masks", "_weights", *(["_anchor"] if self.anchor == "previous" else [])):
-            self.__dict__.pop(name, None)
-
 
 def mixed_names(backbone: nn.Module) -> list[str]:
-    """Names, from the classifier's root, of the matrices that mixout mixes.
+    """Return the names, from the classifier's root, of the matrices that mixout mixes.
 
-    Every weight of two or more dimensions outside embedding tables; that takes GPT-2's
-    transposed dense layers in.
+    These are all weights of two or more dimensions outside embedding tables, which includes
+    GPT-2's transposed dense layers.
     """
     tables = {
         id(parameter)
@@ -84,7 +79,7 @@ def mixed_names(backbone: nn.Module) -> list[str]:
 
 
 def mixed(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: Masks) -> dict[str, Tensor]:
-    """Mixed values of the weights in training that `anchor` names; gradients flow into them."""
+    """Return mixed values of the trained weights that `anchor` names, with gradients to them."""
     return {
         name: torch.lerp(value, weights[name], masks.draw(value.shape))
         for name, value in anchor.items()
@@ -93,9 +88,9 @@ def mixed(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: Masks) -> d
 
 
 class Masks:
-    """A seeded stream of factors: 0 with probability `rate`, otherwise what makes the mean 1.
+    """A seeded stream of factors of mean 1 that are 0 with probability `rate`.
 
-    On processors the probability is exact to 1/65536 and the factor fits the one drawn.
+    On the CPU the probability is rounded to 1/65536, and the factor fits the rounded one.
     """
 
     def __init__(self, seed: int, rate: float, device: torch.device) -> None:
@@ -106,9 +101,9 @@ class Masks:
             self._generator = torch.Generator(device).manual_seed(seed)
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """The next factors, float32, of that shape."""
+        """Return the next factors, float32, of that shape."""
         if self._bits is not None:
             return self._bits.mask(shape, self._rate, torch.float32)
-        kept = torch.empty(shape, device=self._device)
-        kept.bernoulli_(1.0 - self._rate, generator=self._generator)
-        return kept.mul_(1.0 / (1.0 - self._rate))
+        factors = torch.empty(shape, device=self._device)
+        factors.bernoulli_(1.0 - self._rate, generator=self._generator)
+        return factors.mul_(1.0 / (1.0 - self._rate))

@@ -1,4 +1,4 @@
-"""PackNet: each task gets weights of its own, freed by pruning."""
+"""PackNet: each task gets its own weights, freed by pruning."""
 
 from __future__ import annotations
 
@@ -18,25 +18,22 @@ if TYPE_CHECKING:
     from clbench.models.classifier import Classifier
     from clbench.training.stage import Context, Snapshot, Stage
 
-MOST_TASKS = 255
-"""Owners are counted in one byte a weight; 0 is free."""
-
 
 class PackNet(Method):
-    """Train on the free weights, prune the smallest of them, retrain what is left; keep it.
+    """Train the free weights, prune the smallest of them, retrain the rest; then fix them.
 
     Mallya & Lazebnik 2018, sections 3 and 4. In each weight matrix of the backbone the
     fraction `prune` of the weights that the task trained, smallest magnitudes first, is set
-    to zero and left to later tasks; the rest belongs to the task and never moves again.
+    to zero and left to later tasks; the rest belongs to the task and never changes again.
     Biases, norms and embeddings are trained by the first task and fixed afterwards. A task
     is scored with the weights of the tasks up to it and with its own copy of the head, so
-    nothing is forgotten, shared head or not; it must be told which task a row belongs to.
+    nothing is forgotten, shared head or not. The task of each row must be known.
 
     Attributes
     ----------
     prune
         Fraction freed after each task, or ``equal``: of T tasks, task i (from 0) keeps 1/(T-i)
-        of what is free, so that all get equal parts and the last one leaves nothing.
+        of the free weights, so that all get equal parts and the last one leaves nothing.
     retrain
         Steps of training after pruning, as a fraction of the stage's own.
     """
@@ -46,9 +43,7 @@ class PackNet(Method):
     retrain: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
 
     def setup(self, context: Context) -> None:
-        """Find the matrices; all their weights are free."""
-        if context.stages > MOST_TASKS:
-            raise SettingsError(f"method 'packnet': at most {MOST_TASKS} tasks in a scenario.")
+        """Find the matrices; all their weights are free (owner 0; task i is owner i + 1)."""
         self._classifier = context.model
         self._weights = matrices(context.model)
         self.owner = {
@@ -58,84 +53,80 @@ class PackNet(Method):
         self.heads: dict[int, Snapshot] = {}
 
     def before_stage(self, stage: Stage) -> None:
-        """Fix all that is no matrix once a task has been learned."""
+        """Freeze all but the matrices once a task has been learned."""
         if not self.heads:
             return
         for name, value in stage.model.backbone_parameters().items():
             value.requires_grad_(name in self.owner)
-        if not any(bool((owner == 0).any()) for owner in self.owner.values()):
+        if all(bool(owner.all()) for owner in self.owner.values()):
             raise SettingsError(
                 f"method 'packnet': no free weights are left for task {stage.index} "
                 f'({stage.name}). Raise `prune`, or set it to "equal".'
             )
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        """Training as long as the protocol says, and retraining."""
+        """Return training, as long as the protocol says, and retraining."""
         steps, _ = stage.protocol.stage_length(stage.name, len(stage.data.rows))
         return [Phase("train"), Phase("retrain", steps=math.ceil(self.retrain * steps))]
 
     def before_phase(self, stage: Stage) -> None:
-        """Prune between training and retraining; say which weights may move."""
-        mine = 0
+        """Prune before retraining; select the weights that may change."""
+        owner = 0
         if stage.phase == 1:
-            mine = stage.index + 1
+            owner = stage.index + 1
             self._prune(stage)
-        self._free = {name: owner == mine for name, owner in self.owner.items()}
-        # Adam leaves a weight alone whose gradients have been zero throughout; decay does not.
+        self._free = {name: owners == owner for name, owners in self.owner.items()}
+        # Adam keeps a weight whose gradients have always been zero; weight decay does not.
         decays = stage.protocol.weight_decay > 0
-        self._held = (
-            {name: weight.detach().clone() for name, weight in self._weights.items()}
-            if decays
-            else {}
-        )
+        self._held = {n: w.detach().clone() for n, w in self._weights.items()} if decays else {}
 
     @torch.no_grad()
     def edit_gradients(self, stage: Stage) -> None:
-        """No gradient for weights that are not the task's."""
+        """Set the gradient of weights that may not change to 0."""
         if stage.phase == 0 and not self.heads:
-            return  # all are
+            return  # all weights are free
         for name, weight in self._weights.items():
             if weight.grad is not None:
                 weight.grad.mul_(self._free[name])
 
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:
-        """Put back what weight decay moved."""
+        """Restore the weights that only weight decay changed."""
         for name, held in self._held.items():
             weight = self._weights[name]
             weight.copy_(torch.where(self._free[name], weight, held))
 
     def after_stage(self, stage: Stage) -> None:
-        """Keep a copy of the head as the task leaves it."""
-        self._free, self._held = {}, {}
+        """Keep a copy of the task's head."""
         self.heads[stage.index] = stage.snapshot(stage.model.head_parameter_names(stage.data.head))
 
     @contextmanager
     def scoring(self, task: int) -> Iterator[None]:
-        """A finished task sees the weights of the tasks up to it, and its own head."""
+        """Score a finished task with the weights of the tasks up to it and its own head."""
         if task not in self.heads:
             yield
             return
-        every = dict(self._classifier.named_parameters())
+        weights = dict(self._classifier.named_parameters())
         names = [*self.owner, *self.heads[task]]
-        before = {name: every[name].detach().clone() for name in names}
+        before = {name: weights[name].detach().clone() for name in names}
         with torch.no_grad():
             for name, owner in self.owner.items():
-                every[name].mul_((owner > 0) & (owner <= task + 1))
+                weights[name].mul_((owner > 0) & (owner <= task + 1))
             for name, value in self.heads[task].items():
-                every[name].copy_(value)
+                weights[name].copy_(value)
         try:
             yield
         finally:
             with torch.no_grad():
                 for name, value in before.items():
-                    every[name].copy_(value)
+                    weights[name].copy_(value)
 
     @torch.no_grad()
     def _prune(self, stage: Stage) -> None:
         """Give the task the largest of its weights, matrix by matrix, and zero the others."""
-        left = 0
-        share = self._share(stage)
+        remaining = stage.stages - stage.index
+        share = (remaining - 1) / remaining if self.prune == "equal" else self.prune
+        freed = 0
         for name, weight in self._weights.items():
             owner = self.owner[name].view(-1)
             free = owner == 0
@@ -144,26 +135,19 @@ class PackNet(Method):
             sizes = torch.where(free, weight.detach().abs().reshape(-1), -1.0)
             owner[sizes.topk(kept).indices] = stage.index + 1
             weight.mul_(self.owner[name] > 0)
-            left += count - kept
+            freed += count - kept
         total = sum(owner.numel() for owner in self.owner.values())
-        stage.record("free_share", left / total)
-
-    def _share(self, stage: Stage) -> float:
-        """Fraction of the task's weights that is freed."""
-        if self.prune != "equal":
-            return self.prune
-        rest = stage.stages - stage.index
-        return (rest - 1) / rest
+        stage.record("free_share", freed / total)
 
 
 def matrices(model: Classifier) -> dict[str, Tensor]:
-    """Weight matrices (and convolutions) of the backbone by name; no embeddings, no norms."""
-    inside = {name for name, _ in model.named_parameters() if name.startswith("backbone.")}
-    found: dict[str, Tensor] = {}
+    """Return the backbone's weight matrices (and convolutions) by name, without embeddings."""
+    inside = model.backbone_parameters()
+    result: dict[str, Tensor] = {}
     for path, module in model.named_modules():
         weight = getattr(module, "weight", None)
         if isinstance(module, nn.Embedding) or not isinstance(weight, Tensor):
             continue
         if f"{path}.weight" in inside and weight.dim() >= 2:
-            found[f"{path}.weight"] = weight
-    return found
+            result[f"{path}.weight"] = weight
+    return result

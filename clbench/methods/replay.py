@@ -1,47 +1,159 @@
-"""Experience replay: rows of earlier tasks beside each batch."""
+"""Experience replay, and the episodic memory that other rehearsal methods share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from clbench.methods.rehearsal import Rehearsal, should_record
+from clbench.methods.base import Method, should_record
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from clbench.tasks.task import IntArray
+    from clbench.training.batches import Batch, TaskData
+    from clbench.training.stage import Context, Stage
 
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Stage
+
+@dataclass(frozen=True)
+class MemoryBatch:
+    """Rows of one task drawn from the memory.
+
+    Attributes
+    ----------
+    batch
+        The rows.
+    indices
+        Their positions among the task's rows in the memory, shape (b,).
+    share
+        Their share of all rows drawn; the shares of a draw sum to 1.
+    """
+
+    batch: Batch
+    indices: IntArray
+    share: float
+
+
+class Rehearsal(Method):
+    """Base of methods that keep some rows of each task and replay them.
+
+    When a stage ends, each of its rows gets a random key, and the rows with the smallest keys
+    stay. The memory is filled at the end of a stage because task boundaries are known here:
+    the first stage equals vanilla's, and only rows that were trained on are kept.
+
+    Attributes
+    ----------
+    memory
+        Number of rows kept over all tasks.
+    choice
+        ``task``: the same number of each task (the ring buffer of Chaudhry et al. 2019b,
+        section 4, by task instead of by class). ``reservoir``: the smallest keys of all rows
+        seen so far, a uniform sample of them (reservoir sampling, as in Riemer et
+        al. 2019, Algorithm 3); large tasks then take most of the memory.
+    recall
+        Rows drawn from the memory at each step; None draws as many as the protocol's batch
+        has (Chaudhry et al. 2019b, Algorithm 1).
+    """
+
+    keeps_rows: ClassVar[bool] = True
+    memory: Annotated[int, Field(ge=1)] = 200
+    choice: Literal["task", "reservoir"] = "task"
+    recall: Annotated[int, Field(ge=1)] | None = None
+
+    def acts_in(self, index: int) -> bool:
+        """Return False for the first stage, in which the memory is empty."""
+        return index > 0
+
+    def setup(self, context: Context) -> None:
+        """Start with an empty memory."""
+        self.kept: dict[int, dict[str, Any]] = {}
+
+    def before_phase(self, stage: Stage) -> None:
+        """Let rows of the memory train the heads of their tasks."""
+        stage.heads |= {stage.earlier(task).head for task in self.kept}
+
+    def after_stage(self, stage: Stage) -> None:
+        """Add rows of the stage's task and drop others."""
+        keys = torch.rand(
+            len(stage.data.rows), generator=stage.rng("memory"), dtype=torch.float64
+        ).numpy()
+        best = np.argsort(keys, kind="stable")[: self.memory]
+        self.kept[stage.index] = {"positions": best, "keys": keys[best]}
+        for task, count in self.quotas().items():
+            entry = self.kept[task]
+            self.kept[task] = {name: values[:count] for name, values in entry.items()}
+
+    def quotas(self) -> dict[int, int]:
+        """Return how many rows of each task the memory holds."""
+        tasks = sorted(self.kept)
+        if self.choice == "task":
+            each, more = divmod(self.memory, len(tasks))
+            return {task: each + (number < more) for number, task in enumerate(tasks)}
+        keys = np.concatenate([self.kept[task]["keys"] for task in tasks])
+        owners = np.repeat(tasks, [len(self.kept[task]["keys"]) for task in tasks])
+        best = owners[np.argsort(keys, kind="stable")[: self.memory]]
+        return {task: int((best == task).sum()) for task in tasks}
+
+    def draw(self, stage: Stage, name: str) -> list[MemoryBatch]:
+        """Draw random rows of the memory without replacement, one batch per task.
+
+        Parameters
+        ----------
+        stage
+            The running one.
+        name
+            Name of the random stream to draw from.
+        """
+        tasks = [task for task in sorted(self.kept) if len(self.kept[task]["positions"])]
+        sizes = np.array([len(self.kept[task]["positions"]) for task in tasks])
+        total = int(sizes.sum())
+        count = min(self.recall or stage.protocol.batch_of(stage.name), total)
+        drawn = torch.randperm(total, generator=stage.rng(name))[:count].numpy()
+        batches = []
+        for task, size, start in zip(tasks, sizes, np.cumsum(sizes) - sizes, strict=True):
+            indices = drawn[(drawn >= start) & (drawn < start + size)] - start
+            if len(indices):
+                positions = self.kept[task]["positions"][indices]
+                batch = stage.earlier(task).batch(positions, stage.device)
+                batches.append(MemoryBatch(batch, indices, len(indices) / count))
+        return batches
+
+    def memory_loss(self, stage: Stage, batches: list[MemoryBatch]) -> Tensor:
+        """Return the mean loss of the rows drawn; a scalar."""
+        return torch.stack([stage.loss(part.batch) * part.share for part in batches]).sum()
+
+    def memory_rows(self, stage: Stage, task: int) -> TaskData:
+        """Return a task's rows in the memory, in the order of their indices."""
+        data = stage.earlier(task)
+        return replace(data, rows=data.rows.take(self.kept[task]["positions"]))
 
 
 class Replay(Rehearsal):
-    """Experience replay (ER): each step also sees rows kept of earlier tasks.
+    """Experience replay (ER): each step also trains on rows kept from earlier tasks.
 
     Loss = loss of the batch + `weight` · mean loss of the rows drawn from the memory
     (Chaudhry et al. 2019b, "On tiny episodic memories in continual learning", Algorithm 1,
     which takes the mean over both together: the same gradient, halved, at weight 1 and equal
-    sizes); they train their own heads, too. The settings of the memory are those of `Rehearsal`.
+    sizes). These rows train their own heads too. `Rehearsal` has the settings of the memory.
 
     Attributes
     ----------
     weight
-        Of the loss on kept rows.
+        Weight of the loss on the memory.
     """
 
     name: ClassVar[str] = "replay"
     weight: Annotated[float, Field(gt=0.0)] = 1.0
 
-    def before_phase(self, stage: Stage) -> None:
-        """Kept rows train all that they pass through."""
-        self.train_old_heads(stage)
-
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """The batch's loss and that of kept rows."""
-        own = stage.loss(batch)
+        """Return the loss of the batch and of rows of the memory."""
+        loss = stage.loss(batch)
         if not self.kept:
-            return own
-        old = self.recalled_loss(stage, self.draw(stage, "replay"))
+            return loss
+        old = self.memory_loss(stage, self.draw(stage, "replay"))
         if should_record(stage):
             stage.record("replay_loss", old)
-        return own + self.weight * old
+        return loss + self.weight * old

@@ -1,42 +1,39 @@
-"""SMART: outputs that small noise does not change, and small steps in what the model says."""
+"""SMART: outputs robust to small noise, and small changes of the outputs from step to step."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.errors import SettingsError
-from clbench.methods.base import Method
+from clbench.methods.base import Method, should_record
 from clbench.training.device import Precision
 
 if TYPE_CHECKING:
     from clbench.training.batches import Batch
     from clbench.training.stage import Stage
 
-POINTS = 30
-"""Points of each curve in a stage, at most."""
 Weight = Annotated[float, Field(ge=0.0, le=1e6)]
 Size = Annotated[float, Field(gt=0.0, le=1e3)]
 Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Smart(Method):
-    """Smooth the model around each row, and keep what it says near what it just said.
+    """Smooth the model around each row, and keep its outputs near those of recent weights.
 
     The loss of a step is ``L + λ_s·R_s + μ·D_Breg`` (Jiang et al. 2020, equations 1 to 4).
     R_s is the divergence between the outputs for a row and for the row with noise added to
-    its word embeddings, the noise being moved so as to raise it and held small.
-    D_Breg is the divergence between the outputs now and those of a moving average of the
-    weights, which begins anew with each stage. The divergence is the symmetrised
-    Kullback-Leibler divergence, for regression the squared difference.
+    its word embeddings; the noise is moved to increase it and kept small. D_Breg is the
+    divergence between the current outputs and those of a moving average of the weights, which
+    starts anew in each stage. The divergence is the symmetrised Kullback-Leibler divergence;
+    for regression, the squared difference.
 
-    All passes of a step drop the same numbers, so that the differences are those of the
-    noise and of the weights alone, and all are computed in float32: noise of the paper's
-    size is below what bf16 can tell apart.
+    All passes of a step use the same dropout masks, so that differences come from the noise
+    and the weights alone, and all are computed in float32: bf16 cannot represent noise of
+    the paper's size.
 
     Attributes
     ----------
@@ -45,26 +42,21 @@ class Smart(Method):
     mu
         Weight of the proximal term.
     projection
-        What holds the noise in. ``box``: each of its numbers within ±`epsilon`, as printed
-        in algorithm 1; at the printed 1e-5 the smoothness term is then next to nothing.
+        How the noise is bounded. ``box``: each of its numbers within ±`epsilon`, as printed
+        in algorithm 1; at the printed 1e-5 the smoothness term is almost 0.
         ``unit``: the noise of each token is scaled to a largest size of 1, as in the
-        authors' public code, which knows no ε.
+        authors' public code, which has no ε.
     epsilon
         Largest size of any number of the noise in its box.
     step_size
-        η, with which the noise is moved along its gradient, scaled to a largest number of 1
+        η: step of the noise along its gradient, which is scaled to a largest number of 1
         in each row.
     sigma
-        Standard deviation of the noise to begin with.
+        Standard deviation of the initial noise.
     ascents
-        How often the noise is moved in a step.
+        Moves of the noise per step.
     momentum, late_momentum
         β of the moving average in the first tenth of the steps and after it.
-
-    Raises
-    ------
-    SettingsError
-        If both weights are 0.
     """
 
     name: ClassVar[str] = "smart"
@@ -78,84 +70,65 @@ class Smart(Method):
     momentum: Momentum = 0.99
     late_momentum: Momentum = 0.999
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        if self.lambda_s == 0.0 and self.mu == 0.0:
-            raise SettingsError(
-                "method 'smart': lambda_s and mu are both 0, so nothing is added to the loss. "
-                "Give one of them, or use vanilla."
-            )
-
     def before_stage(self, stage: Stage) -> None:
-        """Begin the moving average and the stream of noise."""
-        names = [
-            *stage.model.backbone_parameters(),
-            *stage.model.head_parameter_names(stage.data.head),
-        ]
+        """Start the moving average and the stream of noise."""
+        head = stage.model.head_parameter_names(stage.data.head)
         weights = dict(stage.model.named_parameters())
+        names = [*stage.model.backbone_parameters(), *head]
         self._weights = {name: weights[name] for name in names if weights[name].requires_grad}
-        self._slow = stage.snapshot(list(self._weights)) if self.mu else {}
-        seed = stage.random_seed("smart")
-        self._generator = torch.Generator(stage.device).manual_seed(seed)
+        self._average = stage.snapshot(list(self._weights)) if self.mu else {}
+        self._generator = torch.Generator(stage.device).manual_seed(stage.random_seed("smart"))
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """The task's loss and both terms."""
+        """Return the task's loss plus both terms."""
         exact = replace(stage, precision=Precision("float32", stage.device.type))
         outputs = exact.logits(batch)
         loss = stage.criterion(outputs, batch)
         if self.lambda_s:
-            rough = self._roughness(exact, batch, outputs)
-            self._record(stage, "smoothness", rough)
-            loss = loss + self.lambda_s * rough
+            smoothness = self._smoothness(exact, batch, outputs)
+            if should_record(stage):
+                stage.record("smoothness", smoothness)
+            loss = loss + self.lambda_s * smoothness
         if self.mu:
             stage.restart_dropout()
             with torch.no_grad():
-                before = exact.logits(batch, weights=self._slow)
-            moved = divergence(outputs, before, regression=batch.regression)
-            self._record(stage, "proximity", moved)
-            loss = loss + self.mu * moved
+                before = exact.logits(batch, weights=self._average)
+            proximity = divergence(outputs, before, regression=batch.regression)
+            if should_record(stage):
+                stage.record("proximity", proximity)
+            loss = loss + self.mu * proximity
         return loss
 
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:
-        """Let the moving average follow."""
+        """Update the moving average."""
         done = stage.done_before + stage.step + 1
         momentum = self.momentum if 10 * done <= stage.total_steps else self.late_momentum
-        if self._slow:
+        if self._average:
             now = [weight.detach() for weight in self._weights.values()]
-            torch._foreach_lerp_(list(self._slow.values()), now, 1.0 - momentum)
+            torch._foreach_lerp_(list(self._average.values()), now, 1.0 - momentum)
 
-    def after_stage(self, stage: Stage) -> None:
-        """Let go of what belonged to the stage."""
-        for name in ("_weights", "_slow", "_generator"):
-            self.__dict__.pop(name, None)
-
-    def _roughness(self, stage: Stage, batch: Batch, outputs: Tensor) -> Tensor:
-        """The divergence under the noise that was moved to raise it."""
+    def _smoothness(self, stage: Stage, batch: Batch, outputs: Tensor) -> Tensor:
+        """Return the divergence under the noise moved to increase it."""
         embedded = stage.model.embed(batch.inputs["input_ids"])
         noise = torch.empty_like(embedded, requires_grad=False)
         noise.normal_(0.0, self.sigma, generator=self._generator)
         fixed = outputs.detach()
+        radius = self.epsilon if self.projection == "box" else None
         for _ in range(self.ascents):
             noise.requires_grad_(True)
             stage.restart_dropout()
             noisy = stage.logits(batch, inputs_embeds=embedded.detach() + noise)
             gap = divergence(noisy, fixed, regression=batch.regression)
             (gradient,) = torch.autograd.grad(gap, noise)
-            radius = self.epsilon if self.projection == "box" else None
             noise = moved_noise(noise.detach(), gradient, self.step_size, radius)
         stage.restart_dropout()
         noisy = stage.logits(batch, inputs_embeds=embedded + noise)
         return divergence(noisy, outputs, regression=batch.regression)
 
-    def _record(self, stage: Stage, name: str, value: Tensor) -> None:
-        done = stage.done_before + stage.step
-        if done % -(-stage.total_steps // POINTS) == 0:
-            stage.record(name, value)
-
 
 def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:
-    """How far two sets of outputs are apart, mean over rows; a scalar.
+    """Return the divergence of two sets of outputs, mean over rows; a scalar.
 
     ``KL(P‖Q) + KL(Q‖P)``, or the squared difference for regression (Jiang et al. 2020,
     section 3.1).
@@ -165,7 +138,7 @@ def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:
     first, second
         Shape (b, outputs).
     regression
-        Whether outputs are targets in place of classes.
+        Whether outputs are regression targets instead of class logits.
     """
     if regression:
         return nn.functional.mse_loss(first, second)
@@ -174,7 +147,7 @@ def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:
 
 
 def moved_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: float | None) -> Tensor:
-    """Noise after a step up (Jiang et al. 2020, algorithm 1).
+    """Return the noise after a step up (Jiang et al. 2020, algorithm 1).
 
     Parameters
     ----------
@@ -183,8 +156,8 @@ def moved_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: floa
     step_size
         η.
     epsilon
-        Radius of the box that the noise is held in; None scales the noise of each token to
-        a largest size of 1.
+        Radius of the box around 0; None scales the noise of each token to a largest size
+        of 1 instead.
     """
     tiny = torch.finfo(gradient.dtype).tiny
     largest = gradient.abs().amax(dim=(1, 2), keepdim=True)

@@ -1,19 +1,17 @@
-"""Plain fine-tuning: every weight, one flat rate."""
+"""Plain fine-tuning: every weight at one learning rate."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
-
-from clbench.methods.base import Method
+from clbench.methods.base import LearningRate, Method
 
 if TYPE_CHECKING:
     from clbench.training.stage import Stage
 
 
 class Vanilla(Method):
-    """Fine-tune everything at one rate; what other methods are compared with.
+    """Fine-tune all weights at one rate; the reference for other methods.
 
     Attributes
     ----------
@@ -22,12 +20,12 @@ class Vanilla(Method):
     """
 
     name: ClassVar[str] = "vanilla"
-    lr: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    lr: LearningRate | None = None
 
     def acts_in(self, index: int) -> bool:
-        """Only a rate of its own sets a stage apart from the protocol's."""
+        """Return True only with a rate other than the protocol's."""
         return self.lr is not None
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """One group at the flat rate."""
+        """Return one group at the flat rate."""
         return [{"params": stage.trainable(), "lr": self.lr or stage.protocol.lr}]

@@ -1,24 +1,58 @@
-"""A backbone with one dense head a label space."""
+"""A backbone, its pooling, and one dense head per label space."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from clbench.errors import ModelError, did_you_mean
+from clbench.models.checkpoint import load_backbone, random_backbone
+from clbench.models.encoding import trim_embeddings
 from clbench.models.families import Family, family_of, reads_segments
 from clbench.models.groups import LayerGroup, layer_groups_of
 from clbench.models.last_layer import is_stock, only_first_token
-from clbench.models.pooling import POOLS, Pooling
-from clbench.models.random_init import random_backbone
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
+
+Pooling = Literal["auto", "first", "last", "mean"]
+
+
+def first_token(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the vector of each row's first token ([CLS] or its like).
+
+    All poolings take the hidden states of right-padded rows, shape (b, t, h), and a mask of
+    shape (b, t), 1 for real tokens, or None if all are real; they return shape (b, h).
+    """
+    return hidden[:, 0]
+
+
+def last_token(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the vector of each row's last real token, which in a decoder has seen them all."""
+    if mask is None:
+        return hidden[:, -1]
+    # The running count of real tokens first reaches its maximum at the last real one.
+    last = mask.cumsum(1).argmax(1)
+    rows = last[:, None, None].expand(-1, 1, hidden.shape[2])
+    return hidden.gather(1, rows).squeeze(1)
+
+
+def mean_token(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over each row's real tokens, in float32."""
+    if mask is None:
+        return hidden.float().mean(1)
+    real = mask.to(hidden.device).unsqueeze(2).float()
+    return (hidden.float() * real).sum(1) / real.sum(1).clamp(min=1.0)
+
+
+POOLS = {"first": first_token, "last": last_token, "mean": mean_token}
 
 
 class Classifier(nn.Module):
@@ -33,10 +67,10 @@ class Classifier(nn.Module):
     config
         The backbone's configuration.
     vocabulary
-        Shape (v,): original numbers of the rows of a trimmed embedding table, or None for
-        the whole table.
+        Shape (v,): original token numbers of the rows of a trimmed embedding table, or None
+        for the whole table.
     family
-        How the architecture is taken apart.
+        Where the architecture has its layers and embeddings.
     """
 
     vocabulary: Tensor | None
@@ -57,54 +91,52 @@ class Classifier(nn.Module):
         self.config: PreTrainedConfig = backbone.config
         self.backbone = backbone
         self.heads = nn.ModuleDict(
-            {
-                head_key(name): self._new_head(width, head_seed(name))
-                for name, width in heads.items()
-            }
+            {head_key(name): self._new_head(size, head_seed(name)) for name, size in heads.items()}
         )
         self.dropout = nn.Dropout(head_dropout) if head_dropout else nn.Identity()
         kind = self.family.pooling if pooling == "auto" else pooling
         self._pool = POOLS[kind]
-        self._last_layer = self.family.first_token if kind == "first" else None
+        self._last_layer = self.family.last_layer if kind == "first" else None
         self.register_buffer("vocabulary", vocabulary, persistent=False)
         self.register_buffer("positions", self._position_numbers(), persistent=False)
         accepted = inspect.signature(backbone.forward).parameters
         self._segments = "token_type_ids" in accepted and reads_segments(backbone.config)
-        self._options = dict(self.family.options)
 
     def features(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
-        """One pooled vector a row, shape (b, h).
+        """Return one pooled vector per row, shape (b, h).
 
         Parameters
         ----------
         inputs
             ``input_ids`` and ``attention_mask``, shape (b, t), padded on the right;
-            ``token_type_ids`` is passed on where the backbone reads it.
+            ``token_type_ids`` is passed on if the backbone reads it.
         inputs_embeds
             Shape (b, t, e): word embeddings in place of ``input_ids``; see `embed`.
         """
         mask = inputs.get("attention_mask")
-        arguments: dict[str, Any] = {"attention_mask": mask, **self._options}
+        arguments: dict[str, Any] = {"attention_mask": mask, **self.family.options}
         if inputs_embeds is None:
-            ids = inputs["input_ids"]
-            arguments["input_ids"] = ids
+            ids = arguments["input_ids"] = inputs["input_ids"]
         else:
-            ids = inputs_embeds
-            arguments["inputs_embeds"] = inputs_embeds
+            ids = arguments["inputs_embeds"] = inputs_embeds
         if self._segments and "token_type_ids" in inputs:
             arguments["token_type_ids"] = inputs["token_type_ids"]
         if self.positions is not None:
             arguments["position_ids"] = self.positions[:, : ids.shape[1]]
-        with self._shortcut():
+        last_layer: AbstractContextManager[None] = nullcontext()
+        if self._last_layer is not None and is_stock(self.backbone, self.family.layers):
+            layers: Any = self.backbone.get_submodule(self.family.layers)
+            last_layer = only_first_token(layers[-1], self._last_layer)
+        with last_layer:
             hidden = self.backbone(**arguments).last_hidden_state
         return self._pool(hidden, mask)
 
     def forward(
         self, inputs: Mapping[str, Tensor], head: str, inputs_embeds: Tensor | None = None
     ) -> Tensor:
-        """Outputs of one head, shape (b, outputs): logits, or one number for regression.
+        """Return the outputs of one head, shape (b, outputs): logits, or a regression value.
 
-        The head computes in its own precision, also under autocast: bf16 would give targets
+        The head computes in its own precision, also under autocast: bfloat16 would give targets
         near 3 in steps of 1/64.
         """
         layer = self.heads[head_key(head)]
@@ -114,41 +146,35 @@ class Classifier(nn.Module):
         return outputs
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """Word embeddings only, shape (b, t, e): what `forward` takes as `inputs_embeds`."""
+        """Return the word embeddings, shape (b, t, e): `forward` takes them as `inputs_embeds`."""
         embedded: Tensor = self.backbone.get_input_embeddings()(input_ids)
         return embedded
 
     def head(self, name: str) -> nn.Module:
-        """The head of that name.
-
-        Raises
-        ------
-        ModelError
-            If there is none.
-        """
+        """Return the head called `name`; an unknown name is a `ModelError`."""
         key = head_key(name)
         if key not in self.heads:
-            raise ModelError(f"there is no head {name!r}.{did_you_mean(name, self.heads)}")
+            raise ModelError(f"the model has no head {name!r}.{did_you_mean(name, self.heads)}")
         return self.heads[key]
 
     def head_parameter_names(self, name: str) -> list[str]:
-        """Names of one head's parameters, as in `named_parameters`."""
+        """Return the names of one head's parameters, as in `named_parameters`."""
         return [f"heads.{head_key(name)}.{p}" for p, _ in self.head(name).named_parameters()]
 
     def backbone_parameters(self) -> dict[str, nn.Parameter]:
-        """The backbone's parameters by their names in `named_parameters`."""
+        """Return the backbone's parameters by their names in `named_parameters`."""
         return {
             name: value for name, value in self.named_parameters() if name.startswith("backbone.")
         }
 
     def layer_groups(self) -> list[LayerGroup]:
-        """Every parameter once: ``embeddings``, ``layer.0`` …, and ``head`` for the rest."""
+        """Return every parameter once, in ``embeddings``, ``layer.0`` … and ``head``."""
         return layer_groups_of(self, self.family, "backbone.")
 
     def randomise_backbone(self, seed: int) -> None:
-        """Give the backbone a fresh initialisation, as its architecture draws it.
+        """Initialise the backbone anew, as its architecture does.
 
-        A trimmed table gets the rows that the whole table would have got.
+        A trimmed table gets the rows that the whole table would get.
         """
         fresh = random_backbone(self.config, seed)
         values = dict(fresh.named_parameters())
@@ -160,15 +186,8 @@ class Classifier(nn.Module):
                     value = value[self.vocabulary.to(value.device)]
                 parameter.copy_(value)
 
-    def _shortcut(self) -> AbstractContextManager[None]:
-        """The last layer computes what the pooling reads, and no more."""
-        if self._last_layer is None or not is_stock(self.backbone, self.family.layers):
-            return nullcontext()
-        layers: Any = self.backbone.get_submodule(self.family.layers)
-        return only_first_token(layers[-1], self._last_layer)
-
     def _new_head(self, width: int, seed: int) -> nn.Linear:
-        """Normal weights of the backbone's own spread and no bias, as transformers does."""
+        """Return a dense layer with the backbone's own spread and zero bias, as in transformers."""
         generator = torch.Generator().manual_seed(seed)
         spread = float(getattr(self.config, "initializer_range", None) or 0.02)
         with torch.device("meta"):  # draws nothing from torch's own stream
@@ -180,11 +199,10 @@ class Classifier(nn.Module):
         return layer
 
     def _position_numbers(self) -> Tensor | None:
-        """Explicit position numbers where the backbone would derive them from padding ids.
+        """Explicit position numbers, shape (1, t), if the backbone derives them from padding ids.
 
-        They stay right when ids are positions in a trimmed vocabulary or are replaced by
-        embeddings. Padded tokens differ from the backbone's own numbering, which no real
-        token sees.
+        They stay correct when ids are positions in a trimmed vocabulary, or embeddings take
+        their place. Only padding gets other numbers, which no real token sees.
         """
         if not self.family.offset_positions:
             return None
@@ -193,6 +211,50 @@ class Classifier(nn.Module):
 
 
 def head_key(name: str) -> str:
-    """Key of a head in `Classifier.heads`; names that a module cannot have are altered."""
+    """Return the key of a head in `Classifier.heads`, with names that torch forbids altered."""
     key = name.replace(".", "\N{ONE DOT LEADER}")
     return f"{key} " if hasattr(nn.ModuleDict, key) or key in ("", "training") else key
+
+
+def build_classifier(
+    name: str,
+    *,
+    revision: str | None = None,
+    heads: Mapping[str, int],
+    head_seed: Callable[[str], int],
+    pooling: Pooling = "auto",
+    head_dropout: float = 0.0,
+    vocabulary: npt.NDArray[np.int64] | None = None,
+) -> Classifier:
+    """Return a pretrained backbone with newly initialised heads.
+
+    Parameters
+    ----------
+    name, revision
+        As in `clbench.models.locate.local_folder`.
+    heads
+        Size of each head by its name: the number of classes, 1 for regression.
+    head_seed
+        Gives the seed of a head's weights from its name; nothing else decides them.
+    pooling
+        ``first`` token, ``last`` real token, ``mean``, or ``auto`` by architecture.
+    head_dropout
+        Dropout between pooled vector and head.
+    vocabulary
+        Shape (v,), ascending: trim the embedding table to these tokens; see
+        `clbench.models.encoding.trim_embeddings`. None keeps the whole table.
+
+    Raises
+    ------
+    ModelError
+        As `clbench.models.checkpoint.load_backbone`.
+    """
+    backbone = load_backbone(name, revision)
+    return Classifier(
+        backbone,
+        heads,
+        head_seed=head_seed,
+        pooling=pooling,
+        head_dropout=head_dropout,
+        vocabulary=None if vocabulary is None else trim_embeddings(backbone, vocabulary),
+    )

@@ -1,10 +1,10 @@
-"""Rows turned into token numbers, once, and batches cut out of them."""
+"""Tokenise rows once, cut batches out of them, and trim embedding tables to their tokens."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,45 +13,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_if_possible
 from clbench.tasks.task import IntArray, Rows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 CHUNK = 4096
 """Rows given to the tokenizer at once."""
 WIDTHS = 8
-"""Batches are as wide as a multiple of this.
+"""The width of a batch is a multiple of this.
 
-Each new shape makes the matrix library plan its products anew and keep the plan: on MRPC
-(MiniLM, bf16, 60 steps) widths of every kind take 400 MB more and a tenth more time than
-multiples of eight, with all their padding.
+The matrix library plans its products anew for each shape and keeps the plan: on MRPC (MiniLM,
+bf16, 60 steps) unrounded widths take 400 MB more memory and a tenth more time.
 """
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Tokenised rows, end to end.
-
-    Attributes
-    ----------
-    ids
-        Token numbers of all rows, int32, shape (sum of lengths,).
-    types
-        Segment numbers beside `ids`, uint8, or None where the tokenizer gives none.
-    offsets
-        Shape (n + 1,): row i is ``ids[offsets[i]:offsets[i + 1]]``.
-    labels
-        Shape (n,): class numbers (int64) or targets (float32).
-    """
+    """Tokenised rows, end to end."""
 
     ids: npt.NDArray[np.int32]
+    """Token numbers of all rows, shape (sum of lengths,)."""
     types: npt.NDArray[np.uint8] | None
+    """Segment numbers beside `ids`, or None if the tokenizer gives none."""
     offsets: IntArray
+    """Shape (n + 1,): row i is ``ids[offsets[i]:offsets[i + 1]]``."""
     labels: npt.NDArray[Any]
+    """Shape (n,): class numbers (int64) or targets (float32)."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -62,11 +53,11 @@ class EncodedRows:
         return np.diff(self.offsets)
 
     def remap(self, vocabulary: IntArray) -> EncodedRows:
-        """The same rows with each id replaced by its position in `vocabulary` (ascending ids)."""
+        """Return the rows with each id replaced by its position in `vocabulary` (ascending)."""
         return replace(self, ids=np.searchsorted(vocabulary, self.ids).astype(np.int32))
 
     def take(self, positions: npt.ArrayLike) -> EncodedRows:
-        """The rows at `positions`, in that order."""
+        """Return the rows at `positions`, in that order."""
         at = np.asarray(positions, dtype=np.int64)
         offsets = np.concatenate([[0], np.cumsum(self.lengths[at])]).astype(np.int64)
         flat = _flat_positions(self.offsets[at], self.lengths[at])
@@ -74,13 +65,13 @@ class EncodedRows:
         return EncodedRows(self.ids[flat], types, offsets, self.labels[at])
 
     def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
-        """One batch, padded on the right to its longest row or a little more; see `WIDTHS`.
+        """Return one batch, padded on the right to its longest row, rounded up to `WIDTHS`.
 
         Returns
         -------
         inputs : dict of str to Tensor
-            ``input_ids``, ``attention_mask`` and, where there are segments,
-            ``token_type_ids``; int64, shape (b, t).
+            ``input_ids``, ``attention_mask`` and, if there are segments, ``token_type_ids``;
+            int64, shape (b, t).
         labels : Tensor
             Shape (b,).
         """
@@ -89,97 +80,17 @@ class EncodedRows:
         width = min(-(-int(lengths.max()) // WIDTHS) * WIDTHS, int(self.lengths.max()))
         mask = np.arange(width)[None, :] < lengths[:, None]
         flat = _flat_positions(self.offsets[at], lengths)
-        inputs = {"input_ids": _fill(mask, self.ids[flat], pad_id)}
+
+        def fill(values: npt.NDArray[Any], empty: int) -> Tensor:
+            table = np.full(mask.shape, empty, dtype=np.int64)
+            table[mask] = values[flat]
+            return torch.from_numpy(table)
+
+        inputs = {"input_ids": fill(self.ids, pad_id)}
         inputs["attention_mask"] = torch.from_numpy(mask.astype(np.int64))
         if self.types is not None:
-            inputs["token_type_ids"] = _fill(mask, self.types[flat], 0)
+            inputs["token_type_ids"] = fill(self.types, 0)
         return inputs, torch.from_numpy(self.labels[at])
-
-
-def encode(
-    rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, *, cache: Path | None = None
-) -> EncodedRows:
-    """Tokenise `rows`, special tokens included, cut at `max_length` tokens.
-
-    Parameters
-    ----------
-    rows
-        Texts and labels.
-    tokenizer
-        The model's own; pairs are cut longest first, as the tokenizer does by default.
-    max_length
-        Tokens of a row at most.
-    cache
-        Folder to keep the result in, by tokenizer and content; None keeps nothing.
-    """
-    path = None
-    if cache is not None:
-        key = hashlib.blake2b(digest_size=16)
-        key.update(f"2/{max_length}/{rows.digest}/{tokenizer_digest(tokenizer)}".encode())
-        path = cache / f"{key.hexdigest()}.safetensors"
-        kept = _read(path, rows.labels)
-        if kept is not None:
-            return kept
-    lengths: list[int] = []
-    ids: list[npt.NDArray[np.int32]] = []
-    types: list[npt.NDArray[np.uint8]] = []
-    for start in range(0, len(rows), CHUNK):
-        second = None if rows.second is None else list(rows.second[start : start + CHUNK])
-        batch = tokenizer(
-            list(rows.first[start : start + CHUNK]),
-            second,
-            truncation=True,
-            max_length=max_length,
-            return_attention_mask=False,
-        )
-        for row in batch["input_ids"]:
-            lengths.append(len(row))
-            ids.append(np.asarray(row, dtype=np.int32))
-        types += [np.asarray(row, dtype=np.uint8) for row in batch.get("token_type_ids", [])]
-    encoded = EncodedRows(
-        np.concatenate(ids) if ids else np.empty(0, np.int32),
-        np.concatenate(types) if types else None,
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        rows.labels,
-    )
-    if path is not None:
-        _write(path, encoded)
-    return encoded
-
-
-def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A digest of all that decides how a text is cut into tokens."""
-    known = getattr(tokenizer, "_clbench_digest", None)
-    if isinstance(known, str):
-        return known
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    body = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab())
-    outputs = ",".join(tokenizer.model_input_names)
-    text = f"{type(tokenizer).__name__}\n{tokenizer.truncation_side}\n{outputs}\n{body}"
-    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    tokenizer._clbench_digest = digest
-    return digest
-
-
-def vocabulary_of(
-    encoded: Iterable[EncodedRows], special_ids: Iterable[int], size: int
-) -> IntArray:
-    """The ids that `encoded` can meet and the special ones, ascending.
-
-    Parameters
-    ----------
-    encoded
-        All rows of all splits of a scenario.
-    special_ids
-        Ids that must stay (padding, mask, …).
-    size
-        Rows of the embedding table; ids at or above it are an error of the checkpoint.
-    """
-    seen = np.zeros(size, dtype=bool)
-    seen[list(special_ids)] = True
-    for part in encoded:
-        seen[part.ids] = True
-    return np.flatnonzero(seen).astype(np.int64)
 
 
 def _flat_positions(starts: IntArray, lengths: IntArray) -> IntArray:
@@ -188,22 +99,116 @@ def _flat_positions(starts: IntArray, lengths: IntArray) -> IntArray:
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
-def _fill(mask: npt.NDArray[np.bool_], values: npt.NDArray[Any], empty: int) -> Tensor:
-    table = np.full(mask.shape, empty, dtype=np.int64)
-    table[mask] = values
-    return torch.from_numpy(table)
+def encode(
+    rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, *, cache: Path | None = None
+) -> EncodedRows:
+    """Tokenise `rows`, special tokens included.
+
+    Parameters
+    ----------
+    rows
+        Texts and labels.
+    tokenizer
+        The model's own.
+    max_length
+        Truncate rows to this many tokens, the longer text of a pair first.
+    cache
+        Folder to keep the result in, by tokenizer and content; None keeps nothing.
+    """
+
+    def tokenise() -> dict[str, Tensor]:
+        arrays: dict[str, list[npt.NDArray[Any]]] = {"ids": [], "types": []}
+        for start in range(0, len(rows), CHUNK):
+            second = None if rows.second is None else list(rows.second[start : start + CHUNK])
+            batch = tokenizer(
+                list(rows.first[start : start + CHUNK]),
+                second,
+                truncation=True,
+                max_length=max_length,
+                return_attention_mask=False,
+            )
+            arrays["ids"] += [np.asarray(row, np.int32) for row in batch["input_ids"]]
+            arrays["types"] += [
+                np.asarray(row, np.uint8) for row in batch.get("token_type_ids", [])
+            ]
+        lengths = [0, *(len(row) for row in arrays["ids"])]
+        tensors = {name: torch.from_numpy(np.concatenate(a)) for name, a in arrays.items() if a}
+        return {
+            "ids": torch.empty(0, dtype=torch.int32),
+            **tensors,
+            "offsets": torch.from_numpy(np.cumsum(lengths, dtype=np.int64)),
+        }
+
+    key = f"2/{max_length}/{rows.digest}/{tokenizer_digest(tokenizer)}" if cache else ""
+    stored = {name: value.numpy() for name, value in cached_tensors(cache, key, tokenise).items()}
+    return EncodedRows(stored["ids"], stored.get("types"), stored["offsets"], rows.labels)
 
 
-def _write(path: Path, encoded: EncodedRows) -> None:
-    arrays = {"ids": encoded.ids, "types": encoded.types, "offsets": encoded.offsets}
-    tensors = {name: torch.from_numpy(a) for name, a in arrays.items() if a is not None}
-    write_if_possible(path, partial(save_tensors, tensors))
+def cached_tensors(
+    cache: Path | None, key: str, compute: Callable[[], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Return the tensors stored under `key` in the folder `cache`, else compute and store them.
 
-
-def _read(path: Path, labels: npt.NDArray[Any]) -> EncodedRows | None:
+    None as `cache` stores nothing. A damaged file is computed anew.
+    """
+    if cache is None:
+        return compute()
+    path = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.safetensors"
     try:
-        stored, _ = load_tensors(path)
+        return load_tensors(path)[0]
     except DamagedFileError:
-        return None  # missing or damaged: it is made and written anew
-    arrays = {name: tensor.numpy() for name, tensor in stored.items()}
-    return EncodedRows(arrays["ids"], arrays.get("types"), arrays["offsets"], labels)
+        tensors = compute()
+        write_if_possible(path, partial(save_tensors, tensors))
+        return tensors
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a digest of everything that decides how a text is cut into tokens."""
+    digest = getattr(tokenizer, "_clbench_digest", None)
+    if isinstance(digest, str):
+        return digest
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    body = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab())
+    outputs = ",".join(tokenizer.model_input_names)
+    text = f"{type(tokenizer).__name__}\n{tokenizer.truncation_side}\n{outputs}\n{body}"
+    tokenizer._clbench_digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return str(tokenizer._clbench_digest)
+
+
+def vocabulary_of(
+    encoded: Iterable[EncodedRows], special_ids: Iterable[int], size: int
+) -> IntArray:
+    """Return the ids that occur in `encoded`, and `special_ids`, ascending.
+
+    `encoded` holds all rows of all splits of a scenario; `size` is the number of rows of the
+    embedding table.
+    """
+    seen = np.zeros(size, dtype=bool)
+    seen[list(special_ids)] = True
+    for part in encoded:
+        seen[part.ids] = True
+    return np.flatnonzero(seen).astype(np.int64)
+
+
+def trim_embeddings(backbone: PreTrainedModel, vocabulary: IntArray) -> Tensor:
+    """Trim the input embedding table of `backbone`, in place, to the rows of `vocabulary`.
+
+    Afterwards the model's ``input_ids`` are positions in `vocabulary`. The padding row stays
+    the padding row; the configuration keeps describing the whole table. This is exact: without
+    weight decay, a row whose token never occurs gets no gradient and no update. It saves
+    filling and updating a dense gradient of the whole table at each step.
+
+    The backbone must have no masked-language or other head that reads the table. `vocabulary`
+    comes from `vocabulary_of`: original token numbers, ascending; it is returned as a tensor.
+    """
+    ids = torch.from_numpy(np.array(vocabulary, dtype=np.int64))
+    whole = backbone.get_input_embeddings().weight
+    weight = nn.Parameter(whole.detach()[ids].clone(), requires_grad=whole.requires_grad)
+    # The modules that share the table stay: some are subclasses that scale what they look up.
+    for module in backbone.modules():
+        if isinstance(module, nn.Embedding) and module.weight is whole:
+            padding = np.flatnonzero(ids.numpy() == module.padding_idx)
+            module.weight = weight
+            module.num_embeddings = len(ids)
+            module.padding_idx = int(padding[0]) if len(padding) else None
+    return ids

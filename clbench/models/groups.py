@@ -1,11 +1,12 @@
-"""Learning-rate groups: embeddings, encoder layers from the bottom up, head."""
+"""Learning rates by depth: groups for an optimizer, and transfer to models of another depth."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from clbench.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,35 +17,29 @@ Division = Literal["code", "paper"]
 
 
 class LayerGroup(NamedTuple):
-    """Parameters that lie at one depth of a model.
-
-    Attributes
-    ----------
-    name
-        ``embeddings``, ``layer.0`` … ``layer.<L - 1>``, or ``head``.
-    parameters
-        Their names, as `torch.nn.Module.named_parameters` gives them.
-    """
+    """Parameters at one depth of a model."""
 
     name: str
+    """``embeddings``, ``layer.0`` … ``layer.<L - 1>``, or ``head``."""
     parameters: tuple[str, ...]
+    """Their names, as `torch.nn.Module.named_parameters` gives them."""
 
 
 def divide_layers(depth: int, parts: int, division: Division = "code") -> list[list[int]]:
-    """Numbers of the layers in each of `parts` consecutive groups, lowest first.
+    """Return the layer numbers in each of `parts` consecutive groups, lowest first.
 
     Parameters
     ----------
     depth
         Number of layers L, at least 1.
     parts
-        Number of groups; with more groups than layers some are empty.
+        Number of groups; if there are more groups than layers, some are empty.
     division
-        ``code``: group i (from 1) holds layers ceil(L/parts·(i−1)) … ceil(L/parts·i)−1,
-        as in the code of Kenneweg et al. 2022, which gives the 12 layers of BERT base
-        {0,1}{2}{3,4}{5}{6,7}{8}{9,10}{11}. ``paper``: the same with floor, which gives
-        {0}{1,2}{3}{4,5}{6}{7,8}{9}{10,11} as in the paper's text, section 3. Both agree
-        where L is a multiple of `parts`.
+        ``code``: group i (from 1) holds layers ceil(L/parts·(i−1)) … ceil(L/parts·i)−1, as in
+        the code of Kenneweg et al. 2022. Its eight groups of BERT base are
+        {0,1}{2}{3,4}{5}{6,7}{8}{9,10}{11}, with which the published rates were found.
+        ``paper``: the same with floor, which gives {0}{1,2}{3}{4,5}{6}{7,8}{9}{10,11} as in
+        the paper's text, section 3. Both agree if L is a multiple of `parts`.
 
     Raises
     ------
@@ -62,27 +57,11 @@ def divide_layers(depth: int, parts: int, division: Division = "code") -> list[l
     return [list(range(edges[i], edges[i + 1])) for i in range(parts)]
 
 
-def ten_groups(depth: int, *, division: Division = "code") -> list[list[int]]:
-    """The layers in groups 1 to 8 of the ten of Kenneweg et al. 2022; 0 and 9 have none.
-
-    The code and the text of that paper group 12 layers differently; the code's grouping is
-    the default because the published rates were found with it. See `divide_layers`.
-    """
-    return divide_layers(depth, 8, division)
-
-
 def layer_groups_of(model: nn.Module, family: Family, prefix: str) -> list[LayerGroup]:
-    """Every parameter of `model` once, by depth.
+    """Return every parameter of `model` once, by depth.
 
-    Parameters
-    ----------
-    model
-        The whole model.
-    family
-        Of its backbone.
-    prefix
-        What the backbone's parameters begin with, such as ``"backbone."``. Parameters that
-        begin otherwise are the head's.
+    The names of the parameters of its backbone, which is of `family`, begin with `prefix`, such
+    as ``"backbone."``; all others belong to the head.
     """
     depth = len(model.get_submodule(prefix + family.layers))  # type: ignore[arg-type]
     names = ["embeddings", *(f"layer.{number}" for number in range(depth)), "head"]
@@ -101,77 +80,62 @@ def lr_groups(
     division: Division = "code",
     depth: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Parameter groups with a rate each, for any torch optimizer.
+    """Return parameter groups with a learning rate each, for any torch optimizer.
 
     Parameters
     ----------
     model
-        A `clbench.models.classifier.Classifier`, or a transformers model with a head on
-        top of its backbone, such as ``AutoModelForSequenceClassification`` gives.
+        A `clbench.models.classifier.Classifier`, or a transformers model with a head on top of
+        its backbone, as ``AutoModelForSequenceClassification`` gives.
     rates
-        One rate a group, at least three: embeddings, groups of layers from the bottom up,
-        head. Ten make the division of Kenneweg et al. 2022.
+        One rate per group, at least three: embeddings, groups of layers from the bottom up,
+        head. Ten rates make the division of Kenneweg et al. 2022.
     division
         How the layers are divided; see `divide_layers`.
     depth
-        Number of layers of the model that the rates were found on. A model of another depth
-        then gets a group for each of its layers, with rates by relative position; see
-        `clbench.models.rates.transfer_rates`. None divides the model's own layers.
+        Number of layers of the model that the rates come from. A model of another depth then
+        gets a group for each of its layers, with rates by relative position; see
+        `transfer_rates`. None divides the model's own layers.
 
     Returns
     -------
     list of dict
-        ``params``, ``lr``, ``name`` and ``group`` (the rate's position). Frozen parameters
-        are left out, and so are groups without parameters, as a model of 6 layers leaves
-        some of ten.
+        ``params``, ``lr``, ``name`` and ``group`` (the rate's position). Frozen parameters and
+        groups without parameters are left out.
 
     Raises
     ------
     ValueError
-        If rates are no list of numbers or fewer than three, if one is negative or not
-        finite, or if rates that are not above 0 are to be carried to another depth.
+        If there are fewer than three rates, one is negative or not finite, or a rate of 0 is to
+        be transferred to another depth.
     ModelError
         If the model cannot be divided into layers.
     """
-    try:
-        if isinstance(rates, str):
-            raise TypeError  # its characters would be taken for rates
-        rates = [float(rate) for rate in rates]
-    except (TypeError, ValueError):
-        raise ValueError(f"rates must be a list of numbers, not {rates!r}") from None
-    if depth is not None and not (isinstance(depth, Integral) and depth > 0):
-        raise ValueError(f"depth must be a number of layers, 1 or more, not {depth!r}")
-    if len(rates) < 3:
-        raise ValueError(f"{len(rates)} rates: give at least three (embeddings, layers, head)")
-    wrong = [rate for rate in rates if not 0.0 <= rate < math.inf]
-    if wrong:
-        raise ValueError(f"rates must be finite and 0 or more, not {wrong[0]!r}")
-    by_depth = _layer_groups(model)
-    own = len(by_depth) - 2
+    rates = _check_rates(rates)
+    layers = _layer_groups(model)
+    own = len(layers) - 2
     if depth is not None and depth != own:
-        from clbench.models.rates import transfer_rates
-
         rates = transfer_rates(rates, depth, own, division=division)
     last = len(rates) - 1
-    place = {"embeddings": 0, "head": last}
-    for group, layers in enumerate(divide_layers(own, last - 1, division), 1):
-        place |= {f"layer.{layer}": group for layer in layers}
+    position = {"embeddings": 0, "head": last}
+    for number, part in enumerate(divide_layers(own, last - 1, division), 1):
+        position |= {f"layer.{layer}": number for layer in part}
     parameters = dict(model.named_parameters())
     members: list[list[nn.Parameter]] = [[] for _ in rates]
-    for depth_group in by_depth:
-        members[place[depth_group.name]] += [
-            parameters[name] for name in depth_group.parameters if parameters[name].requires_grad
+    for layer_group in layers:
+        members[position[layer_group.name]] += [
+            parameters[name] for name in layer_group.parameters if parameters[name].requires_grad
         ]
     names = ["embeddings", *(f"layers.{i}" for i in range(1, last)), "head"]
     return [
-        {"params": inside, "lr": float(rate), "name": name, "group": number}
+        {"params": inside, "lr": rate, "name": name, "group": number}
         for number, (inside, rate, name) in enumerate(zip(members, rates, names, strict=True))
         if inside
     ]
 
 
 def depth_of(model: nn.Module) -> int:
-    """Number of layers with weights of their own; ALBERT's, which share theirs, count once.
+    """Return the number of layers with weights of their own; ALBERT's shared ones count once.
 
     Raises
     ------
@@ -188,7 +152,6 @@ def _layer_groups(model: nn.Module) -> list[LayerGroup]:
         return groups
     from transformers import PreTrainedModel
 
-    from clbench.errors import ModelError
     from clbench.models.families import family_of
 
     if not isinstance(model, PreTrainedModel):
@@ -198,3 +161,62 @@ def _layer_groups(model: nn.Module) -> list[LayerGroup]:
     backbone = model.base_model
     prefix = "" if backbone is model else f"{model.base_model_prefix}."
     return layer_groups_of(model, family_of(backbone), prefix)
+
+
+def transfer_rates(
+    rates: Sequence[float], source_depth: int, depth: int, *, division: Division = "code"
+) -> list[float]:
+    """Return the rates for a model of another depth, by relative position.
+
+    Layer i of n covers the part i/n … (i + 1)/n of the way from the embeddings to the head. A
+    layer of the new model gets the geometric mean of the rates of the old layers in its part,
+    each weighted by how much of the part it covers; geometric, because rates are searched and
+    combined in log space (Kenneweg et al. 2022, sections 3.1 and 3.2, equation 1). The rates
+    of embeddings and head stay. A model with one layer (ALBERT) gets the mean of all layers.
+
+    Parameters
+    ----------
+    rates
+        At least three, above 0: embeddings, groups of layers from the bottom up, head.
+    source_depth
+        Number of layers of the model that the rates come from.
+    depth
+        Number of layers of the new model; layers that share their weights count once.
+    division
+        How the layers of the first model are grouped; see `divide_layers`.
+
+    Returns
+    -------
+    list of float
+        `depth` + 2 rates: embeddings, each layer from the bottom up, head.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than three rates, one is not above 0, or a depth is below 1.
+    """
+    rates = _check_rates(rates)
+    if min(rates) == 0.0:
+        raise ValueError("rates must be above 0 to be transferred to another depth")
+    if depth < 1:
+        raise ValueError(f"cannot transfer rates to {depth} layers")
+    parts = divide_layers(source_depth, len(rates) - 2, division)
+    logs = [math.log(r) for r, layers in zip(rates[1:-1], parts, strict=True) for _ in layers]
+    inner = []
+    for layer in range(depth):
+        # In units of 1/(source_depth·depth) all edges are whole numbers.
+        first, last = layer * source_depth, (layer + 1) * source_depth
+        shares = [min(last, (i + 1) * depth) - max(first, i * depth) for i in range(source_depth)]
+        total = sum(share * log for share, log in zip(shares, logs, strict=True) if share > 0)
+        inner.append(math.exp(total / source_depth))
+    return [rates[0], *inner, rates[-1]]
+
+
+def _check_rates(rates: Sequence[float]) -> list[float]:
+    values = [float(rate) for rate in rates]
+    if len(values) < 3:
+        raise ValueError(f"{len(values)} rates: give at least three (embeddings, layers, head)")
+    for rate in values:
+        if not 0.0 <= rate < math.inf:
+            raise ValueError(f"rates must be finite and 0 or more, not {rate!r}")
+    return values

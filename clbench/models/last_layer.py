@@ -1,12 +1,11 @@
-"""The last layer for the first token alone, where nothing else is read.
+"""Compute the last layer for the first token alone, if the pooling reads nothing else.
 
-With first-token pooling the other tokens' output of the last layer goes nowhere: its query,
-attention, output and feed-forward parts are needed for one token a row, only keys and values
-for all. The pooled vector is the same up to rounding; a sixth of the work of a model with six
-layers is saved, a twelfth with twelve.
+The other tokens then need only keys and values in the last layer, no query, attention, output
+or feed-forward part. The pooled vector is the same up to rounding; a model with six layers saves
+a sixth of its work, one with twelve a twelfth (``benchmarks/engine.py``).
 
-Whoever looks at the last layer or has changed it (a hook, a `forward` or a module of one's own)
-gets it whole: see `is_stock`.
+A last layer that somebody changed or observes (a hook, another `forward` or module) is computed
+whole: see `is_stock`.
 """
 
 from __future__ import annotations
@@ -26,69 +25,63 @@ TOKENWISE = frozenset(
     )
 )
 """Modules of torch that treat every token alike."""
-KNOWN = ("transformers.", "peft.tuners.lora.", "clbench.training.dropout")
-"""Whose modules do what this file takes them to do."""
+STOCK = ("transformers.", "peft.tuners.lora.", "clbench.training.dropout")
+"""Packages whose modules compute what this module assumes."""
 
 LastLayer = Callable[[Any, Tensor, Tensor | None], Tensor]
 """Layer, states of shape (b, t, h) and mask of shape (b, 1, t, t) to states (b, 1, h)."""
 
 
 def is_stock(backbone: nn.Module, layers: str) -> bool:
-    """Whether the last of `layers` does what its architecture does, and nobody looks on.
+    """Whether the last layer computes what its architecture does, and nothing observes it.
 
     Parameters
     ----------
     backbone
         A transformers model.
     layers
-        Where its list of layers is, such as ``encoder.layer``.
+        Path of its list of layers, such as ``encoder.layer``.
 
     Returns
     -------
     bool
-        False with a hook on the way to the layer or inside of it, a `forward` set on a
-        module or its class, a module of another make, or an attention function of one's own.
+        False with a hook on the way to the layer or inside it, a `forward` set on a module or
+        its class, a module from elsewhere, or a custom attention function.
     """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    attention = getattr(backbone.config, "_attn_implementation", "eager")
     way: list[Any] = [backbone]
     for name in layers.split("."):
         way.append(way[-1].get_submodule(name))
     inside = list(way[-1][-1].modules())
     return (
         not _has_any_global_hook()  # type: ignore[no-untyped-call]
-        and not any(_is_watched(module) for module in (*way, *inside))
+        and not any(
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            or "forward" in vars(module)
+            for module in (*way, *inside)
+        )
         and all(
-            type(module) in TOKENWISE or type(module).forward.__module__.startswith(KNOWN)
+            type(module) in TOKENWISE or type(module).forward.__module__.startswith(STOCK)
             for module in inside
         )
-        and _is_known_attention(getattr(backbone, "config", None))
+        and (  # an attention that is not registered is in the model's own file
+            attention not in ALL_ATTENTION_FUNCTIONS
+            or ALL_ATTENTION_FUNCTIONS[attention].__module__.startswith(STOCK)
+        )
     )
-
-
-def _is_watched(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or "forward" in vars(module)
-    )
-
-
-def _is_known_attention(config: Any) -> bool:
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    name = getattr(config, "_attn_implementation", "eager")
-    if name not in ALL_ATTENTION_FUNCTIONS:  # written into the model's own file
-        return True
-    return str(ALL_ATTENTION_FUNCTIONS[name].__module__).startswith(KNOWN)
 
 
 @contextmanager
 def only_first_token(layer: nn.Module, forward: LastLayer) -> Iterator[None]:
-    """`layer` computes `forward` inside of the context, and as always after it.
+    """Make `layer` compute `forward` inside the context.
 
-    Where the mask is not written out, as some attention kernels have it, or the layer is to
-    be run again on the way back, it computes as always.
+    It computes as always if the mask is not a dense tensor, as with some attention kernels, or
+    if gradient checkpointing runs the layer again in the backward pass.
     """
     whole = layer.forward
 
@@ -108,7 +101,7 @@ def only_first_token(layer: nn.Module, forward: LastLayer) -> Iterator[None]:
 
 
 def bert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
-    """A layer of BERT, RoBERTa or ELECTRA: normalised after attention and feed-forward."""
+    """Compute a layer of BERT, RoBERTa or ELECTRA, normalised after its two parts."""
     own = layer.attention.self
     first = _first(states)
     context = _attend(own, (own.query(first), own.key(states), own.value(states)), mask)
@@ -117,7 +110,7 @@ def bert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def distilbert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
-    """A layer of DistilBERT."""
+    """Compute a layer of DistilBERT."""
     own = layer.attention
     first = _first(states)
     context = _attend(own, (own.q_lin(first), own.k_lin(states), own.v_lin(states)), mask)
@@ -127,16 +120,16 @@ def distilbert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _first(states: Tensor) -> Tensor:
-    """The first token's states, shape (b, 1, h).
+    """The first token's states, shape (b, 1, h), contiguous.
 
-    In one piece: a dense layer adds its bias to parts of a tensor in another order, and with
-    other last bits, when somebody watches what torch dispatches.
+    On a strided tensor, a dense layer adds its bias in another order, with other last bits,
+    under torch's dispatch modes.
     """
     return states[:, :1].contiguous()
 
 
 def _attend(own: Any, parts: tuple[Tensor, Tensor, Tensor], mask: Tensor | None) -> Tensor:
-    """The first token's mixture of all values, shape (b, 1, h); `parts`: query, keys, values."""
+    """The first token's attention over all tokens, shape (b, 1, h); query, keys, values."""
     query, key, value = (
         part.reshape(*part.shape[:2], -1, own.attention_head_size).transpose(1, 2) for part in parts
     )

@@ -1,24 +1,22 @@
-"""Where a model lives: in the package, in a folder, or on the hub; and what exactly it is.
+"""Find a model (built in, in a folder or on the hub) and tell exactly which one it is.
 
-Imports neither torch nor transformers, so that a finished run can be told from an
-unfinished one at once.
+Imports neither torch nor transformers, so that finished cells are recognised at once.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clbench.cache import cache_dir, write_if_possible
 from clbench.errors import ModelError, did_you_mean
-from clbench.messages import describe_missing
-from clbench.models.registry import MODELS
+from clbench.models.safety import check_folder
+from clbench.registry import Registry
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 IDENTITY_FILES = (
     "config.json",
     "tokenizer*.json",
@@ -30,134 +28,182 @@ IDENTITY_FILES = (
     "model*.safetensors",
     "model.safetensors.index.json",
 )
-"""What decides the scores: configuration, tokenizer and weights."""
+"""The files that decide the scores: configuration, tokenizer and weights."""
+HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model"]
+"""The files to download, from the top folder only; none of them is a pickle."""
 
 
 @dataclass(frozen=True)
-class ModelLocation:
-    """A model's place.
+class ModelEntry:
+    """A model with a short name."""
 
-    Attributes
-    ----------
-    name
-        What the user wrote.
-    folder
-        The folder on this machine; None for a model of the hub.
-    revision
-        Branch, tag or commit of a hub model.
-    """
-
-    name: str
-    folder: Path | None
-    revision: str | None = None
+    description: str
+    """One line for lists."""
+    locate: Callable[[], Path]
+    """Returns the folder with ``config.json``, tokenizer and ``model.safetensors``."""
 
 
-def resolve(name: str, revision: str | None = None) -> ModelLocation:
-    """Tell a built-in model, a local folder and a hub name apart; reads no network.
+def _check_entry(name: str, entry: object) -> str | None:
+    if isinstance(entry, ModelEntry):
+        return None
+    return "a model entry must be a clbench.models.locate.ModelEntry"
+
+
+MODELS: Registry[ModelEntry] = Registry("model", check=_check_entry, group="clbench.models")
+TINY = Path(__file__).parent / "tiny"
+MODELS.add("tiny", ModelEntry("small BERT that comes with clbench; works offline", lambda: TINY))
+
+
+def resolve(name: str, revision: str | None = None) -> Path | None:
+    """Return the folder of a built-in or local model, or None for a hub model.
 
     Raises
     ------
     ModelError
-        If a path does not exist or is a file, if the name is none that a hub model can
-        have, or if a revision is given for a model that is not on the hub.
+        If a revision is given for a model that is not on the hub.
     """
     if name in MODELS:
-        return _local(name, MODELS.get(name).locate(), revision)
-    path = Path(name).expanduser()
-    if name and path.is_dir():
-        return _local(name, path, revision)
-    if path.is_file():
-        raise ModelError(f"model {name!r}: is a file. Give the folder that it lies in.")
-    if _looks_like_path(name):
+        folder = MODELS.get(name).locate()
+    else:
+        folder = Path(name).expanduser()
+        if not name or not folder.is_dir():
+            return None
+    if revision is not None:
         raise ModelError(
-            f"model {name!r}: {describe_missing(path, 'folder')}. Give an existing folder, the "
-            f"name of a hub model, or a built-in one: {', '.join(MODELS)}."
+            f"model {name!r}: only hub models have a revision ({revision!r}). Remove the key "
+            "revision, or give the model's name on the hub."
         )
-    if not HUB_NAME.fullmatch(name):
-        raise ModelError(
-            f"model {name!r}: neither a folder nor a name that a hub model can have."
-            f"{did_you_mean(name, MODELS)}"
-        )
-    return ModelLocation(name, None, revision)
+    return folder
 
 
 def local_folder(name: str, revision: str | None = None) -> Path:
-    """The folder of a model on this machine, fetched from the hub if need be.
+    """Return the folder of a model on this machine, downloading a hub model if necessary.
+
+    A hub name is bound to a commit when it is first downloaded, and keeps that commit so that
+    runs stay comparable. Give another `revision`, or delete the cached model, for a newer one.
+
+    Parameters
+    ----------
+    name
+        A built-in model, a local folder or a hub model.
+    revision
+        Branch, tag or commit of a hub model.
 
     Raises
     ------
     ModelError
-        As `resolve`; or if the hub has no such model or cannot be reached.
+        If there is no such model, the hub cannot be reached, or a revision is given for a
+        model that is not on the hub.
     """
-    location = resolve(name, revision)
-    if location.folder is not None:
-        return location.folder
-    from clbench.models.hub import fetch
+    folder = resolve(name, revision)
+    if folder is not None:
+        return folder
+    from huggingface_hub import errors, snapshot_download
 
-    return fetch(location.name, location.revision)
+    commit = _hub_commit(name, revision)
+    with _hub_errors(name, revision):
+        cached = Path(snapshot_download(name, revision=commit, local_files_only=True))
+        try:
+            check_folder(cached, name)
+        except ModelError:
+            try:
+                _require_hub()
+            except errors.OfflineModeIsEnabled:
+                return cached  # loading it says what is missing
+            snapshot_download(
+                name, revision=commit, allow_patterns=HUB_FILES, ignore_patterns="*/*"
+            )
+    return cached
 
 
 def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
-    """What the model exactly is, for fingerprints of runs and caches.
-
-    Parameters
-    ----------
-    name, revision
-        As in `resolve`.
+    """Return what identifies the model, for fingerprints of runs and caches.
 
     Returns
     -------
     dict
-        ``files``: digest of each file that decides the scores, for a built-in model or a
-        folder; ``hub`` and ``commit`` for a hub model. The place of a folder is no part
-        of it: a copy is the same model.
+        ``files``, the digest of each file that decides the scores, for a built-in model or a
+        folder; ``hub`` and ``commit`` for a hub model. The path of a folder is not part of
+        it: a copy is the same model.
 
     Raises
     ------
     ModelError
-        As `resolve`; for a hub model that was never fetched, if the hub cannot be asked.
+        As `local_folder`.
     """
-    location = resolve(name, revision)
-    if location.folder is None:
-        from clbench.models.hub import commit_of
-
-        return {"hub": name, "commit": commit_of(name, revision)}
-    files = {path for pattern in IDENTITY_FILES for path in location.folder.glob(pattern)}
-    if not (location.folder / "config.json").is_file():
-        raise ModelError(f"model {name!r}: there is no config.json in {location.folder}.")
+    folder = resolve(name, revision)
+    if folder is None:
+        return {"hub": name, "commit": _hub_commit(name, revision)}
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"model {name!r}: {folder} has no config.json.")
+    files = {path for pattern in IDENTITY_FILES for path in folder.glob(pattern)}
     return {"files": {path.name: _digest(path) for path in sorted(files) if path.is_file()}}
 
 
-def _local(name: str, folder: Path, revision: str | None) -> ModelLocation:
-    if revision is not None:
-        raise ModelError(
-            f"model {name!r}: a revision ({revision!r}) belongs to hub models only. "
-            "Remove the key revision, or give the hub's name of the model."
-        )
-    return ModelLocation(name, folder)
-
-
-def _looks_like_path(name: str) -> bool:
-    return (
-        name.startswith((".", "~", "/"))
-        or name.endswith("/")
-        or "\\" in name
-        or name.count("/") > 1
-        or Path(name).is_absolute()
-    )
-
-
 def _digest(path: Path) -> str:
-    """Content digest of `path`, remembered by path, size and time of change."""
+    """Content digest of `path`, cached by path, size and modification time."""
     real = path.resolve()
     state = real.stat()
     key = f"{real}\0{state.st_size}\0{state.st_mtime_ns}".encode()
-    known = cache_dir("digests") / hashlib.blake2b(key, digest_size=16).hexdigest()
+    cached = cache_dir("digests") / hashlib.blake2b(key, digest_size=16).hexdigest()
     with suppress(OSError, ValueError):
-        text = known.read_text(encoding="ascii")
+        text = cached.read_text(encoding="ascii")
         if len(text) == 32:
             return text
     with real.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    write_if_possible(known, digest)
+    write_if_possible(cached, digest)
     return digest
+
+
+def _hub_commit(name: str, revision: str | None) -> str:
+    """The commit of a hub model: the cached one, else the hub's."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    with _hub_errors(name, revision):
+        path = try_to_load_from_cache(name, "config.json", revision=revision)
+        if not isinstance(path, str):
+            _require_hub()
+            path = hf_hub_download(name, "config.json", revision=revision)
+    return Path(path).parent.name
+
+
+def _require_hub() -> None:
+    """Raise `OfflineModeIsEnabled` if the hub does not answer; its own calls retry for long."""
+    from huggingface_hub import constants, errors, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception as error:  # of whichever http library huggingface_hub uses
+        raise errors.OfflineModeIsEnabled(str(error)) from error
+
+
+@contextmanager
+def _hub_errors(name: str, revision: str | None) -> Iterator[None]:
+    """Turn errors of the hub into a `ModelError` of one line."""
+    from huggingface_hub import errors
+
+    near = did_you_mean(name, MODELS)
+    offline = (
+        "not a built-in model or a local folder. It is not in the hub's cache on this machine, "
+        f"and the hub cannot be reached. Connect once to download it, or give a folder.{near}"
+    )
+    reasons: dict[type[Exception], str] = {  # a subclass comes before its base
+        errors.HFValidationError: "not a built-in model, an existing folder or a valid name of a "
+        f"hub model.{near}",
+        errors.GatedRepoError: "its owner asks for an agreement first. Accept it on the model's "
+        "page and log in with `hf auth login`.",
+        errors.RevisionNotFoundError: "the hub has no such revision of it.",
+        errors.RepositoryNotFoundError: "not a built-in model, a local folder or a public model of "
+        f"the hub.{near}",
+        errors.LocalEntryNotFoundError: offline,
+        errors.OfflineModeIsEnabled: offline,
+        errors.EntryNotFoundError: "has no config.json, so it is not a transformers model.",
+    }
+    try:
+        yield
+    except (errors.HFValidationError, OSError) as error:
+        text = next((text for kind, text in reasons.items() if isinstance(error, kind)), None)
+        text = text or f"could not be downloaded: {[*str(error).splitlines(), '?'][0]}"
+        at = f" (revision {revision!r})" if revision else ""
+        raise ModelError(f"model {name!r}{at}: {text}") from error

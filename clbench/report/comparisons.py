@@ -1,10 +1,12 @@
-"""Every method beside vanilla, seed by seed, a row for each scenario × method × score."""
+"""Every method beside vanilla, seed by seed: as a table and in sentences."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from clbench.results.scores import SCORES, Score
 from clbench.results.statistics import (
     FEWEST,
     LEVEL,
@@ -19,117 +21,155 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REFERENCE = "vanilla"
-SCORES = ("p_o", "p_s", "forgetting")
-HIGHER_IS_BETTER = {"p_o": True, "p_s": True, "forgetting": False}
 COLUMNS = (
     *("scenario", "shift", "method", "score", "n", "mean", "median", "deviation"),
     *("minimum", "maximum", "low", "high"),
     *("pairs", "difference", "difference_low", "difference_high", "level"),
     *("p", "p_holm", "verdict", "seeds_needed", "why"),
 )
+Row = Mapping[Any, Any]
 
 
 def comparisons_frame(frame: pd.DataFrame, reference: str = REFERENCE) -> pd.DataFrame:
-    """Summaries of all methods, and their differences to one of them.
+    """Return summaries of all methods, and their differences to one of them.
 
-    Differences are taken seed by seed. For the m methods that are compared with the reference in
-    one scenario, intervals have the level 1 − 0.05/m, so that together they hold with 95 %
-    (Bonferroni), and p is corrected after Holm. The verdict says what the interval says.
+    Differences are taken seed by seed. If m methods are compared in a scenario, intervals have the
+    level 1 − 0.05/m, so that together they hold with 95 % (Bonferroni), and p is corrected after
+    Holm.
 
     Parameters
     ----------
     frame
-        As `clbench.results.table.scores_frame` makes it; cells that failed do not count.
+        Result of `clbench.results.scores.scores_frame`; failed cells are ignored.
     reference
         The method that others are compared with.
 
     Returns
     -------
     pandas.DataFrame
-        Columns as in `COLUMNS`: of the score (``n`` seeds, mean, median, deviation, range,
-        bootstrap 95 % interval) and of its difference to the reference (``pairs`` common seeds,
-        mean, paired interval and its level, sign-flip p, the same after Holm, verdict, seeds
-        needed to settle it, and ``why`` there is no verdict). Fractions.
+        Columns as in `COLUMNS`, as fractions. Of each score that is `compared`: ``n`` seeds, mean,
+        median, deviation, range, bootstrap 95 % interval; of the difference to the reference:
+        common seeds (``pairs``), mean, paired interval and its level, sign-flip p, p after Holm,
+        verdict, seeds needed to settle it, and ``why`` there is no verdict.
     """
     import pandas as pd
 
     good = frame[frame["status"] == "ok"]
     rows: list[dict[str, Any]] = []
     for (scenario, shift), group in good.groupby(["scenario", "shift"], sort=False):
-        for score in SCORES:
-            values = {
-                str(method): _by_seed(some, score)
-                for method, some in group.groupby("method", sort=False)
-            }
-            values = {method: seeds for method, seeds in values.items() if seeds}
-            rows += [
-                {"scenario": scenario, "shift": shift, "score": score, **row}
-                for row in _rows(values, score, reference)
-            ]
+        for score in (score for score in SCORES if score.compared):
+            values: dict[str, dict[int, float]] = {}
+            for method, some in group.dropna(subset=[score.name]).groupby("method", sort=False):
+                values[str(method)] = dict(zip(some["seed"], some[score.name], strict=True))
+            names = {"scenario": scenario, "shift": shift, "score": score.name}
+            rows += [{**names, **row} for row in _rows(values, score, reference)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _by_seed(frame: pd.DataFrame, score: str) -> dict[int, float]:
-    known = frame.dropna(subset=[score])
-    return {
-        int(seed): float(value) for seed, value in zip(known["seed"], known[score], strict=True)
-    }
-
-
-def _rows(values: dict[str, dict[int, float]], score: str, reference: str) -> list[dict[str, Any]]:
+def _rows(
+    values: Mapping[str, Mapping[int, float]], score: Score, reference: str
+) -> list[dict[str, Any]]:
+    """Return a row for each method from its scores by seed."""
+    baseline = values.get(reference, {})
     others = [
-        name
-        for name, seeds in values.items()
-        if name != reference and seeds.keys() & values.get(reference, {}).keys()
+        name for name, seeds in values.items() if name != reference and seeds.keys() & baseline
     ]
     level = 1.0 - (1.0 - LEVEL) / max(len(others), 1)
-    made = {
-        name: compare(
-            values[name],
-            values[reference],
-            level=level,
-            higher_is_better=HIGHER_IS_BETTER[score],
-        )
+    better = score.higher_is_better
+    compared = {
+        name: compare(values[name], baseline, level=level, higher_is_better=better)
         for name in others
     }
-    corrected = holm({name: comparison.p for name, comparison in made.items()})
+    corrected = holm({name: comparison.p for name, comparison in compared.items()})
     rows = []
     for name, seeds in values.items():
         row: dict[str, Any] = {"method": name, **asdict(summarise(list(seeds.values())))}
-        comparison = made.get(name)
-        if comparison is None:
-            row["why"] = "the reference" if name == reference else _why(values, name, reference)
+        if name == reference:
+            row["why"] = "the reference"
+        elif (comparison := compared.get(name)) is None:
+            row["why"] = f"no seed in common with {reference}"
+            if not baseline:
+                row["why"] = f"{reference} was not run"
         else:
-            row |= {
-                "pairs": comparison.n,
-                "difference": comparison.mean,
-                "difference_low": comparison.low,
-                "difference_high": comparison.high,
-                "level": comparison.level,
-                "p": comparison.p,
-                "p_holm": corrected[name],
-                "verdict": comparison.verdict,
-                "seeds_needed": comparison.needed,
-                "why": _why_open(comparison),
-            }
+            row |= asdict(comparison)
+            row |= {"p_holm": corrected[name], "why": _why(comparison)}
         rows.append(row)
     return rows
 
 
-def _why_open(comparison: Comparison) -> str:
-    """Why there is no verdict, or no number of seeds that would give one."""
-    if comparison.n < FEWEST:
-        return f"{comparison.n} common seeds are too few; {FEWEST} are the least"
-    if comparison.verdict == "no difference shown" and comparison.needed is None:
-        return (
-            "every seed differs by exactly 0"
-            if comparison.minimum == comparison.maximum == 0
-            else f"more than {MOST_SEEDS} seeds would be needed to settle it"
-        )
-    return ""
+def _why(comparison: Comparison) -> str:
+    """Return why there is no verdict, or no number of seeds that would give one."""
+    if comparison.pairs < FEWEST:
+        seeds = f"{comparison.pairs} common seed{'' if comparison.pairs == 1 else 's'}"
+        return f"only {seeds}; at least {FEWEST} are needed"
+    if comparison.verdict != "no difference shown" or comparison.seeds_needed is not None:
+        return ""
+    if comparison.difference_low == comparison.difference_high == 0:
+        return "all seeds differ by exactly 0"
+    return f"more than {MOST_SEEDS} seeds would be needed to settle it"
 
 
-def _why(values: dict[str, dict[int, float]], name: str, reference: str) -> str:
-    if reference not in values:
-        return f"{reference} was not run"
-    return f"no seed in common with {reference}"
+def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
+    """Return the verdict on one scenario; it says nothing that an interval does not support.
+
+    Parameters
+    ----------
+    comparisons
+        Result of `comparisons_frame`.
+    scenario
+        Name of the scenario.
+
+    Returns
+    -------
+    list of str
+        A sentence for each kind of finding on p_o, with its numbers and the cost in p_s.
+    """
+    rows = comparisons[comparisons["scenario"] == scenario].to_dict("records")
+    old: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_o"}
+    new: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_s"}
+    if not old:
+        return ["No finished cell has scores on two tasks."]
+    if REFERENCE not in old:
+        return [f"{REFERENCE} was not run here, so there is no comparison with it."]
+    compared = {name: row for name, row in old.items() if isinstance(row["verdict"], str)}
+    if not compared:
+        if len(old) == 1:
+            return [f"Only {REFERENCE} was run here."]
+        return [f"No method has a seed in common with {REFERENCE}."]
+    most = max(int(row["pairs"]) for row in compared.values())
+    if most < FEWEST:
+        return [f"No verdict: that takes {FEWEST} common seeds or more, not {most}."]
+    by_verdict: dict[str, list[str]] = {}
+    for name in sorted(compared, key=lambda name: -abs(compared[name]["difference"])):
+        by_verdict.setdefault(compared[name]["verdict"], []).append(name)
+    lines = []
+    for verdict, word in (("better", "more"), ("worse", "less")):
+        if names := by_verdict.get(verdict):
+            keep = "keeps" if len(names) == 1 else "keep"
+            methods = _join([_shown(name, compared[name], new.get(name, {})) for name in names])
+            lines.append(f"{methods} {keep} {word} of the old task than {REFERENCE}.")
+    if names := by_verdict.get("no difference shown"):
+        methods = _join([_open(name, compared[name]) for name in names])
+        lines.append(f"No difference in p_o to {REFERENCE} is shown for {methods}.")
+    if names := by_verdict.get("no verdict"):
+        lines.append(f"There are too few seeds for a verdict on {_join(names)}.")
+    return lines
+
+
+def _shown(name: str, row: Row, new: Row) -> str:
+    low, high = row["difference_low"], row["difference_high"]
+    numbers = f"p_o {row['difference']:+.3f}, {low:+.3f} to {high:+.3f}"
+    if new.get("verdict") in ("better", "worse"):
+        numbers += f"; p_s {new['difference']:+.3f}, {new['verdict']}"
+    return f"{name} ({numbers})"
+
+
+def _open(name: str, row: Row) -> str:
+    needed = row["seeds_needed"]
+    known = needed is not None and needed == needed  # pandas has NaN for None
+    more = f"; about {int(needed)} seeds would settle it" if known else ""
+    return f"{name} ({row['difference']:+.3f}{more})"
+
+
+def _join(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,4 +1,4 @@
-"""Figures in several formats, each laid out once, on all processors."""
+"""Figures in several formats, each laid out once, on two processors."""
 
 from __future__ import annotations
 
@@ -15,56 +15,48 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 PNG, PAGE = 200, 110
-"""Dots an inch of the PNG beside the page, and of the image in it."""
+"""Dots per inch of the PNG files, and of the images on the page."""
 COLOURS = 256
-"""Of the image in the page, which is a third as large as with all of them."""
-
-
+"""Colours of the images on the page, which makes them a third as large."""
 MOST_PIXELS = 6e6
-"""Of the PNG beside the page: figures of many panels get fewer dots an inch."""
+"""Most pixels of a PNG file: figures of many panels get fewer dots per inch."""
 MOST_PROCESSES = 2
-"""That draw at a time: each takes some 200 MB."""
+"""Most processes that draw at a time: each takes some 200 MB."""
+
+Drawing = tuple[str, str, str, dict[str, bytes]]
 
 
 def draw_all(
     figures: Iterable[tuple[str, str, Figure]], formats: Sequence[str]
-) -> Iterator[tuple[str, str, str, dict[str, bytes]]]:
-    """`draw` of figures with a name and a title; begins at once, and goes on while others work.
+) -> Iterator[Drawing]:
+    """Draw figures with their names and titles; drawing begins at once, in the background.
 
-    On a machine of several processors the drawing is done in processes of its own, which need
-    no guard of the main module. ``LOKY_MAX_CPU_COUNT=1`` in the environment draws here. Take
-    all: given up halfway, the processes complain.
+    On a machine with several processors it is done in processes, which need no guard of the main
+    module; ``LOKY_MAX_CPU_COUNT=1`` in the environment prevents that. Consume all results:
+    processes that are stopped halfway print warnings.
 
     Yields
     ------
     tuple
-        Name, title, caption and what `draw` gives, in the order of `figures`.
+        Name, title, caption and the result of `draw`, in the order of `figures`.
     """
     from joblib import Parallel, cpu_count, delayed
 
-    work = Parallel(
-        n_jobs=min(MOST_PROCESSES, cpu_count()),
-        backend="loky",
-        return_as="generator",
-        batch_size=1,
-    )
-    found: Iterator[tuple[str, str, str, dict[str, bytes]]] = work(
-        delayed(_drawn)(*each, formats) for each in figures
-    )
-    return found
+    jobs = min(MOST_PROCESSES, cpu_count())
+    work = Parallel(n_jobs=jobs, backend="loky", return_as="generator", batch_size=1)
+    drawings: Iterator[Drawing] = work(delayed(_draw_one)(*each, formats) for each in figures)
+    return drawings
 
 
-def _drawn(
-    name: str, title: str, figure: Figure, formats: Sequence[str]
-) -> tuple[str, str, str, dict[str, bytes]]:
+def _draw_one(name: str, title: str, figure: Figure, formats: Sequence[str]) -> Drawing:
     return name, title, str(figure.get_label()), draw(figure, formats)
 
 
 def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
-    """The figure in each of `formats`, and as ``page``, a smaller PNG.
+    """Return the figure in each of `formats`, and as ``page``, a smaller PNG.
 
-    ``Figure.savefig`` draws twice for every file, once to lay out; here that is done once for
-    all of them, as what differs between formats does not show.
+    ``Figure.savefig`` lays the figure out for every file, which takes half of the time; here that
+    is done once, since the differences between formats are not visible.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
@@ -83,15 +75,15 @@ def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
     del canvas, pixels
     width, height = (round(side * PAGE / dpi) for side in large.size)
     small = large.resize((width, height), Image.Resampling.LANCZOS)
-    found = {"page": _png(small.quantize(COLOURS, dither=Image.Dither.NONE), PAGE)}
+    files = {"page": _png(small.quantize(COLOURS, dither=Image.Dither.NONE), PAGE)}
     if "png" in formats:
-        found["png"] = _png(large, dpi)
+        files["png"] = _png(large, dpi)
     for kind, other in (("svg", FigureCanvasSVG), ("pdf", FigureCanvasPdf)):
         if kind in formats:
             buffer = io.BytesIO()
             getattr(other(figure), f"print_{kind}")(buffer)
-            found[kind] = buffer.getvalue()
-    return found
+            files[kind] = buffer.getvalue()
+    return files
 
 
 def _png(image: PIL.Image.Image, dpi: int) -> bytes:

@@ -1,131 +1,124 @@
-"""The cells of runs, as a report needs them."""
+"""The cells of several runs in one report."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from clbench.errors import RunFolderError
-from clbench.report.content import MOST_DETAILS, MOST_SCENARIOS
-from clbench.results.cell import CellResult
-from clbench.results.store import Store
-from clbench.results.without_curves import Light
+from clbench.report.details import MOST_DETAILS
+from clbench.results.cell import CellResult, summarizer
+from clbench.results.store import Cells, Store
+
+MOST_SCENARIOS = 6
+"""The first scenarios have figures of their own on the page."""
+
+Meanings = dict[tuple[str, str], Any]
+"""Settings by what has a name, ``method`` or ``scenario``, and by the name."""
 
 
 def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
-    """The cells of all runs, and lines for the user: files that hold none, and what differs.
+    """Return the cells of all runs, and notes for the user: invalid files, and what differs.
 
-    Nothing of two runs is taken for the same that is not. A scenario that an earlier run has with
-    other rows or settings bears its run's name, and so do the methods of a later run that an
-    earlier one has with other settings, or on the same seed, and all methods of one whose
-    protocol is not the first run's. Cells whose curves no report shows are without them.
+    Names that stand for different things are made different. The name of the run is added to a
+    scenario that an earlier run has with other rows or settings, to a method that an earlier run
+    has with other settings or on the same seed, and to all methods of a run whose protocol differs
+    from that of the first. Cells keep their curves only if the report shows them.
 
     Raises
     ------
     RunFolderError
-        If a folder is no run or has no cell.
+        If a folder is not a run or has no cell.
     """
     cells: list[CellResult] = []
     notes: list[str] = []
     keys: set[str] = set()
-    known = _Meanings()
-    light = Light(_Shown())
-    for store, label in zip(stores, _labels(stores), strict=True):
-        store.require()
-        own = _Meanings()
-        found = store.read(each=lambda cell, own=own: light(own.told(cell)))  # type: ignore[misc]
-        notes += found.broken_lines(())
-        if not found.cells:
-            raise RunFolderError(f"{store.out} holds no finished cell yet.")
-        methods, scenarios = own.unlike(known)
-        notes += [f"{name} has other settings in {label} than before." for name in methods]
+    known: Meanings = {}
+    labels = _labels(stores)
+    summarize = summarizer(_curves_shown())
+    for store, label in zip(stores, labels, strict=True):
+        run, meanings = _read_run(store, summarize)
+        notes += run.broken_lines(())
+        changed = {key for key, value in meanings.items() if known.get(key, value) != value}
+        what = {"method": "settings", "scenario": "tasks or settings"}
         notes += [
-            f"{name} has other tasks or settings in {label} than before." for name in scenarios
+            f"{name} has other {what[kind]} in {label} than in the runs before it."
+            for kind, name in meanings
+            if (kind, name) in changed
         ]
-        clash = {cell.baseline for cell in found.cells if cell.key in keys} | set(methods)
-        differs = bool(_differences([stores[0], store]))
-        keys |= {cell.key for cell in found.cells}
-        for cell in found.cells:
-            if cell.scenario in scenarios:
-                cell = cell.model_copy(update={"scenario": f"{cell.scenario} ({label})"})
-            elif differs or cell.baseline in clash:
-                cell = cell.model_copy(update={"baseline": f"{cell.baseline} ({label})"})
-            cells.append(cell)
-        known.add(own)
-    if differences := _differences(stores):
+        clashing = {cell.baseline for cell in run.cells if cell.key in keys}
+        clashing |= {name for kind, name in changed if kind == "method"}
+        if _protocol_differences([stores[0], store], ["", ""]):
+            clashing |= {cell.baseline for cell in run.cells}
+        keys |= {cell.key for cell in run.cells}
+        for cell in run.cells:
+            changes = {}
+            if ("scenario", cell.scenario) in changed:
+                changes = {"scenario": f"{cell.scenario} ({label})"}
+            elif cell.baseline in clashing:
+                changes = {"baseline": f"{cell.baseline} ({label})"}
+            cells.append(cell.model_copy(update=changes) if changes else cell)
+        known = meanings | known
+    if differences := _protocol_differences(stores, labels):
         notes.append(
             f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
-            "are not of their methods alone."
+            "are not only those of their methods."
         )
     return cells, notes
 
 
-class _Meanings:
-    """What the names of methods and scenarios stand for in a run."""
+def _read_run(
+    store: Store, summarize: Callable[[CellResult], CellResult]
+) -> tuple[Cells, Meanings]:
+    meanings: Meanings = {}
 
-    def __init__(self) -> None:
-        self._methods: dict[str, str] = {}
-        self._scenarios: dict[str, str] = {}
+    def look(cell: CellResult) -> CellResult:
+        if cell.status == "ok" and cell.reference_of is None:
+            own = [cell.method, cell.settings.get("method")]
+            meanings.setdefault(("method", cell.baseline), own)
+        sections = [cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")]
+        meanings.setdefault(("scenario", cell.scenario), sections)
+        return summarize(cell)
 
-    def told(self, cell: CellResult) -> CellResult:
-        """The cell, after a look at its settings."""
-        ordinary = cell.status == "ok" and cell.reference_of is None
-        if ordinary and cell.baseline not in self._methods:
-            content = [cell.method, cell.settings.get("method")]
-            self._methods[cell.baseline] = json.dumps(content, sort_keys=True)
-        if cell.scenario not in self._scenarios:
-            content = [cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")]
-            self._scenarios[cell.scenario] = json.dumps(content, sort_keys=True)
-        return cell
-
-    def unlike(self, other: _Meanings) -> tuple[list[str], list[str]]:
-        """Names of methods and of scenarios that stand for something else there."""
-        mine = (self._methods, self._scenarios)
-        theirs = (other._methods, other._scenarios)
-        methods, scenarios = (
-            [name for name, meaning in own.items() if others.get(name, meaning) != meaning]
-            for own, others in zip(mine, theirs, strict=True)
-        )
-        return methods, scenarios
-
-    def add(self, other: _Meanings) -> None:
-        """Take what a further run's names stand for; what is known stays."""
-        self._methods = {**other._methods, **self._methods}
-        self._scenarios = {**other._scenarios, **self._scenarios}
+    store.require()
+    run = store.read(each=look)
+    if not run.cells:
+        raise RunFolderError(f"{store.out} has no finished cell yet.")
+    return run, meanings
 
 
-class _Shown:
-    """Whether a page may show a cell's curves: in its details, or in a scenario's figures."""
+def _curves_shown() -> Callable[[CellResult], bool]:
+    """Return whether the page shows a cell's curves: in its details or in a scenario's figures."""
+    count = 0
+    scenarios: set[str] = set()
 
-    def __init__(self) -> None:
-        self._cells = 0
-        self._scenarios: set[str] = set()
+    def shown(cell: CellResult) -> bool:
+        nonlocal count
+        count += 1
+        if cell.status == "ok" and len(scenarios) < MOST_SCENARIOS:
+            scenarios.add(cell.scenario)
+        return count <= MOST_DETAILS or cell.status == "failed" or cell.scenario in scenarios
 
-    def __call__(self, cell: CellResult) -> bool:
-        self._cells += 1
-        if cell.status == "ok" and len(self._scenarios) < MOST_SCENARIOS:
-            self._scenarios.add(cell.scenario)
-        few = self._cells <= MOST_DETAILS
-        return few or cell.status == "failed" or cell.scenario in self._scenarios
+    return shown
 
 
 def _labels(stores: Sequence[Store]) -> list[str]:
-    """The names of the runs' folders, with as many of their parents as tell them apart."""
+    """Return the names of the folders, with as many parents as are needed to tell them apart."""
     parts = [store.out.resolve().parts for store in stores]
-    for count in range(1, max(map(len, parts)) + 1):
-        found = ["/".join(each[-count:]) for each in parts]
-        if len(set(found)) == len(found):
-            return found
+    for count in range(1, max(map(len, parts))):
+        labels = ["/".join(each[-count:]) for each in parts]
+        if len(set(labels)) == len(labels):
+            return labels
     return ["/".join(each) for each in parts]
 
 
-def _differences(stores: Sequence[Store]) -> list[str]:
-    """What of the protocol is not the same in all runs, in words."""
+def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> list[str]:
+    """Return the settings of the protocol that differ between runs."""
     protocols = [store.read_suite().get("protocol", {}) for store in stores]
-    found = []
+    differences = []
     for key in dict.fromkeys(key for protocol in protocols for key in protocol):
         values = [protocol.get(key) for protocol in protocols]
         if any(value != values[0] for value in values):
-            each = zip(_labels(stores), values, strict=True)
-            found.append(f"{key}: " + ", ".join(f"{v} in {label}" for label, v in each))
-    return found
+            each = zip(values, labels, strict=True)
+            differences.append(f"{key}: " + ", ".join(f"{v} in {label}" for v, label in each))
+    return differences

@@ -4,49 +4,48 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clbench
 from clbench.cache import write_atomically
-from clbench.report.content import (
-    MOST_SCENARIOS,
-    Content,
-    details,
-    finished_scenarios,
-    gather,
-    overview,
-    published_rows,
-    table_rows,
-    verdicts,
-)
+from clbench.report.comparisons import sentences
+from clbench.report.content import Content, finished_scenarios, gather, overview, table_rows
+from clbench.report.details import cell_details
 from clbench.report.drawing import FORMATS, draw_all
-from clbench.report.reading import read_runs
-from clbench.report.tables import table_files
+from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.results.cell import CellResult
-from clbench.results.files import as_folder_error, write_text
+from clbench.results.output_folder import as_folder_error, write_text
+from clbench.results.published import beside
+from clbench.results.scores import shown_scores
 from clbench.results.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+        "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    }
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Report:
-    """A report that was written.
+    """A report on the disk.
 
     Attributes
     ----------
     page
-        ``index.html``.
+        Path of ``index.html``.
     content
         Its numbers.
     notes
-        Lines for the user: files that hold no cell.
+        Lines for the user: invalid files, and what differs between runs.
     """
 
     page: Path
@@ -61,63 +60,66 @@ def write_report(
     formats: Sequence[str] = FORMATS,
     read: tuple[Sequence[CellResult], Sequence[str]] | None = None,
 ) -> Report:
-    """Write ``index.html``, ``figures/`` and ``tables/``; reads results only.
+    """Write ``index.html``, ``figures/`` and ``tables/`` from the results of runs.
 
     Parameters
     ----------
     runs
-        Folders of runs. Methods of a later one bear the name of its run where they would be
-        taken for an earlier one's, see `read_runs`.
+        Folders of runs; `read_runs` says how methods of several runs are told apart.
     out
-        Folder of the report; ``report`` in the first run's folder by default.
+        Folder of the report; by default ``report`` in the first run's folder.
     formats
-        Of the figures beside the page: png, svg, pdf.
+        Formats of the figure files: png, svg, pdf.
     read
-        What `read_runs` gave for these runs, where it was called already.
+        Result of `read_runs` for these runs, if it was called already.
 
     Raises
     ------
     RunFolderError
-        If a folder is no run, has no finished cell, or the report cannot be written.
+        If a folder is not a run, has no finished cell, or the report cannot be written.
     """
+    import pandas as pd
+
     stores = [Store(Path(run)) for run in runs]
     cells, notes = read_runs(stores) if read is None else read
     folder = Path(out) if out is not None else stores[0].out / "report"
     with as_folder_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    suites = [store.read_suite() for store in stores]
     pictures: dict[str, dict[str, Any]] = {}
     for store in stores:
-        pictures = {**store.read_pictures(), **pictures}
+        pictures = store.read_pictures() | pictures
     drawn = draw_all(_figures(cells, pictures), formats)
-    content = gather(cells)  # while others draw
+    content = gather(cells)  # while figures are drawn
     figures = []
     for name, title, caption, files in list(drawn):
         for kind in formats:
             path = folder / "figures" / f"{name}.{kind}"
             with as_folder_error(path):
                 write_atomically(path, files[kind])
-        image = base64.b64encode(files["page"]).decode("ascii")
-        image = f"data:image/png;base64,{image}"
+        image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
         figures.append({"title": title, "caption": caption, "image": image})
-    theirs = published_rows(content, [str(suite.get("name", "")) for suite in suites])
+    suites = [store.read_suite() for store in stores]
     frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
-    if theirs:
-        frames["published"] = _frame(theirs)
+    names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
+    published = [row for name in names for row in beside(name, cells).to_dict("records")]
+    if published:
+        frames["published"] = pd.DataFrame(published)
     for name, frame in frames.items():
         for file, text in table_files(name, frame).items():
             write_text(folder / "tables" / file, text)
-    shown, left_out = details(content)
+    details, left_out = cell_details(content.cells)
+    scenarios = finished_scenarios(cells)
     page = folder / "index.html"
     text = render(
         notes=notes,
-        title=" and ".join(dict.fromkeys(str(s.get("name", "run")) for s in suites)),
+        title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
-        verdicts=verdicts(content),
+        verdicts=[(name, sentences(content.comparisons, name)) for name in scenarios],
+        scores=shown_scores(content.means.to_dict("records")),
         rows=table_rows(content),
         figures=figures,
-        published=theirs,
-        details=shown,
+        published=published,
+        details=details,
         left_out=left_out,
         suites=[_suite(suite, store.out) for suite, store in zip(suites, stores, strict=True)],
         version=clbench.__version__,
@@ -127,7 +129,7 @@ def write_report(
 
 
 def render(**values: Any) -> str:
-    """The page; every value is escaped."""
+    """Return the page; every value is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -141,102 +143,77 @@ def render(**values: Any) -> str:
     return environment.get_template("page.html").render(**values)
 
 
-def _figures(
-    cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[str, str, Figure]]:
-    """Name, title and figure."""
-    from clbench import figures
-    from clbench.figures.shift import picture
+def table_files(name: str, frame: pd.DataFrame) -> dict[str, str]:
+    """Return the texts of ``NAME.csv``, with every digit, and of ``NAME.md`` and ``NAME.tex``.
 
-    drawn: list[tuple[str, str, Callable[[], Figure]]] = [
-        ("tradeoff", "Old task against new", lambda: figures.tradeoff(cells)),
-        ("forgetting", "What was forgotten", lambda: figures.forgetting(cells)),
-        ("rates", "Learning rates by depth", partial(_rates, cells)),
-    ]
-    for scenario in finished_scenarios(cells)[:MOST_SCENARIOS]:
-        own = [cell for cell in cells if cell.scenario == scenario]
-        if scenario in pictures:
-            draw_shift = partial(picture, scenario, pictures[scenario])
-            drawn.append((f"shift-{scenario}", f"{scenario}: the shift", draw_shift))
-        drawn += [
-            (f"curves-{scenario}", f"{scenario}: while it is forgotten", _later("curves", own)),
-            (f"anchor-{scenario}", f"{scenario}: the anchor", _later("anchor_distances", own)),
-            (f"matrices-{scenario}", f"{scenario}: score matrices", _later("matrices", own)),
-            (f"costs-{scenario}", f"{scenario}: cost", _later("costs", own)),
-        ]
-    for name, title, made in drawn:
-        try:
-            figure = made()
-        except ValueError:
-            continue  # it has nothing to show here, such as curves of a run without points
-        yield name, title, figure
-
-
-def _rates(cells: Sequence[CellResult]) -> Figure:
-    """The rates of methods that have some for each group of layers, and the flat rate.
-
-    Raises
-    ------
-    ValueError
-        If there are none, or they differ in the number of groups or the flat rate.
+    pandas would need tabulate for Markdown, and eight seconds for LaTeX of 10,000 rows.
     """
-    from clbench.figures import rate_distributions
-
-    found: dict[str, list[float]] = {}
-    flats = set()
-    for cell in cells:
-        flat = float(cell.settings.get("protocol", {}).get("lr") or 0.0)
-        method = cell.settings.get("method", {})
-        multiples = method.get("multiples")
-        rates = method.get("rates") or (multiples and [flat * each for each in multiples])
-        if isinstance(rates, list) and rates:
-            found[cell.baseline] = [float(rate) for rate in rates]
-            flats.add(flat)
-    if len(flats) != 1:
-        raise ValueError("there is no one flat rate to draw rates beside")
-    inner = [f"group {number}" for number in range(1, len(next(iter(found.values()))) - 1)]
-    return rate_distributions(found, groups=["embeddings", *inner, "head"], flat=flats.pop())
-
-
-def _later(name: str, cells: Sequence[CellResult]) -> Callable[[], Figure]:
-    from clbench import figures
-
-    return lambda: getattr(figures, name)(cells)
-
-
-def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """A run's suite, and the commands that run it again."""
-    protocol = suite.get("protocol", {})
+    header = [str(column) for column in frame.columns]
+    rows = [header, *([_cell(value) for value in row] for row in frame.itertuples(index=False))]
+    markdown = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in rows]
+    markdown.insert(1, " | ".join(["---"] * len(header)))
+    latex = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows]
+    begin = rf"\begin{{tabular}}{{{'l' * len(header)}}}"
+    latex = [begin, r"\hline", latex[0], r"\hline", *latex[1:], r"\hline", r"\end{tabular}"]
     return {
-        "name": suite.get("name", out.name),
-        "description": suite.get("description", ""),
-        "commands": [shlex.join(map(str, words)) for words in _commands(suite)],
-        "folder": out.name,
-        "protocol": protocol,
+        f"{name}.csv": str(frame.to_csv(index=False, lineterminator="\n")),
+        f"{name}.md": "".join(f"| {line} |\n" for line in markdown),
+        f"{name}.tex": "\n".join(latex) + "\n",
     }
 
 
-def _commands(suite: Mapping[str, Any]) -> list[list[Any]]:
-    if suite.get("commands"):
-        return list(suite["commands"])
-    # Runs of earlier versions did not keep them.
-    words = ["clbench", "run", str(suite.get("name", ""))]
-    protocol = suite.get("protocol", {})
-    for option, value in (
-        ("--model", protocol.get("model")),
-        ("--limit", protocol.get("limit")),
-        ("--methods", ",".join(suite.get("methods", []))),
-        ("--seeds", ",".join(map(str, suite.get("seeds", [])))),
-    ):
-        if value not in (None, ""):
-            words += [option, str(value)]
-    return [words]
+def _cell(value: object) -> str:
+    if value is None or value != value:  # NaN alone differs from itself
+        return ""
+    if isinstance(value, float):
+        return f"{value:.0f}" if value == int(value) and abs(value) > 1 else f"{value:.3f}"
+    return str(value)
 
 
-def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    import pandas as pd
+def _figures(
+    cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, str, Figure]]:
+    """Yield name, title and figure of all that have something to show."""
+    from clbench.figures import report_figures
+    from clbench.figures.style import ReportData
 
-    return pd.DataFrame(rows)
+    data = ReportData(cells, pictures)
+    figures = report_figures()
+    places = [(figure, None) for figure in figures if figure.per == "run"] + [
+        (figure, scenario)
+        for scenario in finished_scenarios(cells)[:MOST_SCENARIOS]
+        for figure in figures
+        if figure.per == "scenario"
+    ]
+    for figure, scenario in places:
+        try:
+            if scenario is None:
+                yield figure.name, figure.title, figure.draw(data)
+            else:
+                title = f"{scenario}: {figure.title}"
+                yield f"{figure.name}-{scenario}", title, figure.draw(data, scenario)
+        except ValueError:
+            continue  # nothing to show, such as curves of a run without points
+
+
+def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Return name, description and commands of a run's suite."""
+    commands = suite.get("commands")
+    if not commands:  # runs of earlier versions did not keep them
+        protocol = suite.get("protocol", {})
+        options = {
+            "--model": protocol.get("model"),
+            "--limit": protocol.get("limit"),
+            "--methods": ",".join(suite.get("methods", [])),
+            "--seeds": ",".join(map(str, suite.get("seeds", []))),
+        }
+        words = [str(x) for item in options.items() if item[1] not in (None, "") for x in item]
+        commands = [["clbench", "run", suite.get("name", ""), *words]]
+    return {
+        "name": suite.get("name", out.name),
+        "description": suite.get("description", ""),
+        "commands": [shlex.join(map(str, words)) for words in commands],
+    }
 
 
 def _score(value: float | None) -> str:

@@ -1,16 +1,15 @@
-"""What one cell leaves behind: the JSON file under `cells/` as a typed model."""
+"""The JSON file of one cell as a typed model."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 
 SCHEMA_VERSION = 1
-"""Raised whenever a file of the older form can no longer be read as it stands."""
+"""Version of the file format; raise it when older files can no longer be read as they are."""
 
 Number = float | None
 Matrix = list[list[Number]]
@@ -18,22 +17,19 @@ Metrics = list[list[dict[str, Number] | None]]
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it, in new containers.
+    """Return `value` as JSON can hold it, in new containers.
 
-    NumPy scalars become Python numbers, tuples lists, and what is infinite or not a number
-    becomes None: JSON has no word for those, and a reader in another language would stop.
+    NumPy scalars become Python numbers, tuples become lists, NaN and infinity become None.
     """
+    return json.loads(json.dumps(value, default=_convert), parse_constant=lambda name: None)
+
+
+def _convert(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return plain(value.model_dump(mode="json"))
+        return value.model_dump(mode="json")
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if hasattr(value, "tolist") and not isinstance(value, bool | int | float | str):
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 class _Record(BaseModel):
@@ -43,7 +39,7 @@ class _Record(BaseModel):
     @classmethod
     def _plain(cls, data: Any, info: ValidationInfo) -> Any:
         if info.mode == "json":
-            return data  # cannot hold anything else
+            return data  # already plain
         return plain(data) if isinstance(data, Mapping) else data
 
 
@@ -53,22 +49,22 @@ class StageRecord(_Record):
     Attributes
     ----------
     task
-        Name of the task, or of the part of it, such as ``glue/sst2[short]``.
+        Name of the task or of a part of it, such as ``glue/sst2[short]``.
     rows, steps, epochs
         Training rows, optimizer steps, passes over the rows.
     examples, tokens
-        Rows and real tokens (padding not counted) that went through the model.
+        Rows and real tokens (without padding) that went through the model.
     train_seconds, eval_seconds
-        Time of training and of scoring along the way and at the end, in seconds.
+        Time of training, and of scoring during and after it, in seconds.
     memory_mb
-        Tensors of a training step at the peak, in megabytes (1e6 bytes), at the largest batches
-        of the stage, see `clbench.training.memory.StepMemory`.
+        Peak size of a training step's tensors in megabytes (1e6 bytes), at the largest batches of
+        the stage, see `clbench.training.memory.StepMemory`.
     cached
-        Whether the stage was taken from the stage cache; the times are then those of the
-        run that trained it.
+        Whether the stage came from the stage cache. Times are then those of the run that
+        trained it.
     curves
-        ``step``, ``loss`` and ``lr`` as lists of equal length; ``scores`` as a list of
-        ``[step, score]`` a task; whatever the method logged besides.
+        ``step``, ``loss`` and ``lr`` as lists of equal length, ``scores`` as a list of
+        ``[step, score]`` for each task, and whatever else the method logged.
     """
 
     task: str
@@ -94,33 +90,32 @@ class CellResult(_Record):
     fingerprint
         Digest of everything that decides the scores.
     baseline, method
-        Name of the baseline as the suite has it, and of the registered method behind it.
+        Name of the baseline in the suite, and of the registered method behind it.
     reference_of
         None for an ordinary cell; j for the single-task reference of task j.
     settings
-        What the cell was run with, by section: ``protocol``, ``method``, ``scenario``,
-        ``sources``.
+        Settings of the cell by section: ``protocol``, ``method``, ``scenario``, ``sources``.
     tasks
-        Names of the columns of R. In a scenario of the shift ``pretraining`` the first is the
-        pretraining, which has a row of R and no stage in `stages`.
+        Names of the columns of R. Where the pretraining is the first task, it has a row of R and
+        no stage in `stages`.
     R
-        Score matrix: ``R[i][j]`` is the score on task j after stage i (fractions); None
-        where it was not scored. `metrics` has the same shape and holds every metric.
+        Score matrix: ``R[i][j]`` is the score on task j after stage i (fractions); None where it
+        was not scored. `metrics` has the same shape and holds all metrics.
     scores
-        The scores made of R, by name.
+        Scores computed from R, by name, see `clbench.results.scores.SCORES`.
     train_seconds
         Sum over the stages in seconds.
     training_memory_mb
-        Tensors of a training step at the peak, in megabytes (1e6 bytes), at the largest batches
-        of the last stage, where every method acts; None in results of earlier versions.
+        Peak size of a training step's tensors in megabytes (1e6 bytes), at the largest batches of
+        the last stage, where every method acts; None in results of earlier versions.
     peak_memory_mb
-        Largest memory of the allocator on CUDA, of the process elsewhere, in megabytes.
+        Peak memory in megabytes: of the allocator on CUDA, of the process elsewhere.
     search
-        What finding the baseline's settings took before, which no other number here holds:
-        ``trials``, ``epochs`` and ``seconds``. Empty where no search is known of.
+        Cost of the search for the baseline's settings, which no other field includes:
+        ``trials``, ``epochs`` and ``seconds``. Empty if there was no search.
     keeps_rows
-        The method keeps rows of earlier tasks, so it is an upper reference for those that
-        may not.
+        Whether the method keeps rows of earlier tasks and so is an upper reference for methods
+        that may not.
     """
 
     schema_version: Literal[1] = 1
@@ -155,5 +150,29 @@ class CellResult(_Record):
     notes: list[str] = []
 
     def to_json(self) -> str:
-        """The file's text; never with NaN or Infinity, which are no JSON."""
+        """Return the text of the file, in strict JSON without NaN and Infinity."""
         return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"
+
+
+def summarizer(
+    keep_curves: Callable[[CellResult], bool] = lambda cell: False,
+) -> Callable[[CellResult], CellResult]:
+    """Return a function that strips cells, so that thousands of them fit into memory.
+
+    It drops the recipe, the metrics matrix, the scenario report and, unless `keep_curves` says
+    otherwise, the curves, and shares equal settings, versions and hosts between cells.
+    """
+    shared: dict[str, Any] = {}
+
+    def share(value: Any) -> Any:
+        return shared.setdefault(json.dumps(value, sort_keys=True), value)
+
+    def summarize(cell: CellResult) -> CellResult:
+        changes: dict[str, Any] = {"recipe": {}, "metrics": [], "scenario_report": {}}
+        changes["settings"] = share({key: share(value) for key, value in cell.settings.items()})
+        changes |= {name: share(getattr(cell, name)) for name in ("versions", "host")}
+        if not keep_curves(cell):
+            changes["stages"] = [stage.model_copy(update={"curves": {}}) for stage in cell.stages]
+        return cell.model_copy(update=changes)
+
+    return summarize

@@ -1,36 +1,117 @@
-"""Scores made of the score matrix R: R[i][j] is the score on task j after stage i."""
+"""The scores that are computed from the score matrix, and the tables of cells and their means.
+
+R[i][j] is the score on task j after stage i, 0-based; with T tasks, L = T - 1 is the last stage.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from clbench.results.cell import CellResult
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Matrix = Sequence[Sequence[float | None]]
+Triangle = list[list[float]]
+"""R on and below the diagonal: row i has i + 1 entries."""
 
 
-def scores_of(matrix: Matrix) -> dict[str, float | None]:
-    """All scores of one cell by name.
+@dataclass(frozen=True)
+class Score:
+    """One score. A new one needs nothing but an entry in `SCORES`.
 
-    With T tasks, 0-based, L = T - 1 the last stage:
+    Attributes
+    ----------
+    name, label, meaning
+        Column of ``scores.csv`` and key in the cell files, head of a column, and explanation.
+    formula
+        Function of `Triangle`, and with `reference` also of R*[L], the score of the last task when
+        trained alone. Scores with a reference are not in the cell files.
+    higher_is_better
+        Direction, for verdicts.
+    single_task
+        Whether it is defined for a scenario of one task.
+    shown
+        In which runs the terminal and the page have a column for it: all, those with sequences of
+        more than two tasks, those with a value for it, or none.
+    compared
+        Whether methods are compared by it.
+    """
 
-    - ``p_o``: R[L, 0], the old task after all training; ``p_s``: R[L, L], the new one;
-      ``p`` = p_o + p_s; ``p_o_before``: R[0, 0] (Kenneweg et al. 2022, section 3).
-    - ``forgetting``: R[0, 0] - R[L, 0] for the first task; positive means forgotten.
-    - ``average``: mean of the last row. ``bwt``: mean over j < L of R[L, j] - R[j, j]
-      (Lopez-Paz & Ranzato 2017, equation 3).
-    - ``mean_forgetting``: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
-      (Chaudhry et al. 2018, section 3); equal to ``forgetting`` for a pair.
+    name: str
+    label: str
+    meaning: str
+    formula: Callable[..., float]
+    higher_is_better: bool = True
+    single_task: bool = False
+    reference: bool = False
+    shown: Literal["always", "sequences", "present", "never"] = "never"
+    compared: bool = False
 
-    Forward transfer is not defined for heads that were not trained yet and is left out.
+
+def _bwt(r: Triangle) -> float:
+    last = len(r) - 1
+    return sum(r[last][task] - r[task][task] for task in range(last)) / last
+
+
+def _mean_forgetting(r: Triangle) -> float:
+    last = len(r) - 1
+    best = [max(r[stage][task] for stage in range(task, last)) for task in range(last)]
+    return sum(best[task] - r[last][task] for task in range(last)) / last
+
+
+SCORES = (
+    # p_o and p_s: Kenneweg et al. 2022, section 3
+    Score("p_o", "p_o", "score on the old task", lambda r: r[-1][0],
+          shown="always", compared=True),
+    Score("p_s", "p_s", "score on the new task", lambda r: r[-1][-1],
+          single_task=True, shown="always", compared=True),
+    Score("p", "p", "p_o + p_s", lambda r: r[-1][0] + r[-1][-1]),
+    Score("p_o_before", "p_o before", "score on the old task before the others", lambda r: r[0][0]),
+    Score("forgetting", "forgetting", "score lost on the first task", lambda r: r[0][0] - r[-1][0],
+          higher_is_better=False, shown="always", compared=True),
+    # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
+    Score("bwt", "BWT", "backward transfer", _bwt, shown="sequences"),
+    Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
+          single_task=True, shown="sequences"),
+    # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
+    Score("mean_forgetting", "mean forgetting", "mean score lost since the best", _mean_forgetting,
+          higher_is_better=False),
+    # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
+    Score("intransigence", "intrans.", "score on the last task trained alone, less that here",
+          lambda r, alone: alone - r[-1][-1],
+          higher_is_better=False, single_task=True, reference=True, shown="present"),
+)  # fmt: skip
+"""All scores in the order of their columns.
+
+Forward transfer is left out: it is not defined for heads that were not trained yet.
+"""
+SCORE: Mapping[str, Score] = {score.name: score for score in SCORES}
+
+COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
+GROUP = ("scenario", "shift", "method", "model")
+COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, "keeps_rows", "status", "reason")
+
+
+def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | None]:
+    """Return the scores of one cell by name.
 
     Parameters
     ----------
     matrix
-        T rows of T entries; those above the diagonal may be None, others not.
+        T rows of T entries; only those above the diagonal may be None.
+    alone
+        R*[L], the score of the last task when trained alone. Without it the scores that need it
+        are left out.
 
     Returns
     -------
     dict
-        For a single task only ``p_s`` and ``average``; the others are None.
+        For a single task most are None.
 
     Raises
     ------
@@ -39,36 +120,138 @@ def scores_of(matrix: Matrix) -> dict[str, float | None]:
     """
     size = len(matrix)
     if size == 0 or any(len(row) != size for row in matrix):
-        raise ValueError(f"a score matrix is square and not empty, got {size} rows")
-    last = size - 1
-    r = [[_known(matrix[i][j], i, j) for j in range(i + 1)] for i in range(size)]
-    single: dict[str, float | None] = {
-        "p_o": None,
-        "p_s": r[last][last],
-        "p": None,
-        "p_o_before": None,
-        "forgetting": None,
-        "bwt": None,
-        "average": sum(r[last]) / size,
-        "mean_forgetting": None,
-    }
-    if size == 1:
-        return single
-    before = range(last)
-    best = [max(r[stage][task] for stage in range(task, last)) for task in before]
-    return {
-        "p_o": r[last][0],
-        "p_s": r[last][last],
-        "p": r[last][0] + r[last][last],
-        "p_o_before": r[0][0],
-        "forgetting": r[0][0] - r[last][0],
-        "bwt": sum(r[last][task] - r[task][task] for task in before) / last,
-        "average": sum(r[last]) / size,
-        "mean_forgetting": sum(best[task] - r[last][task] for task in before) / last,
-    }
+        raise ValueError(f"a score matrix must be square and not empty, got {size} rows")
+    r: Triangle = []
+    for i, row in enumerate(matrix):
+        r.append([value for value in row[: i + 1] if value is not None])
+        if len(r[i]) <= i:
+            raise ValueError(f"row {i} of the score matrix lacks an entry")
+    scores: dict[str, float | None] = {}
+    for score in SCORES:
+        if not score.reference:
+            scores[score.name] = score.formula(r) if size > 1 or score.single_task else None
+        elif alone is not None:
+            scores[score.name] = score.formula(r, alone)
+    return scores
 
 
-def _known(value: float | None, row: int, column: int) -> float:
-    if value is None:
-        raise ValueError(f"the score matrix lacks R[{row}][{column}]")
-    return value
+def reference_score(cell: CellResult) -> float | None:
+    """Return R* of a single-task reference: the only score in its only row."""
+    scores = [score for score in cell.R[-1] if score is not None] if cell.R else []
+    return scores[0] if len(scores) == 1 else None
+
+
+def shown_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
+    """Return the scores that a table of `means`, rows of `summary`, has columns for."""
+    rows = list(means)
+    shown = {"always"} | ({"sequences"} if any(row["tasks"] > 2 for row in rows) else set())
+
+    def present(score: Score) -> bool:
+        return any(not math.isnan(row[f"{score.name}_mean"]) for row in rows)
+
+    return [s for s in SCORES if s.shown in shown or (s.shown == "present" and present(s))]
+
+
+def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
+    """Return a table with a row for each cell, in the cells' order.
+
+    The column ``method`` holds the baseline's name, since two baselines may share a method.
+    Single-task references have no row; the scores that need one are filled in where the reference
+    of the same scenario, seed and protocol is among the cells. Scores of failed cells are missing.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns as in `COLUMNS`; scores are floats, NaN where missing.
+    """
+    import pandas as pd
+
+    every = list(cells)
+    alone = {
+        (*_place(cell), cell.reference_of): reference_score(cell)
+        for cell in every
+        if cell.reference_of is not None and cell.status == "ok"
+    }
+    rows = []
+    for cell in every:
+        if cell.reference_of is None:
+            # The pretraining, where it is the first task, has no stage and no reference.
+            last = (len(cell.stages) or len(cell.tasks)) - 1
+            rows.append(_row(cell, alone.get((*_place(cell), last))))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    numbers: dict[str, Any] = dict.fromkeys((*SCORE, *COSTS), "float64")
+    return frame.astype({**numbers, "seed": "int64", "tasks": "int64", "keeps_rows": "bool"})
+
+
+def _place(cell: CellResult) -> tuple[str, int, str, str]:
+    """Return what a cell shares with its reference; one report may hold several protocols."""
+    return cell.scenario, cell.seed, cell.model, str(cell.settings.get("protocol"))
+
+
+def _row(cell: CellResult, alone: float | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "scenario": cell.scenario,
+        "shift": cell.shift,
+        "method": cell.baseline,
+        "model": cell.model,
+        "seed": cell.seed,
+        "tasks": len(cell.tasks),
+        "train_seconds": cell.train_seconds,
+        "training_memory_mb": cell.training_memory_mb,
+        "peak_memory_mb": cell.peak_memory_mb,
+        "search_seconds": cell.search.get("seconds"),
+        "keeps_rows": cell.keeps_rows,
+        "status": cell.status,
+        "reason": cell.reason or "",
+    }
+    if cell.status == "ok":
+        # Files of earlier versions lack the scores that were added since.
+        row |= scores_of(cell.R, alone) | cell.scores
+    return row
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return mean and sample standard deviation over seeds, a row for each scenario × method.
+
+    Parameters
+    ----------
+    frame
+        Result of `scores_frame`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `GROUP`, tasks, ``seeds`` (finished cells), ``failed`` (failed cells),
+        keeps_rows, and for each score and cost ``NAME_mean`` and ``NAME_std`` (ddof 1; NaN for a
+        single seed), in the order of `frame`.
+    """
+    import pandas as pd
+
+    rows = []
+    for names, group in frame.groupby(list(GROUP), sort=False, dropna=False):
+        good = group[group["status"] == "ok"]
+        row = {
+            **dict(zip(GROUP, names, strict=True)),
+            "tasks": int(group["tasks"].max()),
+            "seeds": len(good),
+            "failed": len(group) - len(good),
+            "keeps_rows": bool(group["keeps_rows"].any()),
+        }
+        for name in (*SCORE, *COSTS):
+            row |= {f"{name}_mean": good[name].mean(), f"{name}_std": good[name].std(ddof=1)}
+        rows.append(row)
+    columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
+    columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def failures(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
+    """Return key and reason of every failed cell, references included."""
+    return [
+        (cell.key, cell.reason or "no reason recorded") for cell in cells if cell.status == "failed"
+    ]
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Return a table as CSV text; floats are written so that they read back unchanged."""
+    return str(frame.to_csv(index=False, lineterminator="\n"))

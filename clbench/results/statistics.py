@@ -1,7 +1,7 @@
 """Differences between methods over seeds, and whether they are shown.
 
-Seeds are pairs: on one seed two methods see the same batches, so their difference is taken seed by
-seed, and never of means. Pure functions; nothing here reads files.
+Seeds are pairs: on one seed two methods see the same batches, so differences are taken seed by
+seed, never between means.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -19,17 +19,13 @@ import numpy.typing as npt
 from clbench.seeds import numpy_stream
 
 LEVEL = 0.95
-"""Of intervals, unless one says otherwise."""
-
+"""Default level of intervals."""
 FEWEST = 3
-"""Seeds below which there is no verdict: two differences show no spread worth the name."""
-
+"""Seeds that a verdict needs."""
 MOST_SEEDS = 1000
-"""Seeds that are never advised."""
-
+"""More seeds than these are never advised."""
 EXACT = 14
-"""Up to so many seeds all 2^n sign flips are counted; above, `DRAWS` are drawn."""
-
+"""Up to this many seeds all 2^n sign flips are counted; above, `DRAWS` are drawn."""
 DRAWS = 20_000
 """Resamples of the bootstrap, and drawn sign flips."""
 
@@ -39,19 +35,10 @@ Verdict = Literal["better", "worse", "no difference shown", "no verdict"]
 
 @dataclass(frozen=True)
 class Summary:
-    """Values over seeds.
+    """Values over n seeds.
 
-    Attributes
-    ----------
-    n
-        Number of seeds.
-    mean, median, minimum, maximum
-        Of the values.
-    deviation
-        Sample standard deviation (ddof 1); NaN for one seed.
-    low, high
-        Bootstrap percentile interval of the mean; NaN for fewer than `FEWEST` seeds. With a
-        handful of seeds it is too narrow, so nothing is concluded from it.
+    `deviation` is the sample standard deviation (ddof 1), NaN for one seed; `low` and `high` are
+    the interval of `bootstrap`.
     """
 
     n: int
@@ -64,123 +51,82 @@ class Summary:
     high: float
 
 
-def summarise(values: Sequence[float], *, level: float = LEVEL) -> Summary:
-    """Mean, median, range and bootstrap interval.
+def summarise(values: Sequence[float]) -> Summary:
+    """Return mean, median, range and bootstrap interval of one or more finite values."""
+    x = _finite(values)
+    deviation = float(x.std(ddof=1)) if len(x) > 1 else math.nan
+    mean, median, low, high = float(x.mean()), float(np.median(x)), float(x.min()), float(x.max())
+    return Summary(len(x), mean, median, deviation, low, high, *bootstrap(x))
 
-    Parameters
-    ----------
-    values
-        One a seed, shape (n,), n ≥ 1, finite.
-    level
-        Of the interval.
 
-    Raises
-    ------
-    ValueError
-        If there are none, or one is not finite.
+def bootstrap(values: Sequence[float] | Floats) -> tuple[float, float]:
+    """Return the percentile interval of the mean over resamples (Efron 1979) at `LEVEL`.
+
+    NaN for fewer than `FEWEST` values. With a handful of seeds the interval is too narrow, so
+    no verdict is based on it.
     """
-    found = _finite(values)
-    low, high = bootstrap(found, level=level)
-    return Summary(
-        n=len(found),
-        mean=float(found.mean()),
-        median=float(np.median(found)),
-        deviation=float(found.std(ddof=1)) if len(found) > 1 else math.nan,
-        minimum=float(found.min()),
-        maximum=float(found.max()),
-        low=low,
-        high=high,
-    )
-
-
-def bootstrap(values: Sequence[float] | Floats, *, level: float = LEVEL) -> tuple[float, float]:
-    """Percentile interval of the mean over resamples (Efron 1979).
-
-    The draws come from a stream of their own, so that equal values give equal intervals.
-
-    Returns
-    -------
-    tuple of float
-        (low, high); NaN for fewer than `FEWEST` values.
-    """
-    found = _finite(values)
-    if len(found) < FEWEST:
+    x = _finite(values)
+    if len(x) < FEWEST:
         return math.nan, math.nan
-    means = _resamples(len(found)) @ found
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(x[_resamples(len(x))].mean(1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
 def sign_flips(differences: Sequence[float] | Floats) -> float:
-    """Two-sided p of the paired permutation test: the share of sign flips whose sum is as far off.
+    """Return the two-sided p of the paired permutation test.
 
-    Exact up to `EXACT` differences, so that the smallest possible p is 2^(1 − n): .25 with 3
-    seeds, .0625 with 5. Drawn beyond, with the observed one counted in (Phipson & Smyth 2010).
-
-    Parameters
-    ----------
-    differences
-        One a seed, shape (n,), n ≥ 1.
+    It is the share of sign flips whose sum is as far from 0 as the observed one. Up to `EXACT`
+    differences it is exact, so at least 2^(1 - n): .25 with 3 seeds, .0625 with 5. Above, flips
+    are drawn, and the observed one counts too (Phipson & Smyth 2010).
     """
-    found = _finite(differences)
-    observed = abs(found.sum())
+    x = _finite(differences)
+    observed = abs(x.sum())
     # Sums of the same numbers in another order differ in the last digits.
-    slack = 1e-12 * max(1.0, float(np.abs(found).sum()))
-    further = np.abs(_signs(len(found)) @ found) >= observed - slack
-    if len(found) <= EXACT:
-        return float(further.mean())
-    return (int(further.sum()) + 1) / (DRAWS + 1)
+    slack = 1e-12 * max(1.0, float(np.abs(x).sum()))
+    extreme = np.abs((_signs(len(x)) * x).sum(1)) >= observed - slack
+    if len(x) <= EXACT:
+        return float(extreme.mean())
+    return (int(extreme.sum()) + 1) / (DRAWS + 1)
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Step-down correction for several tests (Holm 1979), by the names of the tests.
-
-    The i-th smallest of m (from 0) is multiplied by m − i; corrected values rise with p and
-    stop at 1.
-    """
+    """Return p values corrected for several tests (Holm 1979), by the names of the tests."""
     corrected: dict[str, float] = {}
     largest = 0.0
-    for position, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, (len(p) - position) * value))
+    for position, name in enumerate(sorted(p, key=lambda name: p[name])):
+        largest = max(largest, min(1.0, (len(p) - position) * p[name]))
         corrected[name] = largest
     return {name: corrected[name] for name in p}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method beside another over the seeds that both have.
+    """The differences of a method to another over the seeds that both have.
 
     Attributes
     ----------
-    n
-        Seeds that both have.
-    mean, median, minimum, maximum
-        Of the differences, method minus the other.
-    low, high
-        Paired t interval of the mean difference; NaN for fewer than two seeds.
-    level
-        Of the interval.
+    pairs, difference
+        Number of seeds and mean difference, method minus the other.
+    difference_low, difference_high, level
+        Paired t interval of the mean difference and its level; NaN for a single seed.
     p
         Of the sign-flip test.
     verdict
-        ``better`` or ``worse`` if the interval lies wholly on one side of 0, else ``no
-        difference shown``; ``no verdict`` for fewer than `FEWEST` seeds.
-    needed
-        Seeds with which a mean and spread as observed would be settled; None if they are
-        settled, too few to say, or more than `MOST_SEEDS`.
+        ``better`` or ``worse`` if the interval lies on one side of 0, else ``no difference
+        shown``; ``no verdict`` for fewer than `FEWEST` seeds.
+    seeds_needed
+        Seeds that would settle a difference with this mean and spread; None if it is settled, if
+        there are too few to say, or if more than `MOST_SEEDS` are needed.
     """
 
-    n: int
-    mean: float
-    median: float
-    minimum: float
-    maximum: float
-    low: float
-    high: float
+    pairs: int
+    difference: float
+    difference_low: float
+    difference_high: float
     level: float
     p: float
     verdict: Verdict
-    needed: int | None
+    seeds_needed: int | None
 
 
 def compare(
@@ -192,19 +138,19 @@ def compare(
 ) -> Comparison:
     """Compare two methods seed by seed.
 
-    The interval is Student's for paired differences, which keeps its level for a handful of
-    seeds where the bootstrap does not: with three seeds that agree in sign a bootstrap interval
-    never holds 0, although chance alone makes one in four such triples.
+    The interval is Student's for paired differences. It keeps its level for a handful of seeds,
+    where a bootstrap interval does not: three seeds of the same sign, one in four triples by
+    chance, never give a bootstrap interval that holds 0.
 
     Parameters
     ----------
     method, other
-        Scores by seed; seeds that only one has are left out.
+        Scores by seed.
     level
-        Of the interval. For m comparisons in one table give 1 − 0.05/m: then with at least 95 %
-        all intervals together hold (Bonferroni).
+        Of the interval; with 1 − 0.05/m all intervals of m comparisons hold together with at
+        least 95 % (Bonferroni).
     higher_is_better
-        False for forgetting.
+        Direction of the score.
 
     Raises
     ------
@@ -213,80 +159,51 @@ def compare(
     """
     seeds = sorted(method.keys() & other.keys())
     if not seeds:
-        raise ValueError("there is no seed that both have")
-    differences = _finite([method[seed] - other[seed] for seed in seeds])
-    n, mean = len(differences), float(differences.mean())
-    low, high = _t_interval(differences, level)
+        raise ValueError("the methods have no seed in common")
+    x = _finite([method[seed] - other[seed] for seed in seeds])
+    n, mean = len(x), float(x.mean())
+    deviation = float(x.std(ddof=1)) if n > 1 else math.nan
+    widths = _half_widths(level, max(n, MOST_SEEDS))
+    half = float(widths[n - 2]) * deviation if n > 1 else math.nan
+    low, high = mean - half, mean + half
     verdict: Verdict = "no verdict"
     needed = None
-    if n >= FEWEST:
-        above, below = low > 0.0, high < 0.0
-        if above or below:
-            verdict = "better" if above == higher_is_better else "worse"
-        else:
-            verdict = "no difference shown"
-            needed = _needed(mean, float(differences.std(ddof=1)), level)
-    return Comparison(
-        n=n,
-        mean=mean,
-        median=float(np.median(differences)),
-        minimum=float(differences.min()),
-        maximum=float(differences.max()),
-        low=low,
-        high=high,
-        level=level,
-        p=sign_flips(differences),
-        verdict=verdict,
-        needed=needed,
-    )
+    if n >= FEWEST and not low <= 0.0 <= high:
+        verdict = "better" if (low > 0.0) == higher_is_better else "worse"
+    elif n >= FEWEST:
+        verdict = "no difference shown"
+        settled = widths[FEWEST - 2 : MOST_SEEDS - 1] * deviation < abs(mean)
+        needed = FEWEST + int(settled.argmax()) if settled.any() else None
+    return Comparison(n, mean, low, high, level, sign_flips(x), verdict, needed)
 
 
-def _t_interval(differences: Floats, level: float) -> tuple[float, float]:
-    n = len(differences)
-    if n < 2:
-        return math.nan, math.nan
-    half = float(_widths(level, max(n, 2))[n - 2] * differences.std(ddof=1))
-    mean = float(differences.mean())
-    return mean - half, mean + half
-
-
-def _needed(mean: float, deviation: float, level: float) -> int | None:
-    """The smallest n whose interval, with this mean and spread, would not hold 0."""
-    settled = _widths(level, MOST_SEEDS)[FEWEST - 2 :] * deviation < abs(mean)
-    return FEWEST + int(settled.argmax()) if settled.any() else None
-
-
-@cache
-def _widths(level: float, most: int) -> Floats:
-    """Half the width of a t interval over the deviation, for 2 … `most` values."""
-    # Student's quantile without scipy.stats, whose import takes longer than a small report.
-    from scipy.special import stdtrit
+@lru_cache
+def _half_widths(level: float, most: int) -> Floats:
+    """Return half the width of a t interval over the deviation, for 2 … `most` values."""
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
 
     n = np.arange(2, most + 1)
     widths: Floats = stdtrit(n - 1, (1 + level) / 2) / np.sqrt(n)
     return widths
 
 
+# The draws are shared between calls: `benchmarks/report.py` makes thousands.
 @lru_cache(maxsize=4)
-def _resamples(n: int) -> Floats:
-    """How often each of n values is in a resample, over n; shape (`DRAWS`, n)."""
-    picks = numpy_stream("bootstrap", n).integers(0, n, (DRAWS, n))
-    rows = np.repeat(np.arange(DRAWS), n)
-    counts = np.zeros((DRAWS, n))
-    np.add.at(counts, (rows, picks.ravel()), 1.0 / n)
-    return counts
+def _resamples(n: int) -> npt.NDArray[np.int64]:
+    """Return the positions of n values in each resample, shape (`DRAWS`, n)."""
+    return numpy_stream("bootstrap", n).integers(0, n, (DRAWS, n))
 
 
 @lru_cache(maxsize=4)
 def _signs(n: int) -> Floats:
-    """All sign flips of n values up to `EXACT`, else drawn ones; shape (flips, n)."""
+    """Return all sign flips of n values up to `EXACT`, else drawn ones; shape (flips, n)."""
     if n <= EXACT:
         return np.array(list(itertools.product((1.0, -1.0), repeat=n)))
     return numpy_stream("flips", n).choice([1.0, -1.0], (DRAWS, n))
 
 
 def _finite(values: Sequence[float] | Floats) -> Floats:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
         raise ValueError("values must be one or more finite numbers")
-    return found
+    return x

@@ -1,8 +1,7 @@
-"""A run's folder: cells under `cells/`, the resolved suite, `scores.csv`, and a lock.
+"""A run's folder: cell files under `cells/`, the resolved suite, `scores.csv`, and a lock.
 
-Every file is written under a temporary name and renamed, so that a process killed at any
-moment leaves the old file or the new one. What a killed process left half-written bears
-the suffix ``.part`` and is removed by the next one.
+Every file is written under a temporary name and renamed, so a process that is killed at any moment
+leaves the old file or the new one. Temporary files end in ``.part``; the next run removes them.
 """
 
 from __future__ import annotations
@@ -13,67 +12,58 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from clbench.errors import RunFolderError
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
-from clbench.results.conflicts import Wanted, conflicts
-from clbench.results.files import as_folder_error, locked, write_text
+from clbench.results.conflicts import conflicts
+from clbench.results.output_folder import as_folder_error, locked, write_text
 from clbench.settings import describe_fault
+
+if TYPE_CHECKING:
+    from clbench.suite.plan import Cell
 
 FORMAT = "clbench-run"
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A file under `cells/` that holds no cell.
-
-    Attributes
-    ----------
-    path
-        Where it lies, or lay before it was put aside.
-    fault
-        What is wrong with it.
-    kept
-        Where it was put, from the run's folder on; None where it was left.
-    """
+    """A file under `cells/` that holds no valid cell, and where in the run's folder it is now."""
 
     path: Path
-    fault: str
-    kept: Path | None = None
-
-    def __str__(self) -> str:
-        kept = f"; kept as {self.kept}" if self.kept else ""
-        return f"{self.path} is no finished cell ({self.fault}){kept}."
+    error: str
+    moved_to: Path | None = None
 
 
 @dataclass(frozen=True)
 class Cells:
-    """What was read of a folder: the cells in order, and the files that hold none."""
+    """The cells of a folder in order, and the files that hold none."""
 
     cells: list[CellResult] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
 
-    def broken_lines(self, wanted: Container[str]) -> list[str]:
-        """A line for each broken file, with what becomes of it when `wanted` cells are run."""
+    def broken_lines(self, rerun: Container[str]) -> list[str]:
+        """Return a line for each broken file; cells with a key in `rerun` will be run again."""
         return [
-            f"{file} It {'will be run again' if file.path.stem in wanted else 'is left out'}."
+            f"{file.path} is not a valid cell file ({file.error})"
+            + (f"; moved to {file.moved_to}." if file.moved_to else ".")
+            + (" It will be run again." if file.path.stem in rerun else " It is left out.")
             for file in self.broken
         ]
 
 
 class Store:
-    """The cells of one run's folder.
+    """The results in a run's folder.
 
-    Nothing is written or made before `lock` is entered; reading needs no lock, so a run
-    can be looked at while it goes on.
+    Nothing is written before `lock` is entered. Reading needs no lock, so a run can be read while
+    it is going on.
 
     Parameters
     ----------
     out
-        The run's folder; need not exist yet.
+        The run's folder; it may not exist yet.
     """
 
     def __init__(self, out: Path) -> None:
@@ -84,16 +74,14 @@ class Store:
 
     @contextmanager
     def lock(self) -> Iterator[Store]:
-        """Keep other processes from running in the folder; remove what a killed one left.
+        """Lock the folder against other processes and remove half-written files.
 
-        The lock goes with the process, also when it is killed. A folder that was made here
-        is removed again if an error comes before the run has begun (before `write_suite`).
+        A folder created here is removed again if an error occurs before `write_suite`.
 
         Raises
         ------
         RunFolderError
-            If another process has the lock, the folder cannot be made, or it holds files
-            of something else under the names that a run would write.
+            If another process holds the lock, or the folder cannot be created; see also `check`.
         """
         self.check()
         with locked(self.out, begun=self.suite_path):
@@ -107,97 +95,88 @@ class Store:
         set_aside: Container[str] = (),
         each: Callable[[CellResult], CellResult] | None = None,
     ) -> Cells:
-        """All cells, in the order of the suite's scenarios, methods and seeds.
+        """Return all cells in the order of the suite's scenarios, methods and seeds.
 
         Parameters
         ----------
-        each
-            Makes of every cell what is kept of it, such as
-            `clbench.results.without_curves.Light`; it is called scenario by scenario.
         set_aside
-            Keys whose files are moved to ``cells/broken/`` if they hold no cell; only with the
-            lock held. Other files are left where they are.
+            Keys whose files are moved to ``cells/broken/`` if they are broken; requires the lock.
+        each
+            Applied to every cell as it is read, scenario by scenario, such as
+            `clbench.results.cell.summarizer`.
 
         Raises
         ------
         RunFolderError
-            If a file was written by a newer version, which must not be run over.
+            If a file was written by a newer version.
         """
-        found = Cells()
-        scenarios, methods = self._suite_order()
-        for path, read in self._read_all(scenarios, each):
-            if isinstance(read, CellResult):
-                found.cells.append(read)
-                continue
-            kept = self._move(path, "broken") if path.stem in set_aside else None
-            found.broken.append(Broken(path, read, kept and kept.relative_to(self.out)))
-        found.broken.sort(key=lambda file: file.path)
-        found.cells.sort(
-            key=lambda cell: (
-                scenarios.get(cell.scenario, len(scenarios)),
-                cell.scenario,
+        suite = self.read_suite()
+        scenarios = {table.get("name"): i for i, table in enumerate(suite.get("scenario", []))}
+        methods = {name: i for i, name in enumerate(suite.get("methods", []))}
+
+        def file_order(path: Path) -> tuple[int, str]:
+            return scenarios.get(path.name.partition("--")[0], len(scenarios)), path.name
+
+        def cell_order(cell: CellResult) -> tuple[Any, ...]:
+            return (
+                *(scenarios.get(cell.scenario, len(scenarios)), cell.scenario),
                 cell.reference_of is not None,
-                methods.get(cell.baseline, len(methods)),
-                cell.baseline,
-                cell.seed,
-                cell.reference_of or 0,
+                *(methods.get(cell.baseline, len(methods)), cell.baseline),
+                *(cell.seed, cell.reference_of or 0),
             )
-        )
+
+        found = Cells()
+        paths = [path for path in self.cells.glob("*.json") if path.name[0] != "."]
+        with _without_garbage_collection():
+            for path in sorted(paths, key=file_order):
+                cell = _read_cell(path)
+                if isinstance(cell, CellResult):
+                    found.cells.append(each(cell) if each else cell)
+                    continue
+                moved = self._move(path, "broken") if path.stem in set_aside else None
+                found.broken.append(Broken(path, cell, moved and moved.relative_to(self.out)))
+        found.broken.sort(key=lambda file: file.path)
+        found.cells.sort(key=cell_order)
         return found
 
     def finished(
-        self, wanted: Sequence[Wanted], *, present: Iterable[CellResult] | None = None
+        self, cells: Sequence[Cell], *, present: Iterable[CellResult] | None = None
     ) -> set[str]:
-        """Keys of the wanted cells that need not be run; failed ones are run again.
+        """Return the keys of the cells that are finished; failed ones are run again.
 
-        Parameters
-        ----------
-        wanted
-            The cells asked for.
-        present
-            What `read` found, where it was called already.
+        `present` are the cells of `read`, if it was called already.
 
         Raises
         ------
         RunFolderError
-            If the folder holds finished cells of other settings; names the first of them,
-            what differs, and what can be done.
+            If the folder holds finished cells with other settings. Names the first of them.
         """
-        cells = self.read().cells if present is None else list(present)
-        clashing = conflicts(wanted, cells)
-        if clashing:
-            first, more = clashing[0], len(clashing) - 1
-            others = f" ({more} more cell{'s' if more > 1 else ''} likewise)" if more else ""
+        results = self.read().cells if present is None else list(present)
+        if found := conflicts(cells, results):
+            more = len(found) - 1
+            others = f" (and {more} more cell{'s' if more > 1 else ''})" if more else ""
             raise RunFolderError(
-                f"{self._cell_path(first.cell.key)} {first.difference}{others}. Take another "
+                f"{self._cell_path(found[0].cell.key)} {found[0].difference}{others}. Take another "
                 "--out, or --replace to run again and keep the old files in cells/replaced/."
             )
-        done = {cell.key for cell in cells if cell.status == "ok"}
-        return {cell.key for cell in wanted if cell.key in done}
+        done = {result.key for result in results if result.status == "ok"}
+        return {cell.key for cell in cells if cell.key in done}
 
-    def replace(self, wanted: Sequence[Wanted]) -> list[str]:
-        """Move the cells that `finished` would object to into ``cells/replaced/``.
-
-        Returns
-        -------
-        list of str
-            Their keys; nothing is deleted.
-        """
-        clashing = conflicts(wanted, self.read().cells)
-        for found in clashing:
-            self._move(self._cell_path(found.cell.key), "replaced")
-        return [found.cell.key for found in clashing]
+    def replace(self, cells: Sequence[Cell]) -> list[str]:
+        """Move the cells that conflict with `cells` to ``cells/replaced/``; return their keys."""
+        keys = [conflict.cell.key for conflict in conflicts(cells, self.read().cells)]
+        for key in keys:
+            self._move(self._cell_path(key), "replaced")
+        return keys
 
     def write_cell(self, cell: CellResult) -> Path:
-        """Write the cell's file, whole or not at all."""
+        """Write the cell's file whole or not at all, and return its path."""
         path = self._cell_path(cell.key)
-        self._write(path, cell.to_json())
+        write_text(path, cell.to_json())
         return path
 
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
-        """Write ``suite.json``: the suite as it is run, options of the command included.
-
-        The commands of a run that was made by several are all kept.
+        """Write ``suite.json``: the suite with the command's options, and all commands so far.
 
         Raises
         ------
@@ -206,29 +185,26 @@ class Store:
         """
         self.check(resolved.get("name"))
         commands = [*self.read_suite().get("commands", []), *resolved.get("commands", [])]
-        once = list({json.dumps(words): words for words in commands}.values())
-        suite = plain({**resolved, "commands": once})
+        unique = list({json.dumps(words): words for words in commands}.values())
+        suite = plain({**resolved, "commands": unique})
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
-        self._write(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def read_suite(self) -> dict[str, Any]:
-        """The resolved suite; empty when there is none or it cannot be read."""
-        content = _json(self.suite_path)
-        suite = content.get("suite") if isinstance(content, dict) else None
-        return suite if isinstance(suite, dict) else {}
+        """Return the resolved suite; empty if it is missing or unreadable."""
+        content = _read_json(self.suite_path)
+        return content.get("suite") or {} if isinstance(content, dict) else {}
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
-        """What the figures of shifts are drawn from, by scenario; those that have none left out."""
-        found = {}
-        for path in sorted((self.out / "scenarios").glob("*.picture.json")):
-            picture = _json(path)
-            if isinstance(picture, dict):
-                found[path.name.removesuffix(".picture.json")] = picture
-        return found
+        """Return the data for `clbench.figures.shift` by scenario, for those that have some."""
+        suffix = ".picture.json"
+        files = sorted((self.out / "scenarios").glob(f"*{suffix}"))
+        pictures = {path.name.removesuffix(suffix): _read_json(path) for path in files}
+        return {name: data for name, data in pictures.items() if isinstance(data, dict)}
 
     def write_scores(self, text: str) -> None:
         """Write ``scores.csv``."""
-        self._write(self.scores_path, text)
+        write_text(self.scores_path, text)
 
     def require(self) -> None:
         """Check that the folder holds a run.
@@ -246,57 +222,30 @@ class Store:
             raise RunFolderError(f"{self.out} holds no run: it has no folder cells/.")
 
     def check(self, suite: str | None = None) -> None:
-        """Check that a run may write there, without writing.
-
-        Parameters
-        ----------
-        suite
-            Name of the suite that is to be run.
+        """Check that a run of the suite of that name may write here; writes nothing.
 
         Raises
         ------
         RunFolderError
-            If the path is a file, holds the run of another suite, or holds files of
-            something else under the names that a run would write.
+            If the path is a file, holds the run of another suite, or holds other files under the
+            names that a run would write.
         """
-        present = self.read_suite().get("name")
-        if None not in (suite, present) and suite != present:
-            raise RunFolderError(
-                f"{self.out} holds a run of the suite {present!r}, not of {suite!r}. "
-                "Take another --out."
-            )
-        if self.out.exists() and not self.out.is_dir():
-            raise RunFolderError(f"{self.out} is a file, not a folder. Take another --out.")
-        content = _json(self.suite_path) if self.suite_path.exists() else None
-        if isinstance(content, dict) and content.get("format") != FORMAT:
-            raise RunFolderError(
-                f"{self.suite_path} was not written by clbench and would be overwritten. "
-                "Take another --out."
-            )
-        if self.scores_path.exists() and not self.suite_path.exists() and not self.cells.exists():
-            raise RunFolderError(
-                f"{self.scores_path} belongs to no run and would be overwritten. "
-                "Take another --out."
-            )
-
-    def _suite_order(self) -> tuple[dict[str, int], dict[str, int]]:
-        suite = self.read_suite()
-        tables, methods = _listed(suite, "scenario"), _listed(suite, "methods")
-        names = [table.get("name") for table in tables if isinstance(table, dict)]
-        return _positions(names), _positions(methods)
+        problem = None
+        content = _read_json(self.suite_path)
+        name = self.read_suite().get("name")
+        if None not in (suite, name) and suite != name:
+            problem = f"{self.out} holds a run of the suite {name!r}, not of {suite!r}"
+        elif self.out.exists() and not self.out.is_dir():
+            problem = f"{self.out} is a file, not a folder"
+        elif isinstance(content, dict) and content.get("format") != FORMAT:
+            problem = f"{self.suite_path} was not written by clbench and would be overwritten"
+        elif self.scores_path.exists() and not (self.suite_path.exists() or self.cells.exists()):
+            problem = f"{self.scores_path} belongs to no run and would be overwritten"
+        if problem:
+            raise RunFolderError(f"{problem}. Take another --out.")
 
     def _cell_path(self, key: str) -> Path:
         return self.cells / f"{key}.json"
-
-    def _read_all(
-        self, order: Mapping[str, int], each: Callable[[CellResult], CellResult] | None
-    ) -> list[tuple[Path, CellResult | str]]:
-        def place(path: Path) -> tuple[int, str]:
-            return order.get(path.name.partition("--")[0], len(order)), path.name
-
-        paths = [path for path in self.cells.glob("*.json") if path.name[0] != "."]
-        with _no_collector():
-            return [(path, _read_cell(path, each)) for path in sorted(paths, key=place)]
 
     def _move(self, path: Path, folder: str) -> Path:
         target = self.cells / folder / path.name
@@ -309,32 +258,31 @@ class Store:
             path.replace(target)
         return target
 
-    def _write(self, path: Path, text: str) -> None:
-        write_text(path, text)
 
-
-def _read_cell(
-    path: Path, each: Callable[[CellResult], CellResult] | None = None
-) -> CellResult | str:
-    """The cell, or what is wrong with its file."""
+def _read_cell(path: Path) -> CellResult | str:
+    """Return the cell, or what is wrong with its file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as fault:
-        return str(fault.strerror or fault)
-    except ValueError:
-        return "broken off or no JSON"
-    try:
-        cell = CellResult.model_validate_json(text)
-    except ValidationError as fault:
-        return _what_is_wrong(path, text, fault)
-    if cell.key != path.stem:
-        return f"holds the cell {cell.key!r}"
-    return cell if each is None else each(cell)
+        cell = CellResult.model_validate_json(path.read_bytes())
+    except OSError as error:
+        return str(error.strerror or error)
+    except ValidationError as error:
+        first = error.errors()[0]
+        version = first["input"]
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        if first["loc"] == ("schema_version",) and newer:
+            raise RunFolderError(
+                f"{path} was written by a newer clbench (schema {version}; this one reads "
+                f"{SCHEMA_VERSION}). Update clbench, or take another --out."
+            ) from error
+        if first["type"] == "json_invalid":
+            return "truncated or not JSON"
+        return describe_fault(first)[:200]
+    return cell if cell.key == path.stem else f"holds the cell {cell.key!r}"
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
-    """Records hold no cycles, and to look for some among them takes half of the reading."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Turn off the search for reference cycles, which would take half of the reading time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -344,40 +292,8 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _what_is_wrong(path: Path, text: str, fault: ValidationError) -> str:
-    """Why a file holds no cell.
-
-    Raises
-    ------
-    RunFolderError
-        If it was written by a newer version.
-    """
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return "broken off or no JSON" if text else "empty"
-    if not isinstance(content, dict) or "schema_version" not in content:
-        return "not written by clbench"
-    version = content["schema_version"]
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise RunFolderError(
-            f"{path} was written by a newer clbench (schema {version}; this one reads "
-            f"{SCHEMA_VERSION}). Update clbench, or take another --out."
-        )
-    return describe_fault(fault.errors()[0])[:200]
-
-
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _listed(table: Mapping[str, Any], key: str) -> list[Any]:
-    value = table.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _positions(names: Iterable[Any]) -> dict[str, int]:
-    return {str(name): position for position, name in enumerate(names)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.errors import SearchError, SettingsError
 from clbench.evaluation.resources import Resources
-from clbench.results.files import locked
+from clbench.results.output_folder import locked
 from clbench.search.outcome import SearchOutcome
 from clbench.search.search_folder import SearchFolder, TrialRecord
 from clbench.search.space import MAX_GROUPS, SearchOrigin, SearchSettings, SearchSpace
@@ -103,8 +103,8 @@ def make_search(
     ClbenchError
         If anything is wrong or unknown.
     """
+    from clbench.models.checkpoint import load_backbone
     from clbench.models.groups import depth_of
-    from clbench.models.load import load_backbone
     from clbench.suite.plan import make_plan
     from clbench.suite.read import read_suite
     from clbench.suite.validation import stages_of

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from clbench.errors import DataError, RunFolderError
 from clbench.results.cell import plain
 from clbench.results.conflicts import first_difference
-from clbench.results.files import write_text
+from clbench.results.output_folder import write_text
 from clbench.search.combination import Trial
 from clbench.search.space import SearchOrigin
 from clbench.settings import describe_fault

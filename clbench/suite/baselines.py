@@ -246,6 +246,6 @@ def _digest_of_reference(text: str) -> str | None:
 
 
 def _methods() -> Registry[Any]:
-    from clbench.methods.registry import METHODS
+    from clbench.methods.base import METHODS
 
     return METHODS

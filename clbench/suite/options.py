@@ -125,7 +125,7 @@ def override(
 
 def _model_of(suite: Suite) -> str:
     """The suite's model; a folder is looked for beside the suite file."""
-    from clbench.models.registry import MODELS
+    from clbench.models.locate import MODELS
 
     name = suite.file.protocol.model
     if name in MODELS:

@@ -109,8 +109,8 @@ def source_digest(reference: str) -> str | None:
 
 def registries() -> tuple[Registry[Any], ...]:
     """The registries that plug-ins may add to."""
-    from clbench.methods.registry import METHODS
-    from clbench.models.registry import MODELS
+    from clbench.methods.base import METHODS
+    from clbench.models.locate import MODELS
     from clbench.shifts.registry import SHIFTS
     from clbench.tasks.registry import TASKS
 

@@ -47,7 +47,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
     PluginError
         If a method cannot be imported or is none.
     """
-    from clbench.methods.registry import METHODS
+    from clbench.methods.base import METHODS
 
     for baseline in baselines:
         kind = METHODS.get(baseline.method)

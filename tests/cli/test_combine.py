@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS
 from clbench.search.search_folder import EpochRecord, SearchFolder, TrialRecord
 from clbench.suite.baselines import read_baseline
 

@@ -147,7 +147,7 @@ def test_other_settings_need_a_word(place: Path, engine: FakeEngine, clbench: Ca
     assert code == 2
     assert err == (
         "error: results/mine/cells/one-two--vanilla--seed0.json was run with epochs = 3, now 1 "
-        "(3 more cells likewise). Take another --out, or --replace to run again and keep the "
+        "(and 3 more cells). Take another --out, or --replace to run again and keep the "
         "old files in cells/replaced/.\n"
     )
     engine.ran.clear()
@@ -164,7 +164,7 @@ def test_edited_rows_are_noticed(place: Path, engine: FakeEngine, clbench: Call)
     (place / "one.csv").write_text(text.replace("number 3", "number three"))
     code, _, err = clbench("run", "mine.toml")
     assert code == 2
-    assert "was run with other rows of one (3 more cells likewise)" in err
+    assert "was run with different rows of one (and 3 more cells)" in err
 
 
 def test_a_broken_cell_is_named_and_run_again(
@@ -177,8 +177,8 @@ def test_a_broken_cell_is_named_and_run_again(
     assert code == 0
     assert engine.ran == [KEYS[1]]
     assert err.splitlines()[0] == (
-        f"results/mine/cells/{KEYS[1]}.json is no finished cell (broken off or no JSON); kept as "
-        f"cells/broken/{KEYS[1]}.json. It will be run again."
+        f"results/mine/cells/{KEYS[1]}.json is not a valid cell file (truncated or not JSON); "
+        f"moved to cells/broken/{KEYS[1]}.json. It will be run again."
     )
 
 
@@ -218,7 +218,7 @@ def test_dry_run_estimates_from_what_was_run(
     assert files(place) == before
     assert f"{KEYS[0]} finished" in spaced(out)
     assert f"{KEYS[3]} failed before, to run again" in spaced(out)
-    assert "is no finished cell (broken off or no JSON). It will be run again." in err
+    assert "is not a valid cell file (truncated or not JSON). It will be run again." in err
     # two cells to run, each taken for 10 + 2 seconds
     assert "Estimate: about 24 s (from the times of 2 cells finished before)." in out
 
@@ -234,15 +234,15 @@ def test_a_report_changes_nothing_but_the_scores(
     code, _, err = clbench("report", "results/mine")
     assert code == 0
     assert err.splitlines() == [
-        "results/mine/cells/foreign.json is no finished cell (not written by clbench). It is left "
+        "results/mine/cells/foreign.json is not a valid cell file (key: is missing). It is left "
         "out.",
-        f"results/mine/cells/{KEYS[1]}.json is no finished cell (broken off or no JSON). It is "
-        "left out.",
+        f"results/mine/cells/{KEYS[1]}.json is not a valid cell file (truncated or not "
+        "JSON). It is left out.",
     ]
     assert {path: path.read_bytes() for path in cells.rglob("*.json")} == before
     assert len(pd.read_csv(place / "results/mine/scores.csv")) == 3
     _, _, err = clbench("run", "mine.toml", "--dry-run")
-    assert "foreign.json is no finished cell (not written by clbench). It is left out." in err
+    assert "foreign.json is not a valid cell file (key: is missing). It is left out." in err
     clbench("run", "mine.toml")
     assert (cells / "foreign.json").exists()
     assert (cells / f"broken/{KEYS[1]}.json").exists()
@@ -256,13 +256,13 @@ def test_a_report_of_a_folder_that_cannot_be_written(
     def refuse(*arguments: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("clbench.results.files.write_atomically", refuse)
+    monkeypatch.setattr("clbench.results.output_folder.write_atomically", refuse)
     code, out, err = clbench("report", "results/mine")
     assert code == 2
     assert "vanilla" in out
     assert "report/tables/scores.csv cannot be written" in err
     assert err.startswith(
-        "scores.csv is left as it was: results/mine/scores.csv cannot be written: Read-only file "
+        "scores.csv is left unchanged: results/mine/scores.csv cannot be written: Read-only file "
         "system."
     )
 

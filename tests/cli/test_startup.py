@@ -39,7 +39,7 @@ def loaded_after(code: str, cwd: Path = ROOT) -> set[str]:
     "code",
     [
         "import clbench; clbench.__version__; clbench.run; clbench.task; clbench.shift",
-        "import clbench.results.store, clbench.results.table, clbench.suite.plan",
+        "import clbench.results.store, clbench.results.scores, clbench.suite.plan",
         "from clbench.cli import main; main(['run', '--help'])",
         "from clbench.cli import main; main(['check', '--help'])",
         "from clbench.cli import main; main(['check', 'vanlla'])",

@@ -13,8 +13,7 @@ from clbench.conformance import CHECKS, Row, check
 from clbench.conformance.candidate import Candidate, FailedCheckError
 from clbench.conformance.checks import Session
 from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
-from clbench.methods.base import Method
-from clbench.methods.registry import METHODS
+from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.suite.packaged import baselines
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 import clbench
 from clbench.errors import ClbenchError
 from clbench.evaluation.pretraining import PretrainingScore, pretraining_score
-from clbench.models.load import load_backbone, load_tokenizer
+from clbench.models.checkpoint import load_backbone, load_tokenizer
 from clbench.results.cell import CellResult
 from clbench.shifts.base import PretrainingTexts
 from clbench.training.device import resolve_precision

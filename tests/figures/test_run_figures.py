@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ from matplotlib.figure import Figure
 
 from clbench import figures
 from clbench.figures import style
-from clbench.figures.forgetting import over_seeds
-from clbench.figures.plane import front
+from clbench.figures.tradeoff import front
 from clbench.results.cell import CellResult
 
 
@@ -90,7 +90,7 @@ def points(axes: Any, size: float) -> list[tuple[float, float]]:
     ]
 
 
-def test_the_plane_has_each_seed_and_each_mean() -> None:
+def test_tradeoff_has_each_seed_and_each_mean() -> None:
     figure = figures.tradeoff(CELLS)
     (axes,) = figure.axes
     assert (0.7, 0.85) in [(round(x, 6), round(y, 6)) for x, y in points(axes, 7)]  # ewc
@@ -118,7 +118,7 @@ def test_lines_of_equal_sums_have_equal_sums() -> None:
     } == labels
 
 
-def test_the_front_by_hand() -> None:
+def test_the_pareto_front() -> None:
     assert front({"a": (0.1, 0.9), "b": (0.5, 0.5), "c": (0.4, 0.4), "d": (0.9, 0.1)}) == [
         "a", "b", "d",
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_the_front_by_hand() -> None:
     assert front({"a": (0.5, 0.5), "b": (0.5, 0.5)}) == ["a", "b"]
 
 
-def test_forgetting_in_points_with_the_worst_below() -> None:
+def test_forgetting_is_in_points_with_the_worst_method_below() -> None:
     three = [*CELLS, *(pair(m, 2, 0.9, p, 0.7) for m, p in (("vanilla", 0.5), ("ewc", 0.85)))]
     figure = figures.forgetting(three)
     (axes,) = figure.axes
@@ -138,7 +138,7 @@ def test_forgetting_in_points_with_the_worst_below() -> None:
     drawn(figure)
 
 
-def test_curves_of_both_tasks() -> None:
+def test_curves_show_both_tasks() -> None:
     figure = figures.curves(CELLS)
     old, new = figure.axes
     lines = {line.get_color(): list(line.get_ydata()) for line in old.get_lines()}
@@ -150,14 +150,18 @@ def test_curves_of_both_tasks() -> None:
         figures.curves([pair("vanilla", 0, 0.9, 0.7, 0.8, curve=False)])
 
 
-def test_seeds_are_met_where_all_have_points() -> None:
-    made = over_seeds([[(0, 0.2), (5, 0.4)], [(0, 0.4), (5, 0.8), (7, 0.1)]])
-    assert made[0] == [0.0, 5.0]
-    assert made[1] == pytest.approx([0.3, 0.6])
-    assert (made[2], made[3]) == ([0.2, 0.4], [0.4, 0.8])
+def test_curves_are_drawn_at_the_steps_that_all_seeds_have() -> None:
+    axes = Figure().subplots()
+    series = [[(0.0, 0.2), (5.0, 0.4)], [(0.0, 0.4), (5.0, 0.8), (7.0, 0.1)]]
+    style.draw_over_seeds(axes, series, style.Look("black", "o"))
+    (line,) = axes.get_lines()
+    assert list(line.get_xdata()) == [0.0, 5.0]
+    assert list(line.get_ydata()) == pytest.approx([0.3, 0.6])
+    (band,) = axes.collections
+    assert {tuple(point) for point in band.get_paths()[0].vertices} >= {(0.0, 0.2), (5.0, 0.8)}
 
 
-def test_matrices_of_three_tasks() -> None:
+def test_matrices_show_the_mean_of_each_entry() -> None:
     rows = [[0.9, None, None], [0.7, 0.8, None], [0.5, 0.6, 0.7]]
     figure = figures.matrices([cell("vanilla", 0, rows), cell("ewc", 0, rows)])
     first, second, bar = figure.axes
@@ -169,7 +173,7 @@ def test_matrices_of_three_tasks() -> None:
     drawn(figure)
 
 
-def test_costs_with_and_without_a_search() -> None:
+def test_costs_show_the_search() -> None:
     searched = [pair("bertcl", s, 0.9, 0.85, 0.8, search={"seconds": 500.0}) for s in (0, 1)]
     figure = figures.costs([*CELLS, *searched])
     times, memory = figure.axes
@@ -183,7 +187,7 @@ def test_costs_with_and_without_a_search() -> None:
     drawn(figure)
 
 
-def test_memory_is_what_a_method_takes_beyond_vanilla_on_the_same_seed() -> None:
+def test_memory_is_what_a_method_adds_to_vanilla_on_the_same_seed() -> None:
     counted = {"vanilla": (100.0, 140.0), "ewc": (130.0, 170.0), "lwf": (101.0, None)}
     cells = [
         made.model_copy(update={"training_memory_mb": counted[made.baseline][made.seed]})
@@ -198,11 +202,11 @@ def test_memory_is_what_a_method_takes_beyond_vanilla_on_the_same_seed() -> None
     assert figures.costs(CELLS).axes[1].get_xlabel() == "peak memory of the process, MB"
 
 
-def test_a_cell_that_does_not_say_what_was_forgotten_is_not_drawn_at_nought() -> None:
+def test_a_cell_without_forgetting_is_left_out() -> None:
     silent = pair("lwf", 0, 0.9, 0.7, 0.8, scores={"p_o": 0.7, "p_s": 0.8, "forgetting": None})
     figure = figures.costs([*CELLS[:4], silent])
     assert len(points(figure.axes[1], 8)) + len(points(figure.axes[1], 8 * 1.8)) == 2
-    with pytest.raises(ValueError, match="no cell of pair states what was forgotten"):
+    with pytest.raises(ValueError, match="no cell of pair has a score for forgetting"):
         figures.costs([silent])
 
 
@@ -245,13 +249,37 @@ def test_methods_look_the_same_in_every_figure_and_differ() -> None:
     drawn(figures.tradeoff([*many, *CELLS]))
 
 
-def test_what_cannot_be_drawn_is_said() -> None:
+def test_errors_say_why_nothing_is_drawn() -> None:
     failed = pair("vanilla", 0, 0.9, 0.7, 0.8, status="failed")
     with pytest.raises(ValueError, match="no finished cell"):
         figures.tradeoff([failed])
     two = [*CELLS, pair("vanilla", 0, 0.9, 0.7, 0.8, scenario="other")]
-    with pytest.raises(ValueError, match="give one of the scenarios pair, other"):
+    with pytest.raises(ValueError, match="choose one of the scenarios pair, other"):
         figures.curves(two)
     with pytest.raises(ValueError, match="no scenario 'third'"):
         figures.costs(two, "third")
     assert len(figures.tradeoff(two).axes) == 2
+
+
+def test_a_module_dropped_into_the_package_appears_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
+    monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
+    monkeypatch.setattr(style, "REPORT_FIGURES", list(style.REPORT_FIGURES))
+    monkeypatch.setattr(figures, "REPORT_FIGURES", style.REPORT_FIGURES)
+    names = [figure.name for figure in figures.report_figures()]
+    assert names == [
+        "tradeoff", "forgetting", "mine", "rates", "shift", "curves", "anchor", "matrices", "costs",
+    ]  # fmt: skip
+
+
+MODULE = """
+from matplotlib.figure import Figure
+from clbench.figures import style
+
+
+@style.in_report("My figure", order=25)
+def mine(results):
+    return style.captioned(Figure(), "mine")
+"""

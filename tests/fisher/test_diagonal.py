@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from clbench.errors import DataError, PluginError, SettingsError
 from clbench.fisher import diagonal, diagonal_fisher, mask_tokens, text_batches
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.classifier import build_classifier
 from clbench.models.encoding import EncodedRows
-from clbench.models.load import build_classifier, load_tokenizer
 from clbench.training.batches import TaskData
 
 

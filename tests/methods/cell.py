@@ -1,4 +1,4 @@
-"""Two stages with one method, by hand: what the tests of methods stand on."""
+"""A toy cell that trains stages with one method, for the tests of methods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from clbench.methods.base import Method
+from clbench.models.classifier import build_classifier
 from clbench.models.encoding import EncodedRows
-from clbench.models.load import build_classifier
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.dropout import install
@@ -44,7 +44,7 @@ class Cell:
     protocol
         Settings of training.
     heads
-        The head of each stage; two that are equal share it.
+        The head of each stage; equal names share one.
     seed
         The cell's.
     """
@@ -78,17 +78,28 @@ class Cell:
         return self.context.model
 
     def open(self, index: int) -> Stage:
-        """A stage that nothing has been done with yet."""
+        """Return an untouched stage."""
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
         stage = Stage(**context, index=index, tasks=self.tasks)
         stage.reads_earlier_rows = self.method.keeps_rows
         stage.heads = frozenset([stage.data.head])
         return stage
 
+    def begin(self, index: int) -> Stage:
+        """Return a stage after `before_stage`, to call the other hooks by hand."""
+        stage = self.open(index)
+        stage.total_steps = stage.steps = 6
+        self.method.before_stage(stage)
+        return stage
+
+    def train(self, index: int) -> tuple[Stage, Trace]:
+        """Train stage `index`, without consolidation."""
+        stage = self.open(index)
+        return stage, train_stage(stage, self.method)
+
     def stage(self, index: int) -> tuple[Stage, Trace]:
         """Train stage `index` and let the method consolidate."""
-        stage = self.open(index)
-        trace = train_stage(stage, self.method)
+        stage, trace = self.train(index)
         self.method.after_stage(stage)
         return stage, trace
 

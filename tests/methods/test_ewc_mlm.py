@@ -14,7 +14,8 @@ from checkpoints import make_checkpoint
 from clbench.fisher import cache, pretrained
 from clbench.fisher.pretrained import Recipe, pretrained_fisher
 from clbench.methods.ewc_mlm import EWCMLM, fisher_of_backbone
-from clbench.models.load import build_classifier
+from clbench.methods.vanilla import Vanilla
+from clbench.models.classifier import build_classifier
 from clbench.training.device import Precision
 
 FLOAT = Precision("float32", "cpu")
@@ -48,13 +49,15 @@ def _fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path / "cache"))
 
 
-def found(folder: Path, corpus: str, **settings: Any) -> Any:
+def fisher_of(folder: Path, corpus: str, **settings: Any) -> Any:
     recipe = Recipe(**{**FEW, **settings})
     return pretrained_fisher(str(folder), None, corpus, recipe, device=CPU, precision=FLOAT)
 
 
-def test_is_computed_once(whole: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, facts = found(whole, corpus)
+def test_fisher_is_computed_once_per_model_corpus_and_settings(
+    whole: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, facts = fisher_of(whole, corpus)
     assert facts["loss"] == "mlm"
     assert facts["head_loss"] is None
     calls: list[str] = []
@@ -65,37 +68,29 @@ def test_is_computed_once(whole: Path, corpus: str, monkeypatch: pytest.MonkeyPa
         return own(*arguments)
 
     monkeypatch.setattr(pretrained, "_compute", spy)
-    again, same = found(whole, corpus)
+    again, same = fisher_of(whole, corpus)
     assert not calls
     assert same == facts
     assert all(torch.equal(first[name], again[name]) for name in first)
     copied = shutil.copytree(whole, whole.parent / "copy")
-    found(copied, corpus)
+    fisher_of(copied, corpus)
     assert not calls  # a copy is the same model
-    found(whole, corpus, mode="empirical")
-    found(whole, corpus, seed=1)
+    fisher_of(whole, corpus, mode="empirical")
+    fisher_of(whole, corpus, seed=1)
     Path(corpus).write_text("the dog is on the hill now\n" * 2, encoding="utf-8")
-    found(whole, corpus)
+    fisher_of(whole, corpus)
     assert len(calls) == 3
     for file in cache.cache_dir("fisher").iterdir():
         file.write_bytes(b"damaged")
-    found(whole, corpus)
+    fisher_of(whole, corpus)
     assert len(calls) == 4
 
 
-def test_two_computations_agree(whole: Path, corpus: str) -> None:
-    first, _ = found(whole, corpus)
-    for file in cache.cache_dir("fisher").iterdir():
-        file.unlink()
-    again, _ = found(whole, corpus)
-    assert all(torch.equal(first[name], again[name]) for name in first)
-
-
-def test_a_missing_head_is_fitted_and_told(folder: Path, corpus: str) -> None:
+def test_a_missing_head_is_fitted_and_noted(folder: Path, corpus: str) -> None:
     protocol = PROTOCOL.model_copy(update={"corpus": corpus})
     cell = Cell(folder, EWCMLM(**FEW), protocol=protocol)
     assert "no language-model head: one was fitted in 20 steps" in cell.context.notes[0]
-    _, facts = found(folder, corpus)
+    _, facts = fisher_of(folder, corpus)
     first, last = facts["head_loss"]
     assert last < first
     before = build_classifier(str(folder), heads={}, head_seed=lambda _: 0)
@@ -103,25 +98,7 @@ def test_a_missing_head_is_fitted_and_told(folder: Path, corpus: str) -> None:
         assert torch.equal(cell.start[name], parameter)  # the encoder stayed as it was
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({}, "sampled labels, text by text, masking bert, factor 1,"),
-        (
-            {"mode": "batched", "masking": "any-position", "batch_size": 3, "half": True},
-            "true tokens, squared means of 3 texts, masking any-position, factor 1/2,",
-        ),
-    ],
-)
-def test_the_kind_of_fisher_is_told(
-    whole: Path, corpus: str, settings: dict[str, Any], told: str
-) -> None:
-    protocol = PROTOCOL.model_copy(update={"corpus": corpus})
-    cell = Cell(whole, EWCMLM(**{**FEW, **settings}), protocol=protocol)
-    assert told in cell.context.notes[0]
-
-
-def test_decoders_take_the_next_token(tmp_path: Path, corpus: str) -> None:
+def test_decoders_use_the_next_token_loss(tmp_path: Path, corpus: str) -> None:
     folder = make_checkpoint("gpt2", tmp_path / "gpt2")
     protocol = PROTOCOL.model_copy(update={"corpus": corpus})
     cell = Cell(folder, EWCMLM(**FEW), protocol=protocol)
@@ -129,32 +106,26 @@ def test_decoders_take_the_next_token(tmp_path: Path, corpus: str) -> None:
     assert "head" not in cell.context.notes[0]
 
 
-@pytest.mark.parametrize("mode", ["sampled", "empirical", "batched"])
-def test_pulls_in_every_stage_and_repeats(
-    whole: Path, folder: Path, corpus: str, mode: str
-) -> None:
-    from clbench.methods.vanilla import Vanilla
-
-    protocol = PROTOCOL.model_copy(update={"corpus": corpus})
-    method = EWCMLM(importance=1e4, mode=mode, **FEW)
+def test_pulls_in_every_stage_and_repeats(whole: Path, corpus: str) -> None:
+    protocol = PROTOCOL.model_copy(update={"corpus": corpus, "epochs": 1})
+    settings = {"importance": 1e4, "mode": "batched", **FEW}
+    method = EWCMLM(**settings)
     assert method.acts_in(0)
     first = Cell(whole, method, protocol=protocol).run()
-    again = Cell(whole, EWCMLM(importance=1e4, mode=mode, **FEW), protocol=protocol).run()
-    assert not differ(first, again)
+    for file in cache.cache_dir("fisher").iterdir():
+        file.unlink()  # so that the Fisher information is computed again
+    assert not differ(first, Cell(whole, EWCMLM(**settings), protocol=protocol).run())
     assert differ(first, Cell(whole, Vanilla(), protocol=protocol).run())
     assert method.state() == {}
-    curves = [trace.curves["penalty"] for trace in first.traces]
-    assert all(len(curve) == 6 and curve[-1][1] > 0 for curve in curves)
+    assert all(trace.curves["penalty"][-1][1] > 0 for trace in first.traces)
 
 
-def test_the_gradient(whole: Path, corpus: str) -> None:
+def test_gradients_are_the_pull_towards_the_pretrained_weights(whole: Path, corpus: str) -> None:
     protocol = PROTOCOL.model_copy(update={"corpus": corpus})
     method = EWCMLM(importance=11.0, **FEW)
     cell = Cell(whole, method, protocol=protocol)
-    fisher, _ = found(whole, corpus)
-    stage = cell.open(0)
-    stage.total_steps = 6
-    method.before_stage(stage)
+    fisher, _ = fisher_of(whole, corpus)
+    stage = cell.begin(0)
     with torch.no_grad():
         for parameter in cell.model.parameters():
             parameter.mul_(1.1)
@@ -162,12 +133,12 @@ def test_the_gradient(whole: Path, corpus: str) -> None:
     now = weights(cell)
     for name, parameter in cell.model.backbone.named_parameters():
         off = now[f"backbone.{name}"].double() - cell.pretrained[f"backbone.{name}"].double()
-        wanted = 2 * 11.0 * fisher[name].double() * off
-        torch.testing.assert_close(parameter.grad.double(), wanted, rtol=1e-5, atol=1e-12)
+        expected = 2 * 11.0 * fisher[name].double() * off
+        torch.testing.assert_close(parameter.grad.double(), expected, rtol=1e-5, atol=1e-12)
 
 
-def test_a_trimmed_vocabulary_takes_its_rows(whole: Path, corpus: str) -> None:
-    fisher, _ = found(whole, corpus)
+def test_fisher_is_cut_to_a_trimmed_vocabulary(whole: Path, corpus: str) -> None:
+    fisher, _ = fisher_of(whole, corpus)
     kept = np.asarray([0, 2, 3, 7, 11])
     model = build_classifier(str(whole), heads={}, head_seed=lambda _: 0, vocabulary=kept)
     importance = fisher_of_backbone(model, fisher)

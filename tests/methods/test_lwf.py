@@ -17,30 +17,28 @@ def softened(logits: Any, temperature: float) -> Any:
     return powers / powers.sum(-1, keepdims=True)
 
 
-def test_divergence_of_softened_answers() -> None:
+def test_distillation_is_the_divergence_of_softened_outputs() -> None:
     rng = np.random.default_rng(1)
     now, then = rng.normal(size=(2, 5, 3)) * 2
     target, answer = softened(then, 2.0), softened(now, 2.0)
-    by_hand = (target * (np.log(target) - np.log(answer))).sum(-1).mean()
+    expected = (target * (np.log(target) - np.log(answer))).sum(-1).mean()
     leaf = torch.tensor(now, requires_grad=True)
-    found = distillation(leaf, torch.tensor(then), temperature=2.0, regression=False)
-    np.testing.assert_allclose(found.item(), by_hand, rtol=1e-12)
+    loss = distillation(leaf, torch.tensor(then), temperature=2.0, regression=False)
+    np.testing.assert_allclose(loss.item(), expected, rtol=1e-12)
     # The gradient is that of the paper's cross-entropy: (softmax(z/T) - target)/T a row.
-    found.backward()
+    loss.backward()
     assert leaf.grad is not None
     np.testing.assert_allclose(leaf.grad.numpy(), (answer - target) / 2.0 / 5, rtol=1e-9)
 
 
-def test_squared_difference_for_regression() -> None:
+def test_distillation_is_the_squared_difference_for_regression() -> None:
     now, then = torch.tensor([[1.0], [2.5]]), torch.tensor([[0.0], [2.0]])
     assert float(distillation(now, then, temperature=2.0, regression=True)) == 0.625
 
 
-def test_the_loss_is_the_tasks_and_every_earlier_heads(folder: Path) -> None:
+def test_the_loss_adds_a_term_for_every_earlier_head(folder: Path) -> None:
     cell = Cell(folder, LwF(temperature=3.0, weight=0.5), heads=("a", "b", "c"))
-    stage = cell.open(2)
-    stage.total_steps = stage.steps = 6
-    cell.method.before_stage(stage)
+    stage = cell.begin(2)
     batch = stage.data.batch(np.array([7, 2, 4]), stage.device)
     cell.model.eval()
     then = {head: stage.logits(batch, head=head).detach().double().numpy() for head in "ab"}
@@ -49,16 +47,16 @@ def test_the_loss_is_the_tasks_and_every_earlier_heads(folder: Path) -> None:
     with torch.no_grad():
         for parameter in cell.model.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.05)
-    by_hand = stage.loss(batch).item()
+    expected = stage.loss(batch).item()
     for head, answers in then.items():
         now = stage.logits(batch, head=head).detach().double().numpy()
         target, answer = softened(answers, 3.0), softened(now, 3.0)
-        by_hand += 0.5 * (target * np.log(target / answer)).sum(-1).mean()
+        expected += 0.5 * (target * np.log(target / answer)).sum(-1).mean()
     assert cell.method.loss(stage, batch).item() > stage.loss(batch).item() + 1e-4
-    np.testing.assert_allclose(cell.method.loss(stage, batch).item(), by_hand, rtol=1e-5)
+    np.testing.assert_allclose(cell.method.loss(stage, batch).item(), expected, rtol=1e-5)
 
 
-def test_earlier_heads_go_on_being_trained(folder: Path) -> None:
+def test_earlier_heads_are_trained_too(folder: Path) -> None:
     cell = Cell(folder, LwF())
     cell.stage(0)
     before = weights(cell)
@@ -67,7 +65,7 @@ def test_earlier_heads_go_on_being_trained(folder: Path) -> None:
     assert stage.log["distillation"][-1][1] > 0
 
 
-def test_a_strong_weight_keeps_the_answers(folder: Path) -> None:
+def test_a_large_weight_preserves_the_outputs(folder: Path) -> None:
     moved = []
     for weight in (1e-6, 100.0):
         cell = Cell(folder, LwF(weight=weight))

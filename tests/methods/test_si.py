@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 from cell import PROTOCOL, Cell, differ, weights
-from torch import nn
 
 from clbench.methods.si import SI
-from clbench.methods.si import Path as WeightPath
 from clbench.methods.vanilla import Vanilla
 from clbench.training.stage import Stage
 
@@ -47,7 +45,7 @@ class Spy(SI):
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.05])
-def test_importance_over_two_stages_and_the_pull(folder: Path, clip_norm: float | None) -> None:
+def test_importance_and_pull_equal_a_transcription(folder: Path, clip_norm: float | None) -> None:
     protocol = PROTOCOL.model_copy(update={"clip_norm": clip_norm})
     method = Spy(c=1e4, xi=1e-3)
     cell = Cell(folder, method, heads=("a", "b", "c"), protocol=protocol)
@@ -60,38 +58,20 @@ def test_importance_over_two_stages_and_the_pull(folder: Path, clip_norm: float 
             start, end = steps[0][0], steps[-1][3]
             omega = -sum(gradient * (after - before) for before, gradient, _, after in steps)
             for before, _, pull, _ in steps:
-                by_hand = 2 * 1e4 * importance[name] * (before - start)
-                np.testing.assert_allclose(pull, by_hand, atol=1e-6 * (1 + np.abs(by_hand).max()))
+                expected = 2 * 1e4 * importance[name] * (before - start)
+                np.testing.assert_allclose(pull, expected, atol=1e-6 * (1 + np.abs(expected).max()))
             raw = importance[name] + omega / ((end - start) ** 2 + 1e-3)
             importance = {**importance, name: np.maximum(raw, 0.0)}
-            found = double(method.importance[name])
+            actual = double(method.importance[name])
             np.testing.assert_allclose(
-                found, importance[name], rtol=1e-3, atol=1e-5 * importance[name].max()
+                actual, importance[name], rtol=1e-3, atol=1e-5 * importance[name].max()
             )
             clipped = clipped or (raw < 0).any()
     assert clipped
     assert any(np.abs(pull).max() > 1e-3 for _, _, pull, _ in method._seen[SEEN[0]])
 
 
-def test_the_path_of_a_layer() -> None:
-    rng = np.random.default_rng(4)
-    layer = nn.Linear(3, 2).double()
-    path = WeightPath([layer.weight, layer.bias])
-    integral = np.zeros((2, 3))
-    for _ in range(5):
-        gradient, step = rng.normal(size=(2, 2, 3))
-        layer.weight.grad = torch.tensor(gradient)
-        path.note_gradients(copy=True)
-        layer.weight.grad.zero_()
-        with torch.no_grad():
-            layer.weight.add_(torch.tensor(step))
-        path.add_step()
-        integral -= gradient * step
-    np.testing.assert_allclose(path.integral[0].numpy(), integral, rtol=1e-12)
-    assert not path.integral[1].any()  # no gradient was seen
-
-
-def test_the_first_stage_is_vanillas(folder: Path) -> None:
+def test_the_first_stage_equals_vanilla(folder: Path) -> None:
     held, plain = Cell(folder, SI(c=1e6)), Cell(folder, Vanilla())
     held.stage(0)
     plain.stage(0)
@@ -101,7 +81,7 @@ def test_the_first_stage_is_vanillas(folder: Path) -> None:
     assert differ(held, plain)
 
 
-def test_a_strong_pull_keeps_what_is_important(folder: Path) -> None:
+def test_a_strong_pull_holds_important_weights(folder: Path) -> None:
     moved = []
     for c in (1e-6, 1e5):
         cell = Cell(folder, SI(c=c))
@@ -120,13 +100,11 @@ def test_a_shared_head_is_held_and_a_new_one_is_not(folder: Path) -> None:
     cell = Cell(folder, SI(), heads=("a", "a", "b"))
     cell.stage(0)
     assert "heads.a.weight" in cell.method.importance  # type: ignore[attr-defined]
-    stage = cell.open(1)
-    cell.method.before_stage(stage)
+    cell.begin(1)
     for parameter in cell.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     with torch.no_grad():
         cell.model.head("a").weight.add_(1.0)
-    cell.method._path.note_gradients(copy=True)  # type: ignore[attr-defined]
     cell.method._pull.edit_gradients()  # type: ignore[attr-defined]
     assert cell.model.head("a").weight.grad.abs().max() > 0
     assert not cell.model.head("b").weight.grad.any()

@@ -18,7 +18,7 @@ def as_printed(t: int, steps: int, cut_frac: float = 0.1, ratio: float = 32.0) -
     return (1 + p * (ratio - 1)) / ratio
 
 
-def test_the_slanted_triangle_is_the_papers() -> None:
+def test_slanted_triangle_equals_equation_3() -> None:
     for steps in (10, 100, 320):
         for t in range(steps):
             found = slanted_triangle(t, steps=steps, cut_frac=0.1, ratio=32.0)
@@ -29,14 +29,14 @@ def test_the_slanted_triangle_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 19])
-def test_the_slanted_triangle_stays_above_its_lowest_rate(steps: int) -> None:
+def test_slanted_triangle_stays_above_the_lowest_rate(steps: int) -> None:
     assert as_printed(18, 19) < 0  # the printed formula, where the cut was rounded
     found = [slanted_triangle(t, steps=steps, cut_frac=0.1, ratio=32.0) for t in range(steps)]
     assert min(found) >= 1 / 32
     assert max(found) <= 1.0
 
 
-def test_each_group_has_the_rate_of_the_one_above_by_2_6(folder: Path) -> None:
+def test_rates_fall_by_2_6_per_group(folder: Path) -> None:
     cell = Cell(folder, Ulmfit())
     stage = cell.open(0)
     groups = cell.method.parameter_groups(stage)
@@ -50,7 +50,7 @@ def test_each_group_has_the_rate_of_the_one_above_by_2_6(folder: Path) -> None:
     ]
 
 
-def test_groups_join_from_the_top_in_equal_parts(folder: Path) -> None:
+def test_scaled_unfreezing_goes_down_in_equal_parts(folder: Path) -> None:
     cell = Cell(folder, Ulmfit())
     stage, trace = cell.stage(0)
     # Six steps, five groups: group d joins at step floor(6·d/5).
@@ -60,7 +60,7 @@ def test_groups_join_from_the_top_in_equal_parts(folder: Path) -> None:
     assert len(depth_groups(stage)) == 5
 
 
-def test_groups_that_never_join_keep_every_bit(folder: Path) -> None:
+def test_frozen_groups_keep_every_bit(folder: Path) -> None:
     protocol = PROTOCOL.model_copy(update={"weight_decay": 0.1})
     cell = Cell(folder, Ulmfit(unfreezing="epochs"), protocol=protocol)
     _, trace = cell.stage(0)
@@ -73,12 +73,12 @@ def test_groups_that_never_join_keep_every_bit(folder: Path) -> None:
     assert all(parameter.grad is None for parameter in cell.model.parameters())
 
 
-def test_all_at_once(folder: Path) -> None:
+def test_no_unfreezing_trains_all_groups_at_once(folder: Path) -> None:
     _, trace = Cell(folder, Ulmfit(unfreezing="none")).stage(0)
     assert trace.curves["trained_groups"] == [[0, 5]]
 
 
-def test_points_of_the_curve_change_nothing(folder: Path) -> None:
+def test_scoring_along_the_way_changes_nothing(folder: Path) -> None:
     cells = []
     for probe in (None, dict):
         protocol = PROTOCOL.model_copy(update={"curve_points": 6})

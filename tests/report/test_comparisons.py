@@ -3,8 +3,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from clbench.report.comparisons import comparisons_frame
-from clbench.report.verdict import sentences
+from clbench.report.comparisons import comparisons_frame, sentences
 
 
 def frame(**methods: list[tuple[float, float]]) -> pd.DataFrame:
@@ -32,7 +31,7 @@ def row(made: pd.DataFrame, method: str, score: str) -> pd.Series:
     return found
 
 
-def test_differences_by_seed_with_a_level_for_all_methods_together() -> None:
+def test_differences_are_by_seed_at_a_level_for_all_methods() -> None:
     made = comparisons_frame(STEADY)
     ewc = row(made, "ewc", "p_o")
     assert ewc["difference"] == pytest.approx((0.05 + 0.051 + 0.05) / 3)
@@ -50,7 +49,7 @@ def test_differences_by_seed_with_a_level_for_all_methods_together() -> None:
     assert vanilla["median"] == pytest.approx(0.65)
 
 
-def test_an_open_comparison_without_a_number_of_seeds_says_why() -> None:
+def test_why_no_number_of_seeds_would_settle_a_comparison() -> None:
     made = comparisons_frame(
         frame(
             vanilla=[(0.60, 0.8), (0.70, 0.8), (0.65, 0.8)],
@@ -60,23 +59,23 @@ def test_an_open_comparison_without_a_number_of_seeds_says_why() -> None:
     )
     same, near = row(made, "same", "p_o"), row(made, "near", "p_o")
     assert same["verdict"] == near["verdict"] == "no difference shown"
-    assert same["why"] == "every seed differs by exactly 0"
+    assert same["why"] == "all seeds differ by exactly 0"
     assert near["why"] == "more than 1000 seeds would be needed to settle it"
 
 
-def test_failed_cells_and_missing_scores_do_not_count() -> None:
+def test_failed_cells_and_missing_scores_are_ignored() -> None:
     broken = STEADY.copy()
     broken.loc[broken.index[-1], "status"] = "failed"
     broken.loc[broken.index[3], "p_o"] = float("nan")
     made = comparisons_frame(broken)
     assert row(made, "mas", "p_o")["pairs"] == 2
     assert row(made, "mas", "p_o")["verdict"] == "no verdict"
-    assert "2 common seeds are too few" in row(made, "mas", "p_o")["why"]
+    assert "only 2 common seeds; at least 3" in row(made, "mas", "p_o")["why"]
     assert row(made, "ewc", "p_o")["n"] == 2
     assert row(made, "ewc", "p_s")["n"] == 3
 
 
-def test_words_follow_the_numbers() -> None:
+def test_sentences_follow_the_verdicts() -> None:
     first, second = sentences(comparisons_frame(STEADY), "pair")
     assert first.startswith("ewc (p_o +0.050, +0.0")
     assert first.endswith("p_s -0.100, worse) keeps more of the old task than vanilla.")
@@ -87,16 +86,18 @@ def test_words_follow_the_numbers() -> None:
     ("methods", "text"),
     [
         ({"vanilla": [(0.6, 0.8)] * 3}, "Only vanilla was run here."),
-        ({"ewc": [(0.6, 0.8)] * 3}, "vanilla was not run here, so nothing is compared with it."),
+        ({"ewc": [(0.6, 0.8)] * 3}, "vanilla was not run here, so there is no comparison with it."),
         (
             {"vanilla": [(0.6, 0.8), (0.5, 0.8)], "ewc": [(0.9, 0.8), (0.9, 0.8)]},
-            "No verdict: 2 seeds, and a verdict needs 3 or more.",
+            "No verdict: that takes 3 common seeds or more, not 2.",
         ),
         (
             {"vanilla": [(0.6, 0.8)], "ewc": [(0.9, 0.8), (0.9, 0.8)]},
-            "No verdict: 1 seed, and a verdict needs 3 or more.",
+            "No verdict: that takes 3 common seeds or more, not 1.",
         ),
     ],
 )
-def test_no_verdict_and_why(methods: dict[str, list[tuple[float, float]]], text: str) -> None:
+def test_sentences_say_why_there_is_no_verdict(
+    methods: dict[str, list[tuple[float, float]]], text: str
+) -> None:
     assert sentences(comparisons_frame(frame(**methods)), "pair") == [text]

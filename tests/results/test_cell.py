@@ -8,15 +8,15 @@ import pytest
 from handmade import pair
 from pydantic import ValidationError
 
-from clbench.results.cell import CellResult, StageRecord, plain
+from clbench.results.cell import CellResult, StageRecord, plain, summarizer
 
 
-def test_what_is_written_reads_back_equal() -> None:
+def test_a_cell_is_read_back_as_it_was_written() -> None:
     cell = pair(notes=["short"], scenario_report={"sizes": [3, 4]})
     assert CellResult.model_validate(json.loads(cell.to_json())) == cell
 
 
-def test_json_holds_no_nan_wherever_it_was_put() -> None:
+def test_nan_and_infinity_become_null() -> None:
     stage = StageRecord(
         task="a",
         rows=4,
@@ -53,11 +53,23 @@ def test_numpy_values_become_plain_ones() -> None:
     assert made["c"][1] is True
 
 
-def test_a_time_that_is_no_number_is_refused() -> None:
+def test_a_time_that_is_not_a_number_is_rejected() -> None:
     with pytest.raises(ValidationError, match="train_seconds"):
         pair(train_seconds=math.nan)
 
 
-def test_unknown_fields_are_refused() -> None:
+def test_unknown_fields_are_rejected() -> None:
     with pytest.raises(ValidationError, match="p_0"):
         pair(p_0=1)
+
+
+def test_summarizer_drops_curves_and_shares_settings() -> None:
+    stage = {"task": "a", "rows": 1, "steps": 1, "epochs": 1, "examples": 1, "tokens": 1}
+    stage |= {"train_seconds": 1.0, "curves": {"k": [[0, 1.0]]}}
+    cells = [pair(seed=seed, stages=[stage], settings={"protocol": {"lr": 1.0}}) for seed in (0, 1)]
+    summarize = summarizer(lambda cell: cell.seed == 1)
+    first, second = map(summarize, cells)
+    assert (first.recipe, first.stages[0].curves) == ({}, {})
+    assert second.stages[0].curves == {"k": [[0, 1.0]]}
+    assert first.settings is second.settings
+    assert first.R == cells[0].R

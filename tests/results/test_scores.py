@@ -1,11 +1,28 @@
 from __future__ import annotations
 
+import io
+import math
+
+import pandas as pd
 import pytest
+from handmade import failed, pair, reference
 
-from clbench.results.scores import scores_of
+from clbench.results.cell import CellResult
+from clbench.results.scores import (
+    COLUMNS,
+    SCORE,
+    SCORES,
+    Score,
+    failures,
+    scores_frame,
+    scores_of,
+    shown_scores,
+    summary,
+    to_csv,
+)
 
 
-def test_pair_by_hand() -> None:
+def test_scores_of_a_pair() -> None:
     scores = scores_of([[0.9, None], [0.7, 0.8]])
     assert scores["p_o_before"] == 0.9
     assert scores["p_o"] == 0.7
@@ -17,7 +34,7 @@ def test_pair_by_hand() -> None:
     assert scores["average"] == pytest.approx(0.75)
 
 
-def test_three_tasks_by_hand() -> None:
+def test_scores_of_three_tasks() -> None:
     matrix = [[0.8, None, None], [0.9, 0.6, None], [0.5, 0.7, 0.4]]
     scores = scores_of(matrix)
     # First task: 0.8 after its own stage, 0.5 at the end; its best before the end was 0.9.
@@ -28,15 +45,15 @@ def test_three_tasks_by_hand() -> None:
     assert scores["p_s"] == 0.4
 
 
-def test_what_gets_better_is_negative_forgetting() -> None:
+def test_forgetting_is_negative_for_a_score_that_rises() -> None:
     assert scores_of([[0.5, None], [0.6, 0.9]])["forgetting"] == pytest.approx(-0.1)
 
 
-def test_entries_above_the_diagonal_do_not_count() -> None:
+def test_scores_ignore_entries_above_the_diagonal() -> None:
     assert scores_of([[0.9, 0.1], [0.7, 0.8]]) == scores_of([[0.9, None], [0.7, 0.8]])
 
 
-def test_single_task() -> None:
+def test_a_single_task_has_only_p_s_and_average() -> None:
     scores = scores_of([[0.9]])
     assert (scores["p_s"], scores["average"]) == (0.9, 0.9)
     assert scores["p_o"] is None
@@ -46,6 +63,159 @@ def test_single_task() -> None:
 @pytest.mark.parametrize(
     "matrix", [[], [[0.5, None]], [[0.5, None], [0.5, None]], [[0.5], [0.5, 0.5]]]
 )
-def test_incomplete_matrices_are_refused(matrix: list[list[float | None]]) -> None:
+def test_incomplete_matrices_raise(matrix: list[list[float | None]]) -> None:
     with pytest.raises(ValueError, match="score matrix"):
         scores_of(matrix)
+
+
+REQUIRED = {
+    *("scenario", "shift", "method", "model", "seed", "p_o", "p_s", "p", "p_o_before"),
+    *("forgetting", "train_seconds", "peak_memory_mb", "status"),
+}
+
+
+def three_seeds() -> list[CellResult]:
+    # p_o 0.80, 0.70, 0.60; before 0.90, 0.90, 0.75: forgetting 0.10, 0.20, 0.15
+    matrices = [
+        [[0.90, 0.5], [0.80, 0.7]],
+        [[0.90, 0.5], [0.70, 0.8]],
+        [[0.75, 0.5], [0.60, 0.9]],
+    ]
+    return [pair("vanilla", seed, R) for seed, R in enumerate(matrices)]
+
+
+def test_scores_frame_has_a_row_for_each_cell() -> None:
+    frame = scores_frame([*three_seeds(), failed("ewc", 0)])
+    assert tuple(frame.columns) == COLUMNS
+    assert set(COLUMNS) >= REQUIRED
+    assert frame["seed"].tolist() == [0, 1, 2, 0]
+    assert frame["p"].tolist()[:3] == pytest.approx([1.5, 1.5, 1.5])
+    assert frame["status"].tolist() == ["ok", "ok", "ok", "failed"]
+    assert frame["reason"].tolist() == ["", "", "", "loss is nan"]
+    assert frame.loc[3, ["p_o", "p_s", "p", "forgetting", "average"]].isna().all()
+
+
+def test_summary_has_means_and_sample_deviations() -> None:
+    frame = scores_frame([*three_seeds(), failed("vanilla", 3)])
+    row = summary(frame).iloc[0]
+    assert row["seeds"] == 3
+    assert row["failed"] == 1
+    assert row["p_o_mean"] == pytest.approx(0.70)
+    # deviations 0.1, 0, -0.1: sum of squares 0.02, over n - 1 = 2 is 0.01
+    assert row["p_o_std"] == pytest.approx(0.10)
+    assert row["p_s_mean"] == pytest.approx(0.80)
+    assert row["forgetting_mean"] == pytest.approx(0.15)
+    # deviations -0.05, 0.05, 0: sum of squares 0.005, over 2 is 0.0025
+    assert row["forgetting_std"] == pytest.approx(0.05)
+    assert row["bwt_mean"] == pytest.approx(-0.15)
+
+
+def test_summary_of_one_seed_has_no_deviation_and_of_none_no_mean() -> None:
+    table = summary(scores_frame([pair("vanilla"), failed("ewc")]))
+    assert table["method"].tolist() == ["vanilla", "ewc"]
+    assert table.loc[0, "p_o_mean"] == pytest.approx(0.8)
+    assert math.isnan(table.loc[0, "p_o_std"])
+    assert table["seeds"].tolist() == [1, 0]
+    assert math.isnan(table.loc[1, "p_o_mean"])
+
+
+def test_intransigence_is_the_reference_minus_the_last_task_of_the_same_seed() -> None:
+    cells = [
+        pair("vanilla", 0),
+        pair("vanilla", 1),
+        reference(1, 0.75, seed=0),
+        reference(0, 0.99, seed=1),
+    ]
+    frame = scores_frame(cells)
+    assert len(frame) == 2
+    # R*[1] - R[1, 1] = 0.75 - 0.70; seed 1 has the reference of the other task only
+    assert frame.loc[0, "intransigence"] == pytest.approx(0.05)
+    assert math.isnan(frame.loc[1, "intransigence"])
+    assert summary(frame).iloc[0]["intransigence_mean"] == pytest.approx(0.05)
+
+
+def test_references_of_another_protocol_are_ignored() -> None:
+    few = {"protocol": {"limit": 32}}
+    other = CellResult.model_validate({**reference(1, 0.75).model_dump(), "settings": few})
+    assert math.isnan(scores_frame([pair(), other]).loc[0, "intransigence"])
+
+
+def test_a_reference_may_keep_the_columns_of_the_other_tasks() -> None:
+    wide = CellResult.model_validate(
+        {**reference(1, 0.75).model_dump(), "R": [[None, 0.75]], "tasks": ["a", "b"]}
+    )
+    assert scores_frame([pair(), wide]).loc[0, "intransigence"] == pytest.approx(0.05)
+
+
+def test_failed_references_are_ignored() -> None:
+    lost = CellResult.model_validate(
+        {**reference(1, 0.75).model_dump(), "status": "failed", "reason": "x"}
+    )
+    assert math.isnan(scores_frame([pair(), lost]).loc[0, "intransigence"])
+    assert failures([pair(), lost]) == [("sst2-mrpc--reference1--seed0", "x")]
+
+
+def test_summary_leaves_its_input_unchanged() -> None:
+    frame = scores_frame(three_seeds())
+    before = frame.copy(deep=True)
+    summary(frame)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_csv_reads_back_to_the_last_digit() -> None:
+    third = 1 / 3
+    frame = scores_frame([pair(R=[[0.1 + 0.2, 0.5], [third, 0.7]])])
+    back = pd.read_csv(io.StringIO(to_csv(frame)), float_precision="round_trip")
+    assert back.loc[0, "p_o"] == third
+    assert back.loc[0, "p_o_before"] == 0.1 + 0.2
+
+
+def test_reasons_with_commas_quotes_and_lines_survive_the_csv() -> None:
+    reason = 'RuntimeError: "a", b\nsecond line'
+    text = to_csv(scores_frame([failed(reason=reason)]))
+    assert pd.read_csv(io.StringIO(text)).loc[0, "reason"] == reason
+
+
+def test_a_score_of_intransigence_needs_the_reference() -> None:
+    matrix = [[0.9, None], [0.7, 0.6]]
+    assert "intransigence" not in scores_of(matrix)
+    assert scores_of(matrix, alone=0.8)["intransigence"] == pytest.approx(0.2)
+
+
+def test_one_entry_adds_a_score_everywhere_also_for_cells_that_lack_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worst = Score("worst", "worst", "lowest score at the end", lambda r: min(r[-1]), shown="always")
+    monkeypatch.setattr("clbench.results.scores.SCORES", (*SCORES, worst))
+    monkeypatch.setitem(SCORE, "worst", worst)  # type: ignore[arg-type]
+    monkeypatch.setattr("clbench.results.scores.COLUMNS", (*COLUMNS, "worst"))
+    frame = scores_frame([pair(R=[[0.9, None], [0.6, 0.8]])])
+    assert frame.loc[0, "worst"] == 0.6
+    means = summary(frame).to_dict("records")
+    assert [score.name for score in shown_scores(means)] == ["p_o", "p_s", "forgetting", "worst"]
+
+
+def test_columns_depend_on_the_run() -> None:
+    def names(*cells: CellResult) -> list[str]:
+        means = summary(scores_frame(cells)).to_dict("records")
+        return [score.name for score in shown_scores(means)]
+
+    always = ["p_o", "p_s", "forgetting"]
+    assert names(pair()) == always
+    assert names(pair(tasks=["a", "b", "c"])) == [*always, "bwt", "average"]
+    assert names(pair(), reference(1, 0.75)) == [*always, "intransigence"]
+
+
+def test_no_cells_give_empty_tables_with_columns() -> None:
+    frame = scores_frame([])
+    assert tuple(frame.columns) == COLUMNS
+    assert summary(frame).empty
+    assert "p_o_mean" in summary(frame).columns
+
+
+def test_methods_that_keep_rows_are_marked() -> None:
+    frame = scores_frame([pair("replay", keeps_rows=True), pair("vanilla")])
+    assert summary(frame).set_index("method")["keeps_rows"].to_dict() == {
+        "replay": True,
+        "vanilla": False,
+    }

@@ -17,7 +17,7 @@ from clbench.results.statistics import (
 )
 
 
-def test_a_summary_by_hand() -> None:
+def test_summary_of_three_values() -> None:
     made = summarise([0.1, 0.2, 0.6])
     assert made.n == 3
     assert made.mean == pytest.approx(0.3)
@@ -27,14 +27,14 @@ def test_a_summary_by_hand() -> None:
     assert made.low < 0.3 < made.high
 
 
-def test_one_and_two_seeds_have_no_interval() -> None:
+def test_one_or_two_seeds_have_no_interval() -> None:
     one = summarise([0.5])
     assert math.isnan(one.deviation)
     assert math.isnan(one.low)
     assert math.isnan(summarise([0.5, 0.6]).high)
 
 
-def test_the_bootstrap_is_that_of_all_resamples() -> None:
+def test_bootstrap_approximates_all_resamples() -> None:
     values = [0.0, 1.0, 5.0, 7.0]
     means = [np.mean(pick) for pick in itertools.product(values, repeat=4)]
     exact = np.quantile(means, [0.025, 0.975])
@@ -55,11 +55,11 @@ def test_the_bootstrap_is_that_of_all_resamples() -> None:
         ([-0.1, 0.2, 0.3, 0.4, 0.5], 0.125),  # as far off: all plus, this one, and mirrors
     ],
 )
-def test_sign_flips_by_hand(differences: list[float], p: float) -> None:
+def test_sign_flips_count_the_flips_that_are_as_extreme(differences: list[float], p: float) -> None:
     assert sign_flips(differences) == pytest.approx(p)
 
 
-def test_sign_flips_are_scipys_permutation_test() -> None:
+def test_sign_flips_agree_with_scipy() -> None:
     rng = np.random.default_rng(0)
     differences = rng.normal(0.3, 1.0, 9)
     theirs = stats.permutation_test(
@@ -69,7 +69,7 @@ def test_sign_flips_are_scipys_permutation_test() -> None:
     assert sign_flips(differences) == pytest.approx(theirs.pvalue)
 
 
-def test_drawn_flips_come_near_the_exact_ones_and_never_to_nought() -> None:
+def test_drawn_flips_approximate_exact_ones_and_never_give_0() -> None:
     rng = np.random.default_rng(1)
     many = rng.normal(0.3, 1.0, 18)
     signs = np.array(list(itertools.product((1.0, -1.0), repeat=18)))
@@ -78,7 +78,7 @@ def test_drawn_flips_come_near_the_exact_ones_and_never_to_nought() -> None:
     assert sign_flips([1.0] * 40) == pytest.approx(1 / (DRAWS + 1))
 
 
-def test_holm_by_hand() -> None:
+def test_holm_corrects_step_by_step() -> None:
     assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx(
         {"a": 0.03, "b": 0.06, "c": 0.06}
     )
@@ -92,9 +92,9 @@ def test_the_interval_is_the_paired_t_test() -> None:
     first, second = rng.normal(0.5, 0.1, 6), rng.normal(0.4, 0.1, 6)
     made = compare(dict(enumerate(first)), dict(enumerate(second)))
     theirs = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (made.low, made.high) == pytest.approx((theirs.low, theirs.high))
-    assert made.mean == pytest.approx((first - second).mean())
-    assert made.n == 6
+    assert (made.difference_low, made.difference_high) == pytest.approx((theirs.low, theirs.high))
+    assert made.difference == pytest.approx((first - second).mean())
+    assert made.pairs == 6
 
 
 def test_differences_are_taken_by_seed() -> None:
@@ -102,43 +102,42 @@ def test_differences_are_taken_by_seed() -> None:
     other = {0: 0.2, 1: 0.5, 2: 0.9, 7: 0.1}
     method = {2: 0.93, 0: 0.22, 1: 0.53, 9: 0.0}
     made = compare(method, other)
-    assert made.n == 3  # seeds that only one has are left out
-    assert made.mean == pytest.approx((0.03 + 0.02 + 0.03) / 3)
+    assert made.pairs == 3  # seeds that only one has are left out
+    assert made.difference == pytest.approx((0.03 + 0.02 + 0.03) / 3)
     assert made.verdict == "better"
     assert compare(method, other, higher_is_better=False).verdict == "worse"
     assert compare(other, method).verdict == "worse"
 
 
-def test_no_verdict_from_two_seeds_and_none_from_an_interval_that_holds_nought() -> None:
+def test_no_verdict_from_two_seeds_or_an_interval_around_0() -> None:
     two = compare({0: 0.9, 1: 0.9}, {0: 0.1, 1: 0.1})
     assert two.verdict == "no verdict"
-    assert two.needed is None
+    assert two.seeds_needed is None
     three = compare({0: 0.3, 1: 0.1, 2: 0.2}, {0: 0.1, 1: 0.2, 2: 0.1})
-    assert three.low < 0.0 < three.high
+    assert three.difference_low < 0.0 < three.difference_high
     assert three.verdict == "no difference shown"
-    n = three.needed
+    n = three.seeds_needed
     assert n is not None
 
     def half(n: int) -> float:
         deviation = np.std([0.2, -0.1, 0.1], ddof=1)
         return float(stats.t.ppf(0.975, n - 1) * deviation / np.sqrt(n))
 
-    assert half(n) < three.mean <= half(n - 1)
+    assert half(n) < three.difference <= half(n - 1)
     same = compare({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.1, 1: 0.2, 2: 0.3})
     assert same.verdict == "no difference shown"
-    assert same.needed is None
+    assert same.seeds_needed is None
 
 
 def test_three_seeds_that_agree_are_not_enough_by_themselves() -> None:
     """One triple in four agrees in sign by chance; a bootstrap interval would always say so."""
     differences = {0: 0.01, 1: 0.10, 2: 0.20}
     made = compare(differences, dict.fromkeys(differences, 0.0))
-    assert made.minimum > 0.0
     assert bootstrap(list(differences.values()))[0] > 0.0
     assert made.verdict == "no difference shown"
 
 
-def test_the_verdict_is_wrong_as_seldom_as_it_says() -> None:
+def test_verdicts_are_wrong_at_the_stated_rate() -> None:
     rng = np.random.default_rng(3)
     for n in (3, 5):
         draws = rng.normal(0.0, 1.0, (600, n))
@@ -150,11 +149,11 @@ def test_the_verdict_is_wrong_as_seldom_as_it_says() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf]])
-def test_what_is_no_number_is_refused(values: list[float]) -> None:
+def test_values_that_are_not_finite_raise(values: list[float]) -> None:
     with pytest.raises(ValueError, match="finite"):
         summarise(values)
 
 
-def test_no_seed_in_common() -> None:
+def test_no_seed_in_common_raises() -> None:
     with pytest.raises(ValueError, match="no seed"):
         compare({0: 1.0}, {1: 1.0})

@@ -76,7 +76,7 @@ def test_a_bare_method_has_its_defaults(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_class_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clbench.methods.registry import METHODS
+    from clbench.methods.base import METHODS
 
     monkeypatch.syspath_prepend(tmp_path)
     Path("own_methods_one.py").write_text(OWN.format(name="Pull"))

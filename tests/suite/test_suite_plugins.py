@@ -34,7 +34,7 @@ def fault(text: str, name: str = "p.py") -> str:
 
 
 def test_a_plugin_registers_and_may_be_loaded_again() -> None:
-    from clbench.methods.registry import METHODS
+    from clbench.methods.base import METHODS
 
     Path("own.py").write_text(METHOD.format(name="plug-a", strength=0.5))
     first = load_plugin("own.py")
@@ -45,7 +45,7 @@ def test_a_plugin_registers_and_may_be_loaded_again() -> None:
 
 
 def test_an_edited_plugin_is_another_one() -> None:
-    from clbench.methods.registry import METHODS
+    from clbench.methods.base import METHODS
 
     Path("own.py").write_text(METHOD.format(name="plug-b", strength=0.5))
     first = load_plugin("own.py")
@@ -88,7 +88,7 @@ def test_own_flags_of_the_plugin_only() -> None:
         ("x = 1\n", "p.py: registers no method, shift, task or model."),
         (
             "import clbench\n@clbench.method('plug-d')\nclass A: ...\n",
-            "is no subclass of clbench.M",
+            "not a subclass of clbench.M",
         ),
         (METHOD.format(name="vanilla", strength=1), "method 'vanilla' is registered twice: by"),
     ],

@@ -1,71 +1,131 @@
-"""Facts of a pretraining run, as JSON beside the weights, for the model card."""
+"""The model card, from a template and the facts beside the weights."""
 
 from __future__ import annotations
 
-import argparse
+import hashlib
 import json
+from collections import defaultdict
 from pathlib import Path
+from statistics import mean, stdev
 
-import numpy as np
+TEMPLATE = """\
+---
+language: en
+license: {licence_tag}
+tags: [bert, masked-lm]
+---
+# {title}
 
-from tools.pretrain_tiny.encode import EncodedRows
-from tools.pretrain_tiny.loop import Trainer
-from tools.pretrain_tiny.network import WEIGHTS, Batch, Start
-from tools.pretrain_tiny.texts import Corpus
+An uncased BERT of {parameters:,} parameters ({size:.2f} MB, half precision) with masked-LM head and
+pooler: {num_hidden_layers} layers, {hidden_size} wide, {num_attention_heads} heads, {vocab_size}
+WordPiece tokens, {max_position_embeddings} positions. A small model for trying things out.
+
+## Data
+{about}
+
+| source | segments added |
+|---|---|
+{sources}
+
+{tokens_in_corpus:,} tokens, and {pairs:,} pairs of neighbouring segments or of two columns of a
+table. Held out of this text: {held_out_files} ({held_out_tokens:,} tokens).
+
+## Training
+{steps:,} steps of about {tokens_a_batch:,} tokens, {epochs:.1f} epochs, {processor_minutes}
+processor minutes (CPU, bf16 autocast). AdamW, peak learning rate {peak_learning_rate}, 2 % warm-up,
+then a cosine to zero; 15 % of the tokens masked; seed {seed}. Teacher: {teacher}.
+Earlier runs that this one started from (`--start`): {earlier_steps}.
+{notes}
+| step | masked-LM loss | held-out loss | held-out accuracy |
+|---|---|---|---|
+{curve_rows}
+
+Accuracy is over the masked tokens as BERT chooses them. Always answering with the most frequent
+token gives {unigram:.1f} %. All facts are in `pretraining.json`, made by
+`python -m tools.pretrain_tiny`.
+
+{evaluation}## Licence
+{licence}
+"""
+
+EVALUATION = """\
+## Fine-tuned, against the same network from random weights
+Accuracy in per cent, mean ± standard deviation over the seeds, made by
+`python -m tools.evaluate_tiny`.
+
+| task | seeds | pretrained | random | difference (paired) |
+|---|---|---|---|---|
+{rows}
+
+"""
 
 
-def unigram_rate(encoded: EncodedRows, held_out: list[Batch]) -> float:
-    """Accuracy of always answering the training text's most frequent token."""
-    common = int(np.bincount(encoded.ids).argmax())
-    labels = np.concatenate([batch.labels[batch.labels >= 0].numpy() for batch in held_out])
-    return float((labels == common).mean())
+def weights_digest(folder: Path) -> str:
+    """Return the identity of the weights that are fine-tuned."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
-def write_facts(
-    folder: Path,
-    args: argparse.Namespace,
-    corpus: Corpus,
-    encoded: EncodedRows,
-    held: EncodedRows,
-    held_out: list[Batch],
-    trainer: Trainer,
-    parameters: int,
-    teacher_shape: dict[str, int] | None,
-    start: Start | None,
-) -> None:
-    """Write ``pretraining.json``: data, settings, steps, curve, held-out accuracy."""
-    state = trainer.state
-    before = {"layers": start.layers, **start.facts} if start and start.facts else {}
-    facts = {
-        "parameters": parameters,
-        "segments": corpus.sources,
-        "pairs": len(trainer.pairs),
-        "tokens_in_corpus": len(encoded.ids),
-        "words_in_corpus": int(encoded.word_start[-1]),
-        "held_out": [Path(name).name for name in args.held_out],
-        "held_out_tokens": len(held.ids),
-        "title": args.title,
-        "about": args.about,
-        "licence": args.licence,
-        "teacher": args.teacher_name or (Path(args.teacher).name if args.teacher else None),
-        "teacher_shape": teacher_shape,
-        "loss_weights": WEIGHTS if args.teacher else {"mlm": 1.0},
-        "seed": args.seed,
-        "peak_learning_rate": args.peak,
-        "tokens_a_batch": args.tokens,
-        "steps": state.step,
-        "earlier": [
-            *before.get("earlier", []),
-            *(
-                [{k: before[k] for k in ("layers", "steps", "tokens_seen", "segments", "held_out")}]
-                if before
-                else []
-            ),
-        ],
-        "epochs": round(state.epoch + state.cursor / max(1, state.batches), 2),
-        "tokens_seen": state.tokens,
-        "processor_minutes": round(state.spent / 60 * args.threads, 1),
-        "unigram_rate": unigram_rate(encoded, held_out),
-        "curve": [{k: round(v, 4) for k, v in point.items()} for point in state.curve],
+def twin_digest(folder: Path) -> str:
+    """Return the identity of their random twin: its shape and its tokenizer."""
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("transformers_version", None)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    digest.update((folder / "tokenizer.json").read_bytes())
+    return f"random-{digest.hexdigest()[:16]}"
+
+
+def _evaluation(folder: Path) -> str:
+    """The table of cells in ``evaluation.json`` that belong to these weights."""
+    path = folder / "evaluation.json"
+    if not path.exists():
+        return ""
+    arms = {weights_digest(folder): "pretrained", twin_digest(folder): "random"}
+    scores: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for key, value in json.loads(path.read_text())["cells"].items():
+        task, weights, cell = key.split("/", 2)
+        if weights in arms:
+            scores[task, arms[weights]][cell] = value
+    rows = []
+    for task in dict.fromkeys(task for task, _ in scores):
+        ours, theirs = scores[task, "pretrained"], scores[task, "random"]
+        both = sorted(ours.keys() & theirs.keys())
+        columns = [[ours[c], theirs[c], ours[c] - theirs[c]] for c in both]
+        cells = [
+            f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+            for values in zip(*columns, strict=True)
+        ]
+        if both:
+            rows.append(f"| {task} | {len(both)} | {' | '.join(cells)} |")
+    return EVALUATION.format(rows="\n".join(rows)) if rows else ""
+
+
+def write_card(folder: Path) -> None:
+    """Write ``README.md`` from ``pretraining.json``, ``evaluation.json`` and ``config.json``."""
+    facts = json.loads((folder / "pretraining.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    licence = facts.get("licence")
+    curve = [
+        f"| {p['step']:.0f} | {p['mlm']:.3f} | {p['held_out_loss']:.3f} "
+        f"| {100 * p['held_out_accuracy']:.1f} % |"
+        for p in facts["curve"]
+        if "mlm" in p
+    ]
+    earlier = [f"{run['steps']:,} steps" for run in facts["earlier"]]
+    values = {
+        **config,
+        **facts,
+        "title": facts.get("title") or folder.resolve().name,
+        "size": (folder / "model.safetensors").stat().st_size / 1e6,
+        "about": " ".join(facts.get("about") or ["English text."]),
+        "sources": "\n".join(f"| {k} | {v:,} |" for k, v in facts["segments"].items()),
+        "held_out_files": ", ".join(facts["held_out"]),
+        "teacher": facts.get("teacher") or "none",
+        "earlier_steps": ", ".join(earlier) or "none",
+        "notes": "".join(f"\n{note}\n" for note in facts.get("notes", [])),
+        "curve_rows": "\n".join(curve),
+        "unigram": 100 * facts["unigram_rate"],
+        "evaluation": _evaluation(folder),
+        "licence_tag": licence.lower() if licence else "unknown",
+        "licence": f"The weights: {licence}." if licence else "Not stated (`--licence`).",
     }
-    (folder / "pretraining.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (folder / "README.md").write_text(TEMPLATE.format(**values), encoding="utf-8")

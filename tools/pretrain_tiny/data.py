@@ -1,49 +1,39 @@
-"""Batches of singles and pairs, masked anew every time, and the fixed held-out batches."""
+"""Batches of singles and pairs, masked anew each time, and fixed held-out batches."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tools.pretrain_tiny.encode import CLS, MASK, SEP, SPECIAL, EncodedRows
+from tools.pretrain_tiny.encode import CLS, MASK, SEP, SPECIAL, EncodedRows, cut_batches
 from tools.pretrain_tiny.network import Batch
 from tools.pretrain_tiny.teacher import Targets
 
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One epoch's examples: (first, second) segments, second -1 for a single; and its batches."""
-
-    examples: Ints
-    batches: list[Ints]
-
-
 def plan_epoch(
     encoded: EncodedRows,
     pairs: npt.NDArray[np.int32],
+    seed: list[int],
     *,
-    seed: int,
-    epoch: int,
     budget: int,
     limit: int,
     singles: float = 0.5,
     strangers: float = 0.2,
-) -> Plan:
-    """Draw a share of the segments as singles, every pair, and some pairs of strangers.
+) -> list[Ints]:
+    """Return the batches of an epoch: (first, second) segments, second -1 for a single.
 
-    Batches hold examples of similar length, ``budget`` tokens with their padding.
+    A share of the segments come as singles, every pair comes once, and in some pairs the second
+    is a stranger. Batches hold examples of similar length, ``budget`` tokens with padding.
 
     Raises
     ------
     ValueError
-        There is nothing to draw from.
+        If there is nothing to draw from.
     """
-    rng = np.random.default_rng([seed, epoch])
+    rng = np.random.default_rng(seed)
     usable = np.flatnonzero(encoded.lengths >= 3)
     alone = rng.permutation(usable)[: int(singles * len(usable))]
     joined = np.array(pairs, dtype=np.int64)
@@ -57,35 +47,27 @@ def plan_epoch(
     size = np.minimum(size, limit)
     batches: list[Ints] = []
     for block in np.array_split(np.arange(len(examples)), max(1, int(size.sum() / budget / 50))):
-        block = block[np.argsort(size[block], kind="stable")]
-        start = 0
-        while start < len(block):
-            stop = start + 1
-            while stop < len(block) and (stop + 1 - start) * size[block[stop]] <= budget:
-                stop += 1
-            batches.append(block[start:stop])
-            start = stop
+        batches += cut_batches(block[np.argsort(size[block], kind="stable")], size, budget)
     if not batches:
         raise ValueError("the text is too short to train on: no two segments of 3 tokens or more")
     order = rng.permutation(len(batches))
-    return Plan(examples, [batches[i] for i in order])
+    return [examples[batches[i]] for i in order]
 
 
 def _fit(first: int, second: int, room: int) -> tuple[int, int]:
     """Shorten the longer of two until they fit."""
+    half = room // 2
     if first + second <= room:
         return first, second
-    half = room // 2
-    if min(first, second) <= half:
-        short = min(first, second)
-        return (first, room - first) if first == short else (room - second, second)
-    return half, room - half
+    if first <= half:
+        return first, room - first
+    return (room - second, second) if second <= half else (half, room - half)
 
 
 def mask_tokens(
     ids: Ints, allowed: npt.NDArray[np.bool_], vocab: int, rng: np.random.Generator, rate: float
 ) -> tuple[Ints, Ints]:
-    """BERT's masking: of the chosen 80 % [MASK], 10 % another token, 10 % as they were."""
+    """Mask as BERT does: of the chosen tokens 80 % become [MASK], 10 % random, 10 % stay."""
     chosen = allowed & (rng.random(ids.shape) < rate)
     labels = np.where(chosen, ids, -1)
     kind = rng.random(ids.shape)
@@ -139,12 +121,12 @@ def make_batch(
 
 
 def held_out_batches(encoded: EncodedRows, *, vocab: int, limit: int, seed: int) -> list[Batch]:
-    """Every held-out segment once, with masks that never change.
+    """Return every held-out segment once, with masks that never change.
 
     Raises
     ------
     ValueError
-        No segment is long enough.
+        If no segment is long enough.
     """
     rng = np.random.default_rng(seed)
     usable = np.flatnonzero(encoded.lengths >= 8)

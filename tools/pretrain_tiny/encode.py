@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+Ints = npt.NDArray[np.int64]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, UNK, CLS, SEP, MASK = range(5)
 
@@ -69,7 +70,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def train_tokenizer(
-    texts: Iterable[str], vocab_size: int, wanted: Iterable[str] = (), pieces: float = 0.25
+    texts: Iterable[str], vocab_size: int, required: Iterable[str] = (), pieces: float = 0.25
 ) -> Tokenizer:
     """Build the vocabulary: characters, frequent parts of rare words, frequent words.
 
@@ -82,7 +83,7 @@ def train_tokenizer(
         What is counted.
     vocab_size
         Entries, with the special ones.
-    wanted
+    required
         Texts all of whose words become entries.
     pieces
         Share of the vocabulary for characters and parts of words.
@@ -92,12 +93,12 @@ def train_tokenizer(
     for word, n in counts.items():
         for character in word:
             characters[character] += n
-    kept = sorted(sorted(characters), key=lambda c: -characters[c])[:120]
-    entries = dict.fromkeys([*SPECIAL, *sorted(kept), *(f"##{c}" for c in sorted(kept))])
+    alphabet = sorted(sorted(characters), key=lambda c: -characters[c])[:120]
+    entries = dict.fromkeys([*SPECIAL, *sorted(alphabet), *(f"##{c}" for c in sorted(alphabet))])
     ranked = sorted(counts, key=lambda w: (-counts[w], w))
-    words = dict.fromkeys([*sorted(count_words(wanted)), *ranked])
+    words = dict.fromkeys([*sorted(count_words(required)), *ranked])
     room = vocab_size - int(pieces * vocab_size)
-    whole = [word for word in words if len(word) > 1 and set(word) <= set(kept)]
+    whole = [word for word in words if len(word) > 1 and set(word) <= set(alphabet)]
     parts: Counter[str] = Counter()
     for word in whole[room:]:
         for size in range(2, 6):
@@ -152,3 +153,15 @@ def encode(tokenizer: Tokenizer, segments: Sequence[str], batch: int = 20_000) -
         np.concatenate([[0], np.cumsum(token_counts)]).astype(np.int64),
         np.concatenate([[0], np.cumsum(word_counts)]).astype(np.int64),
     )
+
+
+def cut_batches(order: Ints, sizes: Ints, budget: int) -> list[Ints]:
+    """Cut ``order``, sorted by size, into batches of at most ``budget`` tokens with padding."""
+    batches, start = [], 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and (stop + 1 - start) * sizes[order[stop]] <= budget:
+            stop += 1
+        batches.append(order[start:stop])
+        start = stop
+    return batches

@@ -1,8 +1,7 @@
-"""The training loop: a schedule by processor time, checkpoints, and a clean stop."""
+"""The training loop, with a schedule by processor time, checkpoints and a clean stop."""
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import time
@@ -11,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from tools.pretrain_tiny.data import make_batch, plan_epoch
@@ -29,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Recipe:
-    """Settings of the loop. ``minutes`` are processor minutes divided by ``threads``."""
+    """Settings of the loop; ``minutes`` are processor minutes divided by ``threads``."""
 
     minutes: float
     threads: int = 2
@@ -39,13 +37,12 @@ class Recipe:
     limit: int = 256
     decay: float = 0.01
     seed: int = 0
-    save_every: float = 120.0
-    eval_every: float = 240.0
+    save_every: float = 180.0
 
 
 @dataclass
 class State:
-    """Where the run stands; saved beside the weights."""
+    """Progress of the run, saved with the weights."""
 
     step: int = 0
     epoch: int = 0
@@ -56,22 +53,15 @@ class State:
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Score:
-    """How well masks are filled: mean loss in nats, and shares of right first guesses.
-
-    Attributes
-    ----------
-    loss, accuracy
-        Over all chosen tokens, of which 80 % are shown as [MASK], 10 % as another token and
-        10 % as they are: what BERT's training minimises.
-    blind
-        Accuracy over those that are shown as [MASK].
-    """
+class Score(NamedTuple):
+    """How well masks are filled."""
 
     loss: float
+    """Mean over the chosen tokens, in nats."""
     accuracy: float
-    blind: float
+    """Of first guesses over the chosen tokens: 80 % [MASK], 10 % another token, 10 % as is."""
+    blind_accuracy: float
+    """Of first guesses over those shown as [MASK]."""
 
 
 def masked_accuracy(student: Student, batches: list[Batch]) -> Score:
@@ -90,7 +80,7 @@ def masked_accuracy(student: Student, batches: list[Batch]) -> Score:
 
 
 class Trainer:
-    """Train a student; go on from ``folder`` if a checkpoint lies there."""
+    """Train a student, with checkpoints in ``folder``."""
 
     def __init__(
         self,
@@ -102,15 +92,14 @@ class Trainer:
         folder: Path,
     ) -> None:
         self.student, self.encoded, self.pairs = student, encoded, pairs
-        self.targets, self.recipe, self.folder = targets, recipe, folder
+        self.targets, self.recipe = targets, recipe
+        self.path = folder / "checkpoint.pt"
         self.state = State()
         self.stopped_by = 0  # the signal that asked for a stop
         self.pool = ThreadPoolExecutor(
             recipe.threads, initializer=torch.set_num_threads, initargs=(1,)
         )
-        named = [(n, p) for n, p in student.named_parameters() if p.requires_grad]
-        self.names = [n for n, _ in named]
-        self.values = [p for _, p in named]
+        self.values = [p for p in student.parameters() if p.requires_grad]
         flat = [p for p in self.values if p.ndim < 2]
         deep = [p for p in self.values if p.ndim >= 2]
         self.optimizer = torch.optim.AdamW(
@@ -122,44 +111,31 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Write weights, moments and state; the rename of the state file makes it count."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        tensors = {f"w/{n}": p.detach() for n, p in zip(self.names, self.values, strict=True)}
-        for name, value in zip(self.names, self.values, strict=True):
-            for key, moment in self.optimizer.state.get(value, {}).items():
-                tensors[f"o/{key}/{name}"] = moment
-        file = f"step-{self.state.step}.safetensors"
-        save_file({k: v.contiguous() for k, v in tensors.items()}, self.folder / file)
-        part = self.folder / "state.json.part"
-        part.write_text(json.dumps({"file": file, **asdict(self.state)}))
-        part.replace(self.folder / "state.json")
-        for old in self.folder.glob("step-*.safetensors"):
-            if old.name != file:
-                old.unlink()
+        """Write weights, moments and state to the checkpoint, whole or not at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_suffix(".part")
+        torch.save(
+            {
+                "student": self.student.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "state": asdict(self.state),
+            },
+            part,
+        )
+        part.replace(self.path)
 
     def load(self) -> bool:
-        """Go on from the checkpoint, if there is one."""
-        path = self.folder / "state.json"
-        if not path.exists():
+        """Continue from the checkpoint; False if there is none."""
+        if not self.path.exists():
             return False
-        content: dict[str, Any] = json.loads(path.read_text())
-        tensors = load_file(self.folder / content.pop("file"))
-        for name, value in zip(self.names, self.values, strict=True):
-            if f"w/{name}" not in tensors or tensors[f"w/{name}"].shape != value.shape:
-                raise ValueError(f"{self.folder} holds another network: {name} has no such shape")
-        self.state = State(**content)
-        with torch.no_grad():
-            for name, value in zip(self.names, self.values, strict=True):
-                value.copy_(tensors[f"w/{name}"])
-        for name, value in zip(self.names, self.values, strict=True):
-            keys = [k for k in tensors if k.startswith("o/") and k.endswith(f"/{name}")]
-            self.optimizer.state[value] = {
-                k.split("/")[1]: tensors[k] for k in keys if k == f"o/{k.split('/')[1]}/{name}"
-            }
+        content = torch.load(self.path, weights_only=True)
+        self.student.load_state_dict(content["student"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.state = State(**content["state"])
         return True
 
     def step(self, examples: npt.NDArray[np.int64]) -> dict[str, float]:
-        """One update on the examples; returns the losses."""
+        """Update the weights once and return the losses."""
         recipe, state = self.recipe, self.state
         rate = learning_rate(self.progress(), recipe.peak)
         for group in self.optimizer.param_groups:
@@ -167,17 +143,17 @@ class Trainer:
         self.optimizer.zero_grad()
         parts = np.array_split(examples, min(recipe.parts, len(examples)))
         work = [(i, part, len(part) / len(examples)) for i, part in enumerate(parts)]
-        shown = list(self.pool.map(lambda item: self.part(*item), work))
+        losses = list(self.pool.map(lambda item: self.part(*item), work))
         torch.nn.utils.clip_grad_norm_(self.values, 1.0)
         self.optimizer.step()
         state.step += 1
         n, pair = self.encoded.lengths, examples[:, 1] >= 0
         whole = n[examples[:, 0]] + np.where(pair, n[examples[:, 1]], 0)
         state.tokens += int(np.minimum(whole, recipe.limit - 2 - pair).sum())
-        return {name: sum(losses[name] for losses in shown) for name in shown[0]}
+        return {name: sum(part[name] for part in losses) for name in losses[0]}
 
     def part(self, number: int, examples: npt.NDArray[np.int64], share: float) -> dict[str, float]:
-        """Add the gradient of a part of the batch; returns its losses times its share."""
+        """Add the gradient of a part of the batch and return its share of the losses."""
         batch = make_batch(
             self.encoded,
             examples,
@@ -194,11 +170,11 @@ class Trainer:
         return {name: share * float(loss.detach()) for name, loss in losses.items()}
 
     def progress(self) -> float:
-        """Share of the processor time that is used."""
+        """Return the share of the processor time that is used up."""
         return self.state.spent / (60 * self.recipe.minutes)
 
     def run(self, held_out: list[Batch], on_save: Callable[[], None]) -> bool:
-        """Train until the time is used (True) or a stop is asked for (False)."""
+        """Train until the time is up; False if a signal stopped the run before."""
 
         def stop(signum: int, frame: FrameType | None) -> None:
             self.stopped_by = signum
@@ -207,41 +183,26 @@ class Trainer:
         signal.signal(signal.SIGINT, stop)
         recipe, state = self.recipe, self.state
         before, clock = state.spent, time.process_time()
-        saved = evaluated = state.spent
+        saved = state.spent
         mean: dict[str, float] = {}
         while self.progress() < 1 and not self.stopped_by:
-            plan = plan_epoch(
-                self.encoded,
-                self.pairs,
-                seed=recipe.seed,
-                epoch=state.epoch,
-                budget=recipe.budget,
-                limit=recipe.limit,
-            )
-            state.batches = len(plan.batches)
+            sizes = {"budget": recipe.budget, "limit": recipe.limit}
+            batches = plan_epoch(self.encoded, self.pairs, [recipe.seed, state.epoch], **sizes)
+            state.batches = len(batches)
             while self.progress() < 1 and state.cursor < state.batches and not self.stopped_by:
-                losses = self.step(plan.examples[plan.batches[state.cursor]])
+                losses = self.step(batches[state.cursor])
                 state.cursor += 1
                 state.spent = before + (time.process_time() - clock) / recipe.threads
                 for name, value in losses.items():
                     mean[name] = 0.98 * mean.get(name, value) + 0.02 * value
                 if state.step % 50 == 0:
-                    shown = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
-                    log.info(
-                        "%5.1f%% step %d epoch %.2f  %.0f tokens/s  %s",
-                        100 * self.progress(),
-                        state.step,
-                        state.epoch + state.cursor / state.batches,
-                        state.tokens / max(state.spent, 1e-9),
-                        shown,
-                    )
-                if state.spent - evaluated > recipe.eval_every:
-                    evaluated = state.spent
-                    self.evaluate(held_out, mean)
+                    losses_text = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
+                    speed = state.tokens / max(state.spent, 1e-9)
+                    done = f"{100 * self.progress():5.1f}%"
+                    log.info("%s step %d %.0f tokens/s %s", done, state.step, speed, losses_text)
                 if state.spent - saved > recipe.save_every:
                     saved = state.spent
-                    if not state.curve:  # the card has a curve from the first
-                        self.evaluate(held_out, mean)
+                    self.evaluate(held_out, mean)
                     self.save()
                     on_save()
             if state.cursor >= state.batches:
@@ -252,10 +213,21 @@ class Trainer:
         on_save()
         return not self.stopped_by
 
+    def facts(self) -> dict[str, object]:
+        """Return the length of the run and its loss curve, for the card."""
+        state = self.state
+        return {
+            "steps": state.step,
+            "epochs": round(state.epoch + state.cursor / max(1, state.batches), 2),
+            "tokens_seen": state.tokens,
+            "processor_minutes": round(state.spent / 60 * self.recipe.threads, 1),
+            "curve": [{k: round(v, 4) for k, v in point.items()} for point in state.curve],
+        }
+
     def evaluate(self, held_out: list[Batch], mean: dict[str, float]) -> None:
         """Add a point to the loss curve."""
         score = masked_accuracy(self.student, held_out)
         point = {"step": self.state.step, "minutes": self.state.spent / 60, **mean}
-        held = {"loss": score.loss, "accuracy": score.accuracy, "blind_accuracy": score.blind}
-        self.state.curve.append({**point, **{f"held_out_{k}": v for k, v in held.items()}})
+        held = {f"held_out_{name}": value for name, value in score._asdict().items()}
+        self.state.curve.append({**point, **held})
         log.info("held out: loss %.3f accuracy %.4f", score.loss, score.accuracy)

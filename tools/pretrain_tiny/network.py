@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clbench.models.safety import check_folder
 from tools.pretrain_tiny.encode import PAD, SPECIAL, UNK
 
 
@@ -31,24 +31,22 @@ class Shape:
 
 @dataclass
 class Batch:
-    """One batch, padded.
-
-    ``labels`` and ``word`` are -1 where nothing is predicted; ``sentence`` is (batch, 2, teacher
-    width), the second vector repeating the first for a single segment; ``pair`` marks pairs.
-    """
+    """One padded batch; the last four only with a teacher."""
 
     ids: Tensor
     types: Tensor
     mask: Tensor
     labels: Tensor
-    words: Tensor | None = None
-    word_at: Tensor | None = None
-    sentence: Tensor | None = None
-    pair: Tensor | None = None
+    """-1 where nothing is predicted."""
+    words: Any = None
+    word_at: Any = None
+    sentence: Any = None
+    """Shape (batch, 2, teacher width); the second vector repeats the first for a single."""
+    pair: Any = None
 
 
 class Student(nn.Module):
-    """BERT with masked-LM head and, while it is trained, heads that imitate a teacher."""
+    """A BERT with masked-LM head and, during training, heads that imitate a teacher."""
 
     def __init__(self, shape: Shape, word_width: int = 0, sentence_width: int = 0) -> None:
         super().__init__()
@@ -79,7 +77,7 @@ class Student(nn.Module):
             self.to_cosine = nn.Linear(shape.hidden, 1)
 
     def fill(self, batch: Batch, hidden: bool = False) -> tuple[Any, Tensor, Tensor]:
-        """The encoder's output; logits (chosen tokens, vocabulary) and their true tokens."""
+        """Return the encoder's output, and logits and true tokens of the chosen positions."""
         out = self.net.bert(
             input_ids=batch.ids,
             token_type_ids=batch.types,
@@ -91,17 +89,13 @@ class Student(nn.Module):
         return out, logits, batch.labels[chosen]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Masked-LM cross-entropy and the distances to the teacher, each a scalar."""
+        """Return the masked-LM cross-entropy and the distances to the teacher."""
         out, logits, target = self.fill(batch, self.distils)
         last = out.last_hidden_state
         right = (logits.detach().argmax(-1) == target).float()
         losses = {"mlm": functional.cross_entropy(logits, target), "accuracy": right.mean()}
         if not self.distils:
             return losses
-        assert batch.word_at is not None
-        assert batch.words is not None
-        assert batch.sentence is not None
-        assert batch.pair is not None
         at = batch.word_at
         width = batch.words.shape[-1] // 2
         middle = self.to_middle(out.hidden_states[self.middle][at]).float()
@@ -124,7 +118,7 @@ WEIGHTS = {"mlm": 1.0, "middle": 2.0, "last": 3.0, "sentence": 2.0, "mean": 1.0,
 
 @torch.no_grad()
 def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> None:
-    """Start token embeddings from the principal components of the teacher's.
+    """Initialise token embeddings with the principal components of the teacher's.
 
     A token that the teacher does not have gets the mean of the teacher's pieces of it.
     """
@@ -133,12 +127,12 @@ def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> 
     rows = torch.empty(target.shape[0], table.shape[1])
     for index in range(target.shape[0]):
         token = str(tokenizer.id_to_token(index))
-        known = teacher.tokenizer.convert_tokens_to_ids(token)
-        if known == teacher.tokenizer.unk_token_id and token not in SPECIAL:
+        same = teacher.tokenizer.convert_tokens_to_ids(token)
+        if same == teacher.tokenizer.unk_token_id and token not in SPECIAL:
             pieces = teacher.tokenizer(token.removeprefix("##"), add_special_tokens=False)
-            rows[index] = table[pieces["input_ids"] or [known]].mean(0)
+            rows[index] = table[pieces["input_ids"] or [same]].mean(0)
         else:
-            rows[index] = table[known]
+            rows[index] = table[same]
     rows -= rows.mean(0)
     _, _, basis = torch.linalg.svd(rows, full_matrices=False)
     projected = rows @ basis[: target.shape[1]].T
@@ -147,128 +141,53 @@ def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> 
 
 
 def spread(layers: int, depth: int) -> list[int]:
-    """Which ``layers`` of ``depth`` to keep: evenly spread from the first to the last."""
+    """Return which ``layers`` of ``depth`` to keep: evenly spread from first to last."""
     return [round(at) for at in np.linspace(0, depth - 1, layers)]
 
 
-def _thinned(weights: dict[str, Tensor], kept: list[int]) -> dict[str, Tensor]:
-    """The weights with the encoder layers ``kept``, numbered anew."""
-    prefix, thin = "bert.encoder.layer.", {}
-    for name, value in weights.items():
-        if not name.startswith(prefix):
-            thin[name] = value
-            continue
-        number, rest = name.removeprefix(prefix).split(".", 1)
-        if int(number) in kept:
-            thin[f"{prefix}{kept.index(int(number))}.{rest}"] = value
-    return thin
-
-
-@dataclass(frozen=True)
-class Start:
-    """An earlier model to go on from, checked: its settings, weights, tokens and facts."""
-
-    folder: Path
-    config: dict[str, Any]
-    weights: dict[str, Tensor]
-    tokenizer: Tokenizer
-    facts: dict[str, Any]
-
-    @property
-    def layers(self) -> int:
-        """Its depth."""
-        return int(self.config["num_hidden_layers"])
-
-
-def read_start(folder: Path) -> Start:
-    """Read an earlier model of this script.
-
-    Raises
-    ------
-    ValueError
-        A file is missing or cannot be read, or is not of such a model.
-    """
-    for file in ("config.json", "tokenizer.json", "model.safetensors"):
-        if not (folder / file).is_file():
-            raise ValueError(f"--start {folder}: no {file} in it")
-    file = "config.json"
-    try:
-        config = json.loads((folder / file).read_text())
-        file = "tokenizer.json"
-        tokenizer = Tokenizer.from_file(str(folder / file))
-        file = "model.safetensors"
-        weights = {k: v.float() for k, v in load_file(folder / file).items()}
-        file = "pretraining.json"
-        facts = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
-    except Exception as error:  # each library has exceptions of its own
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"--start {folder}: {file} cannot be read: {reason}") from None
-    numbers = ("num_hidden_layers", "hidden_size", "num_attention_heads")
-    if not isinstance(config, dict) or config.get("model_type") != "bert":
-        raise ValueError(f"--start {folder}: config.json is not that of a BERT (model_type)")
-    for key in numbers:
-        if not isinstance(config.get(key), int):
-            raise ValueError(f"--start {folder}: config.json has no number as {key}")
-    needed = ("steps", "tokens_seen", "segments", "held_out")
-    if facts and not (isinstance(facts, dict) and facts.keys() >= set(needed)):
-        raise ValueError(
-            f"--start {folder}: pretraining.json lacks one of {', '.join(needed)}; without the "
-            "file the card says nothing of the earlier model"
-        )
-    return Start(folder, config, weights, tokenizer, facts)
-
-
 @torch.no_grad()
-def start_from(student: Student, tokenizer: Tokenizer, start: Start) -> None:
-    """Take over an earlier model, whatever its vocabulary: a new token is the mean of its pieces.
+def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
+    """Copy the weights of an earlier model; a new token gets the mean of its old pieces.
 
-    Of a deeper model the layers are taken at even distances, the first and the last among them.
+    Of a deeper model, layers at even distances are kept, the first and the last among them.
 
     Raises
     ------
-    ValueError
-        The earlier model is of another shape, has fewer layers, or lacks weights.
+    ModelError, ValueError
+        The earlier model cannot be read, or does not fit.
     """
-    where, wanted, depth = f"--start {start.folder}", student.net.config, start.layers
-    if depth < wanted.num_hidden_layers:
-        raise ValueError(
-            f"{where} has {depth} layers, too few for the {wanted.num_hidden_layers} here: "
-            f"give --layers {depth} or fewer"
-        )
-    for key, option in (("hidden_size", "hidden"), ("num_attention_heads", "heads")):
-        if start.config[key] != getattr(wanted, key):
-            raise ValueError(
-                f"{where}: {key} is {start.config[key]}, here {getattr(wanted, key)}: "
-                f"give --{option} {start.config[key]}"
-            )
-    layers = {n.split(".")[3] for n in start.weights if n.startswith("bert.encoder.layer.")}
-    if layers != {str(layer) for layer in range(depth)}:
-        raise ValueError(f"{where}: model.safetensors has not the {depth} layers of config.json")
-    weights = _thinned(start.weights, spread(wanted.num_hidden_layers, depth))
-    own = student.net.state_dict()
-    tied = ("cls.predictions.decoder.", "cls.seq_relationship.")
-    missing = [n for n in own if n not in weights and not n.startswith(tied)]
-    if missing:
-        raise ValueError(f"{where}: model.safetensors lacks {missing[0]}")
+    config = check_folder(folder, str(folder))
+    old_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    old = {name: value.float() for name, value in load_file(folder / "model.safetensors").items()}
+    shape = student.net.config
+    depth, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    if depth < shape.num_hidden_layers or heads != shape.num_attention_heads:
+        raise ValueError(f"--start {folder} needs --layers {depth} or fewer and --heads {heads}")
+    weights = {name: value for name, value in old.items() if ".layer." not in name}
+    for layer, source in enumerate(spread(shape.num_hidden_layers, depth)):
+        there = f".layer.{source}."
+        weights |= {n.replace(there, f".layer.{layer}."): v for n, v in old.items() if there in n}
     rows = []
     for index in range(tokenizer.get_vocab_size()):
         token = str(tokenizer.id_to_token(index))
-        known = start.tokenizer.token_to_id(token)
-        if known is None:
-            text = token.removeprefix("##")
-            rows.append(start.tokenizer.encode(text, add_special_tokens=False).ids or [UNK])
-        else:
-            rows.append([known])
+        pieces = [old_tokenizer.token_to_id(token)]
+        if pieces[0] is None:
+            word = token.removeprefix("##")
+            pieces = old_tokenizer.encode(word, add_special_tokens=False).ids or [UNK]
+        rows.append(pieces)
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
-        weights[name] = torch.stack([weights[name][row].mean(0) for row in rows])
-    for name, value in weights.items():
-        if name not in own or own[name].shape != value.shape:
-            raise ValueError(f"{where} has another shape: {name} is {tuple(value.shape)}")
-        own[name].copy_(value)
+        if name in weights:
+            weights[name] = torch.stack([weights[name][row].mean(0) for row in rows])
+    for name, value in student.net.state_dict().items():
+        if name.startswith(("cls.predictions.decoder.", "cls.seq_relationship.")):
+            continue
+        if name not in weights or weights[name].shape != value.shape:
+            raise ValueError(f"--start {folder}: {name} is missing or has another shape")
+        value.copy_(weights[name])
 
 
 def learning_rate(progress: float, peak: float, warmup: float = 0.02) -> float:
-    """Linear warm-up over the first ``warmup`` of the run, then a cosine to zero."""
+    """Return the rate: linear warm-up over the share ``warmup``, then a cosine to zero."""
     if progress < warmup:
         return peak * (0.02 + 0.98 * progress / warmup)
     done = min(1.0, (progress - warmup) / (1 - warmup))
@@ -305,7 +224,7 @@ def export(student: Student, folder: Path) -> None:
 
 
 def parameters(student: Student) -> int:
-    """Number of exported parameters."""
+    """Return the number of exported parameters."""
     return int(
         sum(np.prod(p.shape) for n, p in student.net.named_parameters() if "seq_rel" not in n)
     )

@@ -1,4 +1,4 @@
-"""What a larger encoder says about the corpus: targets for distillation, computed once."""
+"""Distillation targets: hidden states of a larger encoder, computed once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 
-from tools.pretrain_tiny.encode import EncodedRows, encode
+from tools.pretrain_tiny.encode import EncodedRows, cut_batches, encode
 
 log = logging.getLogger(__name__)
 Floats = npt.NDArray[np.float32]
@@ -24,22 +24,13 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Targets:
-    """Teacher outputs.
-
-    Attributes
-    ----------
-    words : array of float16, shape (words, 2 * width)
-        Principal components of the middle and the last hidden layer, mean of a word's pieces,
-        divided by their common standard deviation.
-    sentences : array of float16, shape (segments, teacher width)
-        Mean of the last hidden states, unit length.
-    width : int
-        Components kept of each layer.
-    """
+    """Outputs of the teacher."""
 
     words: npt.NDArray[np.float16]
+    """Shape (words, 2 * width): principal components of the middle and the last hidden layer,
+    mean over a word's pieces, divided by their common standard deviation."""
     sentences: npt.NDArray[np.float16]
-    width: int
+    """Shape (segments, teacher width): mean of the last hidden states, unit length."""
 
 
 class Teacher:
@@ -97,13 +88,7 @@ class Teacher:
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Floats], Floats]]:
         """:meth:`states` of ``order``, cut to batches; one batch a thread, so none waits."""
         lengths = np.minimum(encoded.lengths, self.longest - 2) + 2
-        parts, start = [], 0
-        while start < len(order):
-            stop = start + 1
-            while stop < len(order) and (stop + 1 - start) * lengths[order[stop]] <= budget:
-                stop += 1
-            parts.append(order[start:stop])
-            start = stop
+        parts = cut_batches(order, lengths, budget)
         with ThreadPoolExecutor(
             self.threads, initializer=torch.set_num_threads, initargs=(1,)
         ) as pool:
@@ -119,7 +104,7 @@ def _components(states: Floats, width: int) -> tuple[Floats, Floats]:
 
 
 def fingerprint(teacher: Teacher, student: EncodedRows, segments: Sequence[str]) -> str:
-    """What the targets depend on: the teacher's weights, the text, and its words."""
+    """Return a digest of what the targets depend on: teacher, text and its words."""
     digest = hashlib.sha256()
     for value in teacher.model.state_dict().values():
         digest.update(value.contiguous().numpy().tobytes())
@@ -132,20 +117,20 @@ def fingerprint(teacher: Teacher, student: EncodedRows, segments: Sequence[str])
 def precompute(
     teacher: Teacher, student: EncodedRows, segments: Sequence[str], folder: Path, width: int
 ) -> Targets:
-    """Compute the targets of every segment, or read them if ``folder`` holds them already.
+    """Return the targets of every segment, computed only if ``folder`` does not hold them.
 
     Raises
     ------
     ValueError
-        ``folder`` holds targets of another text or another teacher.
+        If ``folder`` holds the targets of another text or teacher.
     """
     done = folder / "targets.json"
     words_file, sentence_file = folder / "words.npy", folder / "sentences.npy"
-    wanted = {"width": width, "of": fingerprint(teacher, student, segments)}
-    if done.exists() and json.loads(done.read_text()) != wanted:
+    recipe = {"width": width, "of": fingerprint(teacher, student, segments)}
+    if done.exists() and json.loads(done.read_text()) != recipe:
         raise ValueError(
-            f"{folder} holds a teacher's answers to another text, or another teacher's: "
-            "delete the folder or give another --work"
+            f"{folder} holds the answers to another text, or of another teacher. Delete it, or "
+            "give another --work."
         )
     if not done.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -183,5 +168,5 @@ def precompute(
                 log.info("teacher: %d of %d segments", counted, len(segments))
         words.flush()
         sentences.flush()
-        done.write_text(json.dumps(wanted))
-    return Targets(np.load(words_file, mmap_mode="r"), np.load(sentence_file, mmap_mode="r"), width)
+        done.write_text(json.dumps(recipe))
+    return Targets(np.load(words_file, mmap_mode="r"), np.load(sentence_file, mmap_mode="r"))

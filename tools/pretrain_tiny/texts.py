@@ -19,29 +19,24 @@ _MIN_DISTINCT = 100  # a string column with fewer values holds codes (a genre), 
 
 @dataclass
 class Corpus:
-    """Segments of text and the pairs of segments that stand beside each other.
-
-    Attributes
-    ----------
-    segments : list of str
-        Distinct texts of at most about ``max_words`` words.
-    pairs : list of (int, int)
-        Indices of two segments that follow each other, or that share a row of a table.
-    sources : dict
-        Number of segments that each source added.
-    """
+    """Distinct segments of text, and the pairs that stand beside each other."""
 
     segments: list[str] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
+    """Indices of two segments that follow each other or share a row of a table."""
     sources: dict[str, int] = field(default_factory=dict)
+    """Number of segments that each source added."""
     _index: dict[str, int] = field(default_factory=dict, repr=False)
 
-    def add(self, text: str) -> int:
-        """Index of ``text``, which is added if it is new."""
-        if text not in self._index:
-            self._index[text] = len(self.segments)
-            self.segments.append(text)
-        return self._index[text]
+    def add(self, name: str, groups: Iterable[Sequence[str]]) -> None:
+        """Add the texts of a source; neighbours in a group become pairs."""
+        before = len(self.segments)
+        for group in groups:
+            for text in group:
+                if self._index.setdefault(text, len(self.segments)) == len(self.segments):
+                    self.segments.append(text)
+            self.pairs += pairwise(self._index[text] for text in group)
+        self.sources[name] = len(self.segments) - before
 
     def pair_array(self) -> npt.NDArray[np.int32]:
         """Distinct pairs of two different segments, shape (pairs, 2)."""
@@ -53,14 +48,6 @@ def clean(line: str) -> str:
     """Undo the marks of tokenised Wikipedia dumps (``@-@``, ``<unk>``) and tidy spaces."""
     line = line.replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
     return re.sub(r"\s+", " ", line.replace("<unk>", " ")).strip()
-
-
-def paragraphs(lines: Iterable[str], min_words: int = 5) -> Iterator[str]:
-    """Cleaned paragraphs; headings (``= … =``) and fragments are left out."""
-    for line in lines:
-        text = clean(line)
-        if not text.startswith("=") and len(text.split()) >= min_words:
-            yield text
 
 
 def chunks(paragraph: str, rng: random.Random, max_words: int) -> Iterator[str]:
@@ -77,27 +64,20 @@ def chunks(paragraph: str, rng: random.Random, max_words: int) -> Iterator[str]:
         yield " ".join(current[:max_words])
 
 
-def add_paragraphs(
-    corpus: Corpus, name: str, lines: Iterable[str], rng: random.Random, max_words: int
-) -> None:
-    """Add running text; neighbours within a paragraph become pairs."""
-    before = len(corpus.segments)
-    for paragraph in paragraphs(lines):
-        ids = [corpus.add(chunk) for chunk in chunks(paragraph, rng, max_words)]
-        corpus.pairs += list(pairwise(ids))
-    corpus.sources[name] = len(corpus.segments) - before
+def paragraphs(lines: Iterable[str], rng: random.Random, max_words: int) -> Iterator[list[str]]:
+    """The chunks of each cleaned paragraph, without headings (``= … =``) and fragments."""
+    for line in lines:
+        text = clean(line)
+        if not text.startswith("=") and len(text.split()) >= 5:
+            yield list(chunks(text, rng, max_words))
 
 
-def add_table(corpus: Corpus, path: Path, max_words: int) -> None:
-    """Add the text columns of a parquet table; two text columns become pairs."""
-    import pyarrow as pa
+def table_rows(path: Path, max_words: int) -> Iterator[list[str]]:
+    """The texts of each row of a Parquet table."""
     import pyarrow.parquet as pq
     import pyarrow.types as pt
 
-    try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path}: no Parquet table that can be read: {error}") from None
+    table = pq.read_table(path)
     columns = [
         table.column(f.name).to_pylist()
         for f in table.schema
@@ -105,31 +85,10 @@ def add_table(corpus: Corpus, path: Path, max_words: int) -> None:
     ]
     columns = [column for column in columns if len(set(column)) >= _MIN_DISTINCT]
     if not columns:
-        raise ValueError(
-            f"{path}: no column of text ({_MIN_DISTINCT} or more different strings in it)"
-        )
-    before = len(corpus.segments)
+        raise ValueError(f"no column of text ({_MIN_DISTINCT} or more different strings)")
     for row in zip(*columns, strict=True):
         texts = [" ".join(clean(cell or "").split()[:max_words]) for cell in row]
-        ids = [corpus.add(text) for text in texts if len(text.split()) >= 2]
-        corpus.pairs += list(pairwise(ids))
-    corpus.sources["/".join(path.parts[-2:])] = len(corpus.segments) - before
-
-
-def without_shared(held_out: Sequence[str], trained_on: Sequence[str]) -> list[str]:
-    """The held-out segments none of whose longer sentences is in the training text.
-
-    Text cut at other places still counts as shared: sentences of `_MIN_SHARED` words or more
-    are compared, not segments.
-    """
-
-    def sentences(segment: str) -> set[str]:
-        parts = [segment, *_SENTENCE_END.split(segment)]
-        return {part for part in parts if len(part.split()) >= _MIN_SHARED}
-
-    seen = {part for segment in trained_on for part in sentences(segment)}
-    seen |= set(trained_on)
-    return [text for text in held_out if text not in seen and not sentences(text) & seen]
+        yield [text for text in texts if len(text.split()) >= 2]
 
 
 def hub_lines(spec: str) -> Iterator[str]:
@@ -141,6 +100,22 @@ def hub_lines(spec: str) -> Iterator[str]:
         yield from str(row[column or "text"]).splitlines()
 
 
+def without_shared(held_out: Sequence[str], trained_on: Sequence[str]) -> list[str]:
+    """Return the held-out segments that share no longer sentence with the training text.
+
+    Sentences of `_MIN_SHARED` words or more are compared, not segments, so that text cut at
+    other places still counts as shared.
+    """
+
+    def sentences(segment: str) -> set[str]:
+        parts = [segment, *_SENTENCE_END.split(segment)]
+        return {part for part in parts if len(part.split()) >= _MIN_SHARED}
+
+    seen = {part for segment in trained_on for part in sentences(segment)}
+    seen |= set(trained_on)
+    return [text for text in held_out if text not in seen and not sentences(text) & seen]
+
+
 def read_corpus(inputs: Iterable[str], *, max_words: int = 90) -> Corpus:
     """Read every input: a text file, a ``.parquet`` table, or ``hub:name[:config[:column]]``.
 
@@ -148,23 +123,21 @@ def read_corpus(inputs: Iterable[str], *, max_words: int = 90) -> Corpus:
 
     Raises
     ------
-    OSError
-        An input is neither a file that can be read nor a hub corpus that can be reached.
-    ValueError
-        A file is no UTF-8 text, or a table has no column of texts.
+    OSError, ValueError
+        An input cannot be read or has no text.
     """
     corpus = Corpus()
     for number, source in enumerate(inputs):
         rng = random.Random(f"chunks/0/{number}")
         path = Path(source)
-        if source.startswith("hub:"):
-            add_paragraphs(corpus, source, hub_lines(source[4:]), rng, max_words)
-        elif path.suffix == ".parquet":
-            add_table(corpus, path, max_words)
-        else:
-            try:
+        try:
+            if source.startswith("hub:"):
+                corpus.add(source, paragraphs(hub_lines(source[4:]), rng, max_words))
+            elif path.suffix == ".parquet":
+                corpus.add("/".join(path.parts[-2:]), table_rows(path, max_words))
+            else:
                 lines = path.read_text(encoding="utf-8").split("\n")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{path}: no UTF-8 text (byte {error.start})") from None
-            add_paragraphs(corpus, path.name, lines, rng, max_words)
+                corpus.add(path.name, paragraphs(lines, rng, max_words))
+        except ValueError as error:
+            raise ValueError(f"{source} cannot be read: {error}") from error
     return corpus

@@ -1,0 +1,90 @@
+"""What a method costs against what it forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from clbench.figures import style
+from clbench.figures.forgetting import LABEL, with_forgetting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from clbench.results.cell import CellResult
+
+WIDE = 8.0
+"""Ratio of the largest to the least time from which the axis is logarithmic."""
+
+
+@style.in_report("cost", order=70, per="scenario")
+def costs(results: style.Results, scenario: str | None = None) -> Figure:
+    """Draw forgetting against training time and extra memory, a point for each method.
+
+    Memory is the peak size of a training step's tensors, less vanilla's on the same seed; without
+    vanilla it is the whole. If there was a search for the settings, a hollow mark shows the time
+    with the search, joined to the time of training alone.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    cells, name = style.one_scenario(results, scenario)
+    cells, _ = with_forgetting(cells)
+    shown = style.looks(cells)
+    figure, (times, memory) = style.panels(2, width=4.2)
+    megabytes, label, meaning = _memory(cells)
+    for method, some in style.by_scenario(cells)[name].items():
+        color, mark, scale = shown[method]
+        size = 8 * scale
+        lost = fmean(with_forgetting(some)[1])
+        seconds = fmean(cell.train_seconds for cell in some)
+        times.plot([seconds], [lost], mark, ms=size, color=color, mec="white", zorder=3)
+        if searched := fmean(float(cell.search.get("seconds") or 0.0) for cell in some):
+            total = seconds + searched
+            times.plot([seconds, total], [lost, lost], "-", lw=0.8, color=color)
+            times.plot([total], [lost], mark, ms=size, color=color, mfc="white", zorder=3)
+        if method in megabytes:
+            x = fmean(megabytes[method])
+            memory.plot([x], [lost], mark, ms=size, color=color, mec="white")
+    low, high = times.dataLim.intervalx
+    if low > 0.0 and high > WIDE * low:
+        times.set_xscale("log")
+        times.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
+        times.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        times.xaxis.set_minor_formatter(NullFormatter())
+    hollow = " (hollow: with search)" if any(cell.search for cell in cells) else ""
+    times.set_xlabel(f"training, seconds{hollow}")
+    memory.set_xlabel(label)
+    for axes in (times, memory):
+        axes.axhline(0.0, lw=0.8, color=style.GREY, zorder=0)
+        axes.set_ylabel(LABEL)
+        axes.margins(0.12)
+    style.legend(figure, shown)
+    return style.captioned(
+        figure,
+        f"{name}: forgetting on the first task, in points of 100, against seconds of training over "
+        f"all stages (left) and {meaning}, in 10⁶ bytes (right); means over seeds, "
+        f"{style.count_seeds(cells)}. Times of cells that share a machine are only indications.",
+    )
+
+
+def _memory(cells: Sequence[CellResult]) -> tuple[dict[str, list[float]], str, str]:
+    """Return megabytes by method, the label of their axis, and their meaning."""
+    counted = any(cell.training_memory_mb is not None for cell in cells)
+    column = "training_memory_mb" if counted else "peak_memory_mb"  # in earlier versions
+    values: dict[str, dict[int, float]] = {}
+    for cell in cells:
+        if (megabytes := getattr(cell, column)) is not None:
+            values.setdefault(cell.baseline, {})[cell.seed] = megabytes
+    if counted and (vanilla := values.get(style.VANILLA)):
+        values = {
+            method: {seed: seeds[seed] - vanilla[seed] for seed in seeds.keys() & vanilla}
+            for method, seeds in values.items()
+        }
+        label = "memory beyond vanilla's, MB"
+        meaning = "memory of a training step's tensors beyond vanilla's on the same seed"
+    elif counted:
+        label, meaning = "memory, MB", "memory of a training step's tensors"
+    else:
+        label, meaning = "peak memory of the process, MB", "peak memory of the process"
+    return {name: list(seeds.values()) for name, seeds in values.items() if seeds}, label, meaning

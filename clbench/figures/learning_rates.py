@@ -1,0 +1,145 @@
+"""Learning rates by layer, and how the search for them went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from clbench.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from clbench.search import TrialRecord
+
+
+def rate_distributions(
+    pairs: Mapping[str, Sequence[float]],
+    combined: Sequence[float] | None = None,
+    *,
+    groups: Sequence[str],
+    flat: float | None = None,
+    combined_name: str = "combined",
+) -> Figure:
+    """Draw learning rates over the depth of the model (as Kenneweg et al. 2022, figure 2).
+
+    Parameters
+    ----------
+    pairs
+        Rates of each group, by the name of the pair that they were found on.
+    combined, combined_name
+        Rates that combine them, drawn as a thick line, and their label.
+    groups
+        Names of the groups, from the embeddings to the head.
+    flat
+        The flat rate, drawn as a dashed line.
+
+    Raises
+    ------
+    ValueError
+        If the number of rates is not that of the groups.
+    """
+    for name, rates in {**pairs, **({combined_name: combined} if combined else {})}.items():
+        if len(rates) != len(groups):
+            raise ValueError(f"{name} has {len(rates)} rates for {len(groups)} groups")
+    figure, (axes,) = style.panels(1, width=6.4, height=3.5)
+    places = range(len(groups))
+    for number, (name, rates) in enumerate(pairs.items()):
+        mark = style.MARKS[number % len(style.MARKS)]
+        axes.plot(
+            places, rates, mark, ls="-", lw=1, ms=4, color=style.GREY, mfc="white", label=name
+        )
+    if combined is not None:
+        color = style.PALETTE[0]
+        axes.plot(places, combined, "o-", lw=2.5, ms=5, color=color, label=combined_name)
+    if flat is not None:
+        axes.axhline(flat, ls="--", lw=1.2, color=style.PALETTE[1], label=f"flat rate {flat:g}")
+    axes.set_yscale("log")
+    axes.set_ylabel("learning rate")
+    axes.set_xticks(list(places), list(groups), rotation=40, ha="right")
+    axes.grid(axis="y", which="major", lw=0.4, alpha=0.6)
+    figure.legend(loc="outside upper center", frameon=False, fontsize="small", ncols=3)
+    return style.captioned(
+        figure,
+        f"Learning rate of each layer group, from the embeddings to the head (n = {len(pairs)} "
+        f"distribution{'' if len(pairs) == 1 else 's'})"
+        + ("." if combined is None else f"; thick line: {combined_name}."),
+    )
+
+
+@style.in_report("Learning rates by layer", order=30, name="rates")
+def method_rates(results: style.Results) -> Figure:
+    """Draw the rates of the methods that have one for each layer group, and the flat rate."""
+    rates: dict[str, list[float]] = {}
+    flat_rates = set()
+    for cell in style.good_cells(results):
+        flat = float(cell.settings.get("protocol", {}).get("lr") or 0.0)
+        method = cell.settings.get("method", {})
+        multiples = method.get("multiples")
+        own = method.get("rates") or (multiples and [flat * each for each in multiples])
+        if isinstance(own, list) and own:
+            rates[cell.baseline] = [float(rate) for rate in own]
+            flat_rates.add(flat)
+    if len(flat_rates) != 1:
+        raise ValueError("no method has layer rates, or the flat rates differ")
+    inner = [f"group {number}" for number in range(1, len(next(iter(rates.values()))) - 1)]
+    return rate_distributions(rates, groups=["embeddings", *inner, "head"], flat=flat_rates.pop())
+
+
+def search_trace(trials: Sequence[TrialRecord]) -> Figure:
+    """Draw the reward p_o + p_s of each trial, the best so far, and the epochs of each trial.
+
+    Trials that were stopped or failed have no comparable reward, only epochs.
+
+    Parameters
+    ----------
+    trials
+        In the order in which they were proposed; running ones are left out.
+
+    Raises
+    ------
+    ValueError
+        If none is complete.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    ended = [trial for trial in trials if trial.status != "running"]
+    complete = [trial for trial in ended if trial.status == "complete"]
+    if not complete:
+        raise ValueError("there is no complete trial to draw")
+    color = style.PALETTE[0]
+    looks = {
+        "complete": (color, "o"),
+        "stopped": (style.GREY, "v"),
+        "failed": (style.PALETTE[1], "x"),
+    }
+    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
+    rewards, epochs = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    numbers = [trial.number for trial in complete]
+    values = [trial.epochs[-1].reward for trial in complete]
+    rewards.plot(numbers, values, "o", ms=5, color=color, label="complete trial")
+    best = [max(values[: i + 1]) for i in range(len(values))]
+    steps = [*numbers, ended[-1].number], [*best, best[-1]]
+    rewards.step(*steps, where="post", color=style.BLACK, label="best so far")
+    rewards.set_ylabel("p_o + p_s")
+    for status, (color, mark) in looks.items():
+        some = [trial for trial in ended if trial.status == status]
+        x, y = [trial.number for trial in some], [len(trial.epochs) for trial in some]
+        label = status if some and status != "complete" else None
+        epochs.plot(x, y, mark, ls="none", ms=5, color=color, label=label)
+    most = max(len(trial.epochs) for trial in complete)
+    epochs.set_ylabel(f"epochs of {most}")
+    epochs.set_ylim(-0.5, most + 0.7)
+    epochs.set_xlabel("trial")
+    epochs.xaxis.set_major_locator(MaxNLocator(integer=True))
+    epochs.yaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in (rewards, epochs):
+        axes.grid(axis="y", lw=0.4, alpha=0.6)
+        style.plain(axes)
+    figure.legend(loc="outside upper center", frameon=False, fontsize="small", ncols=4)
+    return style.captioned(
+        figure,
+        f"Reward p_o + p_s of the complete trials among n = {len(ended)}, in the order of their "
+        "proposal, and the best so far; below, the epochs of each trial.",
+    )

@@ -1,0 +1,247 @@
+"""Load the configuration, tokenizer and weights of a checkpoint."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clbench.errors import ModelError
+from clbench.models.families import family_of, reads_segments
+from clbench.models.locate import local_folder
+from clbench.models.safety import check_folder, one_line_errors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+RECOMPUTED = (".position_ids", ".attn.bias", ".attn.masked_bias", ".inv_freq")
+"""Last parts of the names of buffers that old checkpoints hold and models compute."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep progress bars and reports of unused weights off the terminal while loading."""
+    from transformers.utils import logging as hf_logging
+
+    logger = logging.getLogger("transformers")
+    level, bars = logger.level, hf_logging.is_progress_bar_enabled()
+    logger.setLevel(logging.ERROR)
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
+def load_config(name: str, revision: str | None = None) -> PreTrainedConfig:
+    """Return the configuration of a model; parameters as in `local_folder`.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be found or used.
+    """
+    return read_config(local_folder(name, revision), name, weights=False, tokenizer=False)
+
+
+def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> PreTrainedConfig:
+    """Return the configuration in `folder`, which `check_folder` checks first."""
+    from transformers import AutoConfig
+
+    check_folder(folder, name, weights=weights, tokenizer=tokenizer)
+    with quiet(), one_line_errors(name, f"{folder / 'config.json'} cannot be used"):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            str(folder), trust_remote_code=False, local_files_only=True
+        )
+    # Neither changes a number: how outputs are packed, and how many tokens go at a time.
+    config.return_dict = True
+    if getattr(config, "chunk_size_feed_forward", 0):
+        config.chunk_size_feed_forward = 0
+    return config
+
+
+def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model, padding on the right; parameters as in `local_folder`.
+
+    It returns ``token_type_ids`` only if the model has segments, whatever its class says
+    (ALBERT's returns none). Without a padding token (GPT-2) it pads with its end-of-text
+    token, which the attention mask hides. If it adds no special token (GPT-2), a text starts
+    with the beginning-of-text token, as in pretraining, and an end-of-text token separates
+    the texts of a pair; so no row is empty.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be found, or its tokenizer is missing, belongs to another model or
+        needs a package or code that is missing.
+    """
+    from transformers import AutoTokenizer
+
+    folder = local_folder(name, revision)
+    config = read_config(folder, name, weights=False, tokenizer=True)
+    with quiet(), one_line_errors(name, f"its tokenizer in {folder} cannot be loaded"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            str(folder), trust_remote_code=False, local_files_only=True
+        )
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise ModelError(
+                f"model {name!r}: its tokenizer has neither a padding nor an end token. Set "
+                f"pad_token in {folder / 'tokenizer_config.json'}."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    size = getattr(config, "vocab_size", None)
+    largest = max(tokenizer.vocab_size - 1, *tokenizer.all_special_ids)
+    if size is not None and largest >= size:
+        raise ModelError(
+            f"model {name!r}: its tokenizer has token number {largest}, but its weights stop at "
+            f"{size - 1} (vocab_size in config.json). They do not belong together."
+        )
+    segments = ["token_type_ids"] if reads_segments(config) else []
+    tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
+    _add_start_and_separator(tokenizer)
+    return tokenizer
+
+
+def _add_start_and_separator(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Mark the texts if the tokenizer adds no special tokens itself."""
+    from tokenizers.processors import TemplateProcessing
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    end = tokenizer.eos_token
+    if backend is None or end is None or tokenizer.num_special_tokens_to_add(pair=True):
+        return
+    start = tokenizer.bos_token or end
+    backend.post_processor = TemplateProcessing(
+        single=[start, "$A"],
+        pair=[start, "$A", end, "$B"],
+        special_tokens=[(token, backend.token_to_id(token)) for token in {start, end}],
+    )
+
+
+def load_backbone(
+    name: str, revision: str | None = None, *, random_seed: int | None = None
+) -> PreTrainedModel:
+    """Return the model without any head, in float32 and evaluation mode, on the CPU.
+
+    Parameters
+    ----------
+    name, revision
+        As in `local_folder`.
+    random_seed
+        Draw the weights from this seed, as the architecture does, and read none.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be found or is not a text model with layers, or its weights are not
+        safetensors, do not fit ``config.json``, or are not finite.
+    """
+    folder = local_folder(name, revision)
+    config = read_config(folder, name, weights=random_seed is None, tokenizer=False)
+    if random_seed is not None:
+        with one_line_errors(name, "cannot be built from its config.json"):
+            return random_backbone(config, random_seed)
+    with one_line_errors(name, "cannot be used"):
+        kind = _backbone_class(config)
+    model, report = read_weights(kind, config, folder, name)
+    parts = {part for part, _ in model.named_children()}
+    prefix = f"{model.base_model_prefix}."
+    # Heads and poolers are left out on purpose.
+    unused = sorted(
+        key
+        for key in report["unexpected_keys"]
+        if key.removeprefix(prefix).partition(".")[0] in parts
+        and "pooler" not in key.split(".")
+        and not key.endswith(RECOMPUTED)
+    )
+    if unused:
+        raise ModelError(
+            f"model {name!r}: {type(model).__name__} with this config.json has no place for "
+            f"{len(unused)} of its weights, such as {unused[0]!r}. Fetch or save the model again, "
+            "or use a checkpoint that this version of transformers fully supports."
+        )
+    for key, value in model.state_dict().items():
+        # The sum takes no memory; the elements are looked at only if it is not finite.
+        if value.is_floating_point() and not (
+            torch.isfinite(value.sum()) or torch.isfinite(value).all()
+        ):
+            raise ModelError(
+                f"model {name!r}: {key!r} in {folder} holds infinite numbers or NaN. Use a "
+                "checkpoint from before its training diverged."
+            )
+    try:
+        family_of(model)
+    except ModelError as error:
+        raise ModelError(f"model {name!r}: {error}") from error
+    return model
+
+
+def read_weights(
+    kind: type[PreTrainedModel], config: PreTrainedConfig, folder: Path, name: str
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Return a model of class `kind` in float32 and evaluation mode, and transformers' report.
+
+    Raises
+    ------
+    ModelError
+        If weights have other shapes than in `config`, or the backbone lacks some.
+    """
+    with quiet(), one_line_errors(name, f"its weights in {folder} cannot be loaded"):
+        model, report = kind.from_pretrained(
+            str(folder),
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the error below names the weight
+            **_without_pooler(kind),
+        )
+    for key, stored, expected in sorted(report["mismatched_keys"]):
+        raise ModelError(
+            f"model {name!r}: {key!r} in {folder} has the shape {tuple(stored)}, but config.json "
+            f"asks for {tuple(expected)}. Fetch or save the model again."
+        )
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    report["missing_keys"] = {k for k in report["missing_keys"] if "pooler" not in k.split(".")}
+    missing = sorted(key for key in report["missing_keys"] if key.startswith(prefix))
+    if missing:
+        raise ModelError(
+            f"model {name!r}: its weights lack {len(missing)} of the tensors of "
+            f"{kind.__name__}, such as {missing[0]!r}. Fetch or save the model again."
+        )
+    return model.eval(), report
+
+
+def random_backbone(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    """Return a backbone with random weights; leaves torch's random state as it was."""
+    kind = _backbone_class(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: PreTrainedModel = kind(config, **_without_pooler(kind))
+    return model.float().eval()
+
+
+def _backbone_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    from transformers import MODEL_MAPPING
+
+    if type(config) not in MODEL_MAPPING:
+        raise ValueError(f"transformers has no model without a head for {config.model_type!r}")
+    kind = MODEL_MAPPING[type(config)]
+    chosen: type[PreTrainedModel] = kind[0] if isinstance(kind, (tuple, list)) else kind
+    return chosen
+
+
+def _without_pooler(kind: type[PreTrainedModel]) -> dict[str, Any]:
+    """Arguments that leave the pooler out, if the architecture has one."""
+    has_option = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+    return {"add_pooling_layer": False} if has_option else {}

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from handmade import failed, pair, reference
+from rich.console import Console
+
+from clbench.cli import table as module
+from clbench.cli.table import results_table, show_results
+from clbench.results.cell import CellResult
+from clbench.results.scores import scores_frame, summary
+
+LONG = {"scenario": "paraphrase-to-entailment-length", "key": "x"}
+
+
+def printed(cells: list[CellResult], width: int, encoding: str = "utf-8") -> list[str]:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+    console = Console(file=file, width=width, markup=False, highlight=False)
+    console.print(results_table(summary(scores_frame(cells)).to_dict("records"), console))
+    file.seek(0)
+    return file.read().splitlines()
+
+
+def cells() -> list[CellResult]:
+    low = [[0.75, 0.5], [0.60, 0.9]]
+    return [
+        pair("vanilla", 0),
+        pair("vanilla", 1, low),
+        pair("replay", 0, keeps_rows=True),
+        failed("bertcl-combined", 0),
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_lines_fit_and_numbers_are_not_cut(width: int) -> None:
+    lines = printed(cells(), width)
+    assert max(map(len, lines)) <= width
+    vanilla = next(line for line in lines if "vanilla" in line)
+    # p_o 0.8 and 0.6: mean 0.7, sample deviation 0.1414; p_s 0.7 and 0.9; forgetting .1, .15
+    assert re.findall(r"-?\d\.\d{3}", vanilla)[:6] == [
+        *("0.700", "0.141", "0.800", "0.141", "0.125", "0.035"),
+    ]
+    assert "0.700 ±0.141" in vanilla
+    assert ("train s" in "".join(lines)) == (width == 120)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_names_fold(width: int) -> None:
+    name = "a-baseline-with-quite-a-long-name"
+    long = [pair(name, seed, **LONG, tasks=["a", "b", "c"]) for seed in (0, 1)]
+    lines = printed([*long, reference(1, 0.75)], width)
+    text = "\n".join(lines)
+    assert "…" not in text
+    assert max(map(len, lines)) <= width
+    # means of p_o, p_s, forgetting, BWT and average, whole, in one line
+    means = ["0.800", "0.700", "0.100", "-0.100", "0.750"]
+    assert any(re.findall(r"(?<![±\d.])-?\d\.\d{3}", line) == means for line in lines)
+    assert text.count("±0.000") == 5
+
+
+def test_a_narrow_window_puts_deviations_below() -> None:
+    lines = printed(cells(), 50)
+    assert max(map(len, lines)) <= 50
+    at = next(i for i, line in enumerate(lines) if "vanilla" in line)
+    assert lines[at].split() == ["vanilla", "0.700", "0.800", "0.125", "2"]
+    assert lines[at + 1].split() == ["±0.141", "±0.141", "±0.035"]
+
+
+def test_failed_cells_are_counted_and_one_seed_has_no_deviation() -> None:
+    lines = printed(cells(), 80)
+    replay = next(line for line in lines if "replay" in line)
+    assert "replay *" in replay
+    assert "±" not in replay
+    lost = next(line for line in lines if "bertcl-combined" in line)
+    assert lost.split() == ["bertcl-combined", "-", "-", "-", "0/1"]
+
+
+def test_a_terminal_without_utf8_gets_ascii() -> None:
+    lines = printed(cells(), 80, "ascii")
+    assert any("0.700 +/-0.141" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_zero_has_no_minus_sign() -> None:
+    lines = printed([pair(R=[[0.8, 0.5], [0.80004, 0.7]])], 80)
+    assert any("0.000" in line for line in lines)
+    assert not any("-0.000" in line for line in lines)
+
+
+def test_longer_sequences_show_average_and_backward_transfer() -> None:
+    assert not any("BWT" in line for line in printed(cells(), 120))
+    three = pair(tasks=["a", "b", "c"])
+    assert any("BWT" in line for line in printed([three], 120))
+
+
+def test_failures_footnote_and_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "out", lambda: Console(width=80, markup=False, highlight=False))
+    reason = "[bold]loss[/] is not a number at step 3 of 40 of task 'glue/mrpc', " + 40 * "x"
+    assert show_results(Path("results/quick"), [*cells(), failed("ewc", 3, reason)]) == 1
+    text = capsys.readouterr().out
+    assert "* keeps rows of earlier tasks" in text
+    assert f"failed: sst2-mrpc--ewc--seed3: {reason}\n" in text
+    assert "2 of 5 cells failed; the same command tries them again." in text
+    assert show_results(Path("results/quick"), cells()[:2]) == 0
+    assert "* keeps" not in capsys.readouterr().out
+
+
+def test_a_window_too_narrow_for_any_layout_cuts_no_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    show_results(Path("out"), [pair("vanilla", 0)])
+    text = capsys.readouterr().out
+    assert "0.700" in text
+    assert "forgetting" in text
+    assert "…" not in text

@@ -1,0 +1,84 @@
+"""What a shift did to the rows, as pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clbench import figures
+from clbench.figures.shift import picture
+
+LENGTHS = {
+    "kind": "lengths",
+    "task": "t",
+    "unit": "tokens",
+    "counts": {
+        "train": {"short": [[3, 10], [4, 6]], "long": [[4, 2], [9, 14]]},
+        "validation": {"short": [[3, 1]], "long": [[8, 2]]},
+    },
+}
+
+
+def clusters(labels: list[Any]) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    parts = [0] * 20 + [1] * 20
+    points = rng.normal(size=(40, 5)) + 8.0 * np.array(parts)[:, None]
+    return {
+        "kind": "clusters", "task": "t", "rows": 400, "parts": parts, "labels": labels,
+        "points": points.tolist(),
+    }  # fmt: skip
+
+
+def run_with(folder: Path, **pictures: Any) -> Path:
+    (folder / "scenarios").mkdir()
+    for name, content in pictures.items():
+        (folder / "scenarios" / f"{name}.picture.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_lengths_by_part() -> None:
+    figure = picture("s", LENGTHS)
+    train, validation = figure.axes
+    assert sum(bar.get_height() for bar in train.patches) == 32
+    assert sum(bar.get_height() for bar in validation.patches) == 3
+    assert train.get_xlabel() == "tokens in a row"
+    assert "16 short train, 16 long train, 1 short validation" in figure.get_label()
+    figure.savefig(io.BytesIO())
+
+
+def test_clusters_lie_apart_in_two_dimensions() -> None:
+    figure = picture("s", clusters(["yes", "no"] * 20))
+    by_cluster, by_label = figure.axes
+    first, second = (np.array(line.get_data()) for line in by_cluster.get_lines())
+    assert first.shape == second.shape == (2, 20)
+    apart = np.linalg.norm(first.mean(1) - second.mean(1))
+    assert apart > first.std(1).max() + second.std(1).max()
+    assert [text.get_text() for text in by_label.get_legend().get_texts()] == ["no", "yes"]
+    assert "40 of 400 training rows of t by t-SNE" in figure.get_label()
+    again = picture("s", clusters(["yes", "no"] * 20)).axes[0].get_lines()[0].get_data()
+    np.testing.assert_array_equal(first, again)
+    figure.savefig(io.BytesIO())
+
+
+def test_targets_are_shown_in_thirds() -> None:
+    figure = picture("s", clusters([i / 10 for i in range(40)]))
+    names = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+    assert names == ["above 2.6", "to 1.3", "to 2.6"]
+
+
+def test_a_run_tells_which_scenarios_have_one(tmp_path: Path) -> None:
+    folder = run_with(tmp_path, one=LENGTHS, two=LENGTHS)
+    with pytest.raises(ValueError, match="choose one of the scenarios one, two"):
+        figures.shift(folder)
+    with pytest.raises(ValueError, match="scenario 'three': only embedding"):
+        figures.shift(folder, "three")
+    assert figures.shift(folder, "two").get_label().startswith("two: ")
+    with pytest.raises(ValueError, match="no scenario: only"):
+        figures.shift(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="no figure for 'maps'"):
+        picture("s", {"kind": "maps"})

@@ -1,0 +1,139 @@
+"""What holds for every method, in whole cells through the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cell import CPU, PROTOCOL, Cell, differ, weights
+
+from clbench.evaluation.state_io import pack, unpack
+from clbench.methods.a_gem import AGem
+from clbench.methods.base import METHODS, Method
+from clbench.methods.der_plus_plus import DerPlusPlus
+from clbench.methods.ewc import EWC, EWCOnline
+from clbench.methods.frozen import Frozen
+from clbench.methods.l2_sp import L2SP
+from clbench.methods.layerwise import Layerwise
+from clbench.methods.lora import Lora
+from clbench.methods.lwf import LwF
+from clbench.methods.mas import MAS
+from clbench.methods.mixout import Mixout
+from clbench.methods.multitask import Multitask
+from clbench.methods.packnet import PackNet
+from clbench.methods.recadam import RecAdam
+from clbench.methods.replay import Replay
+from clbench.methods.si import SI
+from clbench.methods.smart import Smart
+from clbench.methods.ulmfit import Ulmfit
+from clbench.methods.vanilla import Vanilla
+
+SHORT = PROTOCOL.model_copy(update={"epochs": 1})
+HEADS = ("a", "b", "a")
+CASES: dict[str, Callable[[], Method]] = {
+    "a-gem": lambda: AGem(memory=8),
+    "der++": lambda: DerPlusPlus(memory=8),
+    "ewc": lambda: EWC(importance=1e4, examples=5),
+    "ewc-online": lambda: EWCOnline(importance=1e4, examples=5, gamma=0.5),
+    "frozen": Frozen,
+    "l2-sp": L2SP,
+    "l2-sp-previous": lambda: L2SP(anchor="previous"),
+    "layerwise": lambda: Layerwise(multiples=[0.1, 0.2, 1.0]),
+    "lora": lambda: Lora(adapters="task"),
+    "lwf": LwF,
+    "mas": lambda: MAS(examples=5),
+    "mixout": Mixout,
+    "mixout-previous": lambda: Mixout(anchor="previous"),
+    "multitask": Multitask,
+    "packnet": PackNet,
+    "recadam": RecAdam,
+    "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
+    "replay": lambda: Replay(memory=8, choice="reservoir"),
+    "si": SI,
+    "smart": Smart,
+    "ulmfit": Ulmfit,
+    "vanilla": lambda: Vanilla(lr=3e-3),
+}
+
+
+@dataclass
+class Run:
+    """A trained cell, and what an interruption before stage 1 consolidates leaves behind."""
+
+    make: Callable[[], Method]
+    cell: Cell
+    weights: dict[str, torch.Tensor]
+    state: tuple[Any, dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Cell:
+    return Cell(folder, Vanilla(), heads=HEADS, protocol=SHORT).run()
+
+
+@pytest.fixture(scope="module", params=CASES)
+def run(request: pytest.FixtureRequest, folder: Path) -> Run:
+    make = CASES[request.param]
+    if request.param == "lora":
+        pytest.importorskip("peft")
+    cell = Cell(folder, make(), heads=HEADS, protocol=SHORT)
+    cell.stage(0)
+    stage, _ = cell.train(1)
+    interrupted = Run(make, cell, weights(cell), pack(cell.method.state()))
+    cell.method.after_stage(stage)
+    cell.stage(2)
+    return interrupted
+
+
+def test_every_method_is_among_the_cases() -> None:
+    assert set(METHODS.names()) - {"ewc-mlm"} <= CASES.keys()  # which has its own file
+
+
+def test_weights_are_finite_and_differ_from_vanilla(run: Run, plain: Cell) -> None:
+    assert all(torch.isfinite(value).all() for value in weights(run.cell).values())
+    if {*weights(run.cell)} == {*weights(plain)}:  # LoRA adds weights
+        assert differ(run.cell, plain)
+
+
+def test_a_resumed_cell_ends_in_the_same_weights(folder: Path, run: Run) -> None:
+    resumed = Cell(folder, run.make(), heads=HEADS, protocol=SHORT)
+    resumed.model.load_state_dict(run.weights)
+    if state := unpack(*run.state, CPU):
+        resumed.method.load_state(state)
+    resumed.method.after_stage(resumed.open(1))
+    resumed.stage(2)
+    assert not differ(run.cell, resumed)
+
+
+REGULARISERS = ("der++", "ewc", "l2-sp", "lwf", "mas", "mixout", "si", "smart", "ulmfit")
+
+
+@pytest.mark.parametrize("name", REGULARISERS)
+def test_a_regression_task_between_two_of_classes_is_learned(folder: Path, name: str) -> None:
+    cell = Cell(folder, CASES[name](), heads=("a", "b", "c"), protocol=SHORT)
+    values = np.linspace(0.0, 5.0, 12, dtype=np.float32)
+    task = cell.tasks[1]
+    cell.tasks[1] = replace(task, regression=True, rows=replace(task.rows, labels=values))
+    cell.model.heads["b"] = torch.nn.Linear(32, 1)
+    before = weights(cell)
+    cell.run()
+    now = weights(cell)
+    assert all(torch.isfinite(value).all() for value in now.values())
+    assert not torch.equal(now["heads.b.weight"], before["heads.b.weight"])
+    assert all(parameter.requires_grad for parameter in cell.model.parameters())
+
+
+@pytest.mark.parametrize("name", REGULARISERS)
+def test_frozen_weights_stay(folder: Path, name: str) -> None:
+    cell = Cell(folder, CASES[name](), protocol=SHORT)
+    cell.model.backbone.encoder.layer[0].requires_grad_(False)
+    cell.run()
+    now = weights(cell)
+    frozen = [name for name in cell.start if ".layer.0." in name]
+    assert all(torch.equal(now[name], cell.start[name]) for name in frozen)
+    assert cell.moved() > 0

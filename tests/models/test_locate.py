@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub.constants
+import huggingface_hub.errors
+import pytest
+
+from clbench.errors import ModelError, PluginError
+from clbench.models import locate
+from clbench.models.checkpoint import load_backbone, load_tokenizer
+from clbench.models.locate import MODELS, ModelEntry, local_folder, model_identity, resolve
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def original(checkpoint: Callable[..., Path]) -> Path:
+    return checkpoint()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub cache with one downloaded model, and no network."""
+    repository = tmp_path / "models--someone--model"
+    snapshot = repository / "snapshots" / COMMIT
+    shutil.copytree(original, snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return snapshot
+
+
+def message(name: str, revision: str | None = None) -> str:
+    with pytest.raises(ModelError) as caught:
+        local_folder(name, revision)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_built_in_model_needs_no_network() -> None:
+    assert "tiny" in MODELS.names()
+    assert (local_folder("tiny") / "model.safetensors").is_file()
+
+
+def test_entries_can_be_added(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODELS, "_entries", dict(MODELS._entries))
+    MODELS.add("mine", ModelEntry("my model", lambda: original))
+    assert resolve("mine") == original
+    with pytest.raises(PluginError, match="ModelEntry"):
+        MODELS.add("bad", original)  # type: ignore[arg-type]
+
+
+def test_a_folder_is_used_where_it_lies(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve(str(original)) == original
+    monkeypatch.chdir(original.parent)
+    assert local_folder("bert") == Path("bert")
+
+
+def test_other_names_are_those_of_hub_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("bert-base-uncased", "google/electra-small-discriminator"):
+        assert resolve(name, "v1") is None
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "../x", "a/b/c", "~/nowhere", "", "a b", "-x"])
+def test_names_of_neither_folders_nor_hub_models(name: str) -> None:
+    text = message(name)
+    assert repr(name) in text
+    assert "not a built-in model, an existing folder or a valid name of a hub model" in text
+    assert "Available: tiny" in text
+
+
+def test_a_file_in_place_of_its_folder_is_refused(original: Path) -> None:
+    assert "an existing folder" in message(str(original / "model.safetensors"))
+
+
+def test_folders_have_no_revision(original: Path) -> None:
+    for name in ("tiny", str(original)):
+        assert "only hub models have a revision" in message(name, "v1")
+
+
+def test_without_network_the_nearest_names_are_given(hub: Path) -> None:
+    text = message("tinny")
+    assert "cannot be reached" in text
+    assert "Did you mean 'tiny'?" in text
+    assert "cannot be reached" in message("someone/model", "v2")
+    with pytest.raises(ModelError, match="cannot be reached"):
+        model_identity("someone/other")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("GatedRepoError", "hf auth login"),
+        ("RepositoryNotFoundError", "or a public model of the hub"),
+        ("RevisionNotFoundError", "no such revision"),
+        ("RemoteEntryNotFoundError", "has no config.json"),
+        ("HfHubHTTPError", "could not be downloaded: 503 busy"),
+    ],
+)
+def test_errors_of_the_hub_say_what_to_do(
+    kind: str, reason: str, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*args: object, **named: object) -> str:
+        response = SimpleNamespace(headers={}, request=None)
+        raise getattr(huggingface_hub.errors, kind)("503 busy\nmore", response=response)
+
+    monkeypatch.setattr(locate, "_require_hub", lambda: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", answer)
+    assert reason in message("someone/other")
+
+
+def test_a_cached_hub_model_needs_no_network(hub: Path) -> None:
+    assert local_folder("someone/model") == hub
+    assert load_backbone("someone/model").config.model_type == "bert"
+    assert load_tokenizer("someone/model").pad_token_id == 0
+    assert model_identity("someone/model") == {"hub": "someone/model", "commit": COMMIT}
+    assert model_identity("someone/model", COMMIT) == model_identity("someone/model")
+
+
+def test_a_complete_cached_model_is_not_requested_again(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locate, "_require_hub", lambda: pytest.fail("asked the hub"))
+    assert local_folder("someone/model") == hub
+
+
+def test_the_missing_rest_of_a_model_is_downloaded(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = (hub / "model.safetensors").read_bytes()
+    (hub / "model.safetensors").unlink()
+    asked: list[str] = []
+
+    def download(name: str, *, revision: str, **options: object) -> str:
+        if "allow_patterns" in options:
+            asked.append(revision)
+            (hub / "model.safetensors").write_bytes(weights)
+        return str(hub)
+
+    monkeypatch.setattr(locate, "_require_hub", lambda: None)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert load_backbone("someone/model") is not None
+    assert asked == [COMMIT]
+
+
+def test_no_network_is_noticed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    assert "cannot be reached" in message("someone/other")
+    assert time.monotonic() - start < 5
+
+
+def test_a_hub_model_with_only_pickled_weights_is_refused(hub: Path) -> None:
+    (hub / "model.safetensors").rename(hub / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin.*refused"):
+        load_backbone("someone/model")
+
+
+def test_the_identity_depends_on_contents_and_not_on_the_path(
+    original: Path, tmp_path: Path
+) -> None:
+    identity = model_identity(str(original))
+    assert set(identity["files"]) >= {"config.json", "tokenizer.json", "model.safetensors"}
+    copy = Path(shutil.copytree(original, tmp_path / "copy"))
+    assert model_identity(str(copy)) == identity
+    (copy / "README.md").write_text("words")
+    assert model_identity(str(copy)) == identity
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        data = (copy / name).read_bytes()
+        (copy / name).write_bytes(data[:-1] + b" " + data[-1:])
+        changed = model_identity(str(copy))["files"]
+        assert [f for f in changed if changed[f] != identity["files"][f]] == [name]
+        (copy / name).write_bytes(data)
+    assert model_identity(str(copy)) == identity
+
+
+def test_digests_are_cached(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = model_identity(str(original))
+    monkeypatch.setattr("hashlib.file_digest", lambda *a: pytest.fail("read again"))
+    assert model_identity(str(original)) == identity
+
+
+def test_a_folder_without_a_model_has_no_identity(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        model_identity(str(tmp_path))
+
+
+def test_an_identity_imports_neither_torch_nor_transformers(original: Path) -> None:
+    code = (
+        "import sys; from clbench.models.locate import model_identity; "
+        f"model_identity('tiny'); model_identity({str(original)!r}); "
+        "print(sorted({'torch', 'transformers', 'datasets', 'sklearn'} & set(sys.modules)))"
+    )
+    local_folder("tiny")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, check=True
+    )
+    assert done.stdout.decode().strip() == "[]"

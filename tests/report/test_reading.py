@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report_runs import cell, make_run
+
+from clbench.errors import RunFolderError
+from clbench.report.content import gather
+from clbench.report.reading import read_runs
+from clbench.results.store import Store
+
+
+def read(*folders: Path) -> tuple[list[str], list[str]]:
+    """Methods in their order, and notes."""
+    cells, notes = read_runs([Store(folder) for folder in folders])
+    return list(dict.fromkeys(cell.baseline for cell in cells)), notes
+
+
+def test_equal_methods_of_two_runs_are_told_apart(tmp_path: Path) -> None:
+    methods, notes = read(make_run(tmp_path / "a"), make_run(tmp_path / "b", better=0.0))
+    assert methods == ["vanilla", "ewc", "vanilla (b)", "ewc (b)"]
+    assert notes == []
+
+
+def test_methods_of_another_protocol_are_told_apart(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    store = Store(second)
+    with store.lock():
+        suite = store.read_suite()
+        store.write_suite({**suite, "protocol": {"model": "tiny", "limit": 32}})
+        store.write_cell(cell("one", "lwf", 0, 0.7))
+    (note,) = read(first, second)[1]
+    assert note.startswith("The protocols differ (limit: None in a, 32 in b)")
+    third = make_run(tmp_path / "more" / "b")
+    methods, _ = read(first, second, third)
+    name = tmp_path.name
+    assert methods == [
+        *("vanilla", "ewc", f"vanilla ({name}/b)", f"ewc ({name}/b)", f"lwf ({name}/b)"),
+        *("vanilla (more/b)", "ewc (more/b)"),
+    ]
+
+
+def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Path) -> None:
+    def run(name: str, seed: int, task: str, importance: float) -> Path:
+        store = Store(tmp_path / name)
+        recipe = {"scenario": {"tasks": [task, "b"]}}
+        with store.lock():
+            store.write_suite({"name": "mine", "protocol": {"model": "tiny"}})
+            for method, own in (("vanilla", {}), ("e", {"importance": importance})):
+                settings = {"method": own}
+                store.write_cell(cell("s", method, seed, 0.5, settings=settings, recipe=recipe))
+        return store.out
+
+    def pooled(*runs: Path) -> tuple[list[tuple[str, str, int]], list[str]]:
+        cells, notes = read_runs([Store(run) for run in runs])
+        rows = gather(cells).means[["scenario", "method", "seeds"]]
+        return sorted(tuple(row) for row in rows.itertuples(index=False)), notes
+
+    first = run("a", 0, "a", 1.0)
+    assert pooled(first, run("b", 1, "a", 1.0)) == ([("s", "e", 2), ("s", "vanilla", 2)], [])
+    rows, notes = pooled(first, run("c", 1, "a", 2.0))
+    assert rows == [("s", "e", 1), ("s", "e (c)", 1), ("s", "vanilla", 2)]
+    assert notes == ["e has other settings in c than in the runs before it."]
+    rows, notes = pooled(first, run("d", 1, "x", 1.0))
+    assert rows == [
+        ("s", "e", 1), ("s", "vanilla", 1), ("s (d)", "e", 1), ("s (d)", "vanilla", 1),
+    ]  # fmt: skip
+    assert notes == ["s has other tasks or settings in d than in the runs before it."]
+
+
+def test_only_cells_whose_curves_are_shown_keep_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(make_run(tmp_path / "run"))
+    with store.lock():
+        for number in range(8):
+            store.write_cell(cell(f"more{number}", "vanilla", 0, 0.5))
+    cells, _ = read_runs([store])
+    assert all(cell.stages[0].curves for cell in cells)
+    monkeypatch.setattr("clbench.report.reading.MOST_DETAILS", 2)
+    cells, _ = read_runs([store])
+    with_curves = {cell.scenario for cell in cells if cell.stages[0].curves}
+    assert with_curves == {*(f"more{n}" for n in range(6)), "two"}  # one of two failed
+    assert len(cells) == 24
+
+
+def test_a_run_without_cells_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
+    with pytest.raises(RunFolderError, match="has no finished cell yet"):
+        read(tmp_path)

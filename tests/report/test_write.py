@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+from report_browser import BROWSER, run_script, screenshot
+from report_runs import EVIL, cell, make_run
+
+import clbench
+from clbench.cli import main
+from clbench.errors import RunFolderError
+from clbench.report import write_report
+from clbench.report.write import table_files
+from clbench.results.store import Store
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run and its report; not to be changed."""
+    folder = make_run(tmp_path_factory.mktemp("report") / "run")
+    write_report([folder])
+    return folder
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take most of the time of a report."""
+    monkeypatch.setattr("clbench.report.write.draw_all", lambda figures, formats: [])
+
+
+def page_of(run: Path) -> str:
+    return (run / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
+    text = page_of(run)
+    assert "16 cells: 2 scenarios, 2 methods, 4 seeds" in text
+    assert '<strong class="failed">1 failed</strong>' in text
+    assert "keeps more of the old task than vanilla." in text
+    assert "clbench run mine --model tiny --methods vanilla,ewc --seeds 0,1,2,3" in text
+    assert (run / "report/index.html").stat().st_size < 4e6
+
+
+def test_tables_and_figures_lie_beside_the_page(run: Path) -> None:
+    tables = {path.name for path in (run / "report/tables").iterdir()}
+    assert tables == {
+        f"{name}.{kind}"
+        for name in ("scores", "means", "comparisons")
+        for kind in ("csv", "md", "tex")
+    }
+    figures = {path.name for path in (run / "report/figures").iterdir()}
+    names = ("tradeoff", "forgetting", "curves-one", "matrices-two", "costs-two")
+    assert {f"{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")} <= figures
+    assert imread(run / "report/figures/tradeoff.png")[..., :3].std() > 0.01
+    back = pd.read_csv(run / "report/tables/comparisons.csv")
+    ewc = back[(back["method"] == "ewc") & (back["score"] == "p_o")].set_index("scenario")
+    assert ewc.loc["one", "difference"] == pytest.approx(0.053)
+    assert ewc.loc["two", "pairs"] == 3
+
+
+def test_details_hold_the_curves(run: Path) -> None:
+    details = page_of(run).split("one--vanilla--seed0</summary>")[1].split("</summary><pre>")[0]
+    assert details.count("<b>score on a</b>") == 2
+    assert "0.9 at step 0, 0.6 at step 4" in details
+    assert details.count('<polyline points="2,2 158,30"/>') == 2
+
+
+def test_the_page_loads_nothing_and_escapes_names(tmp_path: Path, run: Path) -> None:
+    evil = make_run(tmp_path / "run", description=EVIL, shift=EVIL, notes=[EVIL], model=EVIL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clbench.report.write.draw_all", lambda figures, formats: [])
+        write_report([evil])
+    text = page_of(evil)
+    assert "<b onmouseover" not in text
+    assert text.count("&lt;b onmouseover") > 8
+    for page in (text, page_of(run)):
+        assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
+        assert not re.search(r"https?://", page)
+    assert all(alt.strip() for alt in re.findall(r'<img [^>]*alt="([^"]*)"', page_of(run)))
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_sequences_have_a_column_for_backward_transfer(tmp_path: Path) -> None:
+    R = [[0.9, None, None], [0.8, 0.8, None], [0.7, 0.6, 0.9]]
+    folder = make_run(tmp_path / "run", tasks=["a", "b", "c"], R=R)
+    write_report([folder])
+    assert '<th scope="col" class="n">BWT</th>' in page_of(folder)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_differences_between_runs_are_noted_on_the_page(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    store = Store(second)
+    with store.lock():
+        store.write_suite({**store.read_suite(), "protocol": {"limit": 32}})
+    report = write_report([first, second], tmp_path / "both")
+    assert report.page == tmp_path / "both" / "index.html"
+    assert "The protocols differ" in report.page.read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_page_shows_all_commands_of_a_run_once(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    store = Store(folder)
+    with store.lock():
+        for command in (["clbench", "run", "mine"], ["clbench", "run", "mine", "--methods", "a b"]):
+            for _ in range(2):
+                store.write_suite({**store.read_suite(), "commands": [command]})
+    write_report([folder])
+    assert re.findall("<pre>(clbench .*)</pre>", page_of(folder)) == [
+        "clbench run mine", "clbench run mine --methods &#39;a b&#39;",
+    ]  # fmt: skip
+
+
+def test_a_finished_run_is_loaded_and_drawn(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "cells" / "one--lwf--seed0.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"one--lwf--seed0\.json is not a valid cell file"):
+        loaded = clbench.load_run(run)
+    assert (loaded.path, len(loaded.cells), len(loaded.failed)) == (run, 16, 1)
+    assert list(loaded.summary["method"]) == ["vanilla", "ewc", "vanilla", "ewc"]
+    assert len(clbench.figures.tradeoff(loaded).axes) == 2
+    assert "one" in clbench.figures.curves(loaded, "one").get_label()
+    with pytest.raises(RunFolderError, match="There is no folder"):
+        clbench.load_run(run / "none")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_published_results_are_shown_with_their_source(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", name="paper-dataset-shift")
+    store = Store(folder)
+    with store.lock():
+        for seed in (0, 1):
+            store.write_cell(cell("sst2-mrpc", "vanilla", seed, 0.7 + 0.1 * seed))
+    made = write_report([folder], formats=[])
+    text = made.page.read_text(encoding="utf-8")
+    assert "Published results" in text
+    assert "Kenneweg et al. 2022 (IDEAL), Table 2" in text
+    back = pd.read_csv(folder / "report/tables/published.csv").set_index("score")
+    assert back.loc["p_o", "published"] == 0.904
+    assert back.loc["p_o", "ours"] == pytest.approx(0.75)
+    assert back.loc["p_o", "difference"] == pytest.approx(0.75 - 0.904)
+    assert back.loc["p_o", "differs"] == (
+        "model tiny, theirs bert-base-uncased; mean of 2 seeds, theirs one run; "
+        "a: 1 epochs, theirs 3; b: 1 epochs, theirs 3"
+    )
+    other = make_run(tmp_path / "other")
+    text = write_report([other], formats=[]).page.read_text(encoding="utf-8")
+    assert "Published results" not in text
+    assert not (other / "report/tables/published.csv").exists()
+
+
+def test_a_run_without_a_finished_cell_still_has_a_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", status="failed", reason="no luck")
+    made = write_report([run])
+    text = made.page.read_text(encoding="utf-8")
+    assert text.count("no luck") >= 16
+    assert not (run / "report/figures").exists()
+
+
+def test_report_and_compare_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run")
+
+    def clbench(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    code, out, _ = clbench("report", str(run), "--formats", "svg")
+    assert code == 1  # a cell failed
+    assert out.endswith(f"Report: {run / 'report/index.html'}\n")
+    assert {path.suffix for path in (run / "report/figures").iterdir()} == {".svg"}
+    assert clbench("report", str(run), "--formats", "gif")[0] == 2
+    code, _, err = clbench("compare", str(run), str(run))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is named twice" in err
+
+
+def test_markdown_and_latex_tables_are_rounded_and_escaped() -> None:
+    frame = pd.DataFrame({"name_1": ["a|b", "50%"], "x": [0.12345, None], "n": [3, 4]})
+    files = table_files("t", frame)
+    assert files["t.md"] == (
+        "| name_1 | x | n |\n| --- | --- | --- |\n| a\\|b | 0.123 | 3 |\n| 50% |  | 4 |\n"
+    )
+    assert r"name\_1 & x & n \\" in files["t.tex"]
+    assert r"50\% &  & 4 \\" in files["t.tex"]
+    assert "0.12345" in files["t.csv"]
+
+
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+
+
+@needs_browser
+def test_filters_and_sorting(run: Path, tmp_path: Path) -> None:
+    page = run / "report/index.html"
+    script = """
+    const rows = () => [...document.querySelectorAll('#scores tbody tr')].filter(r => !r.hidden);
+    const keys = () => rows().map(r => r.dataset.scenario + ' ' + r.dataset.method);
+    const made = {begin: keys(), count: document.getElementById('count').textContent};
+    const set = (c, v) => { c.value = v; c.dispatchEvent(new Event('input', {bubbles: true})); };
+    const scenario = document.querySelector('[data-column=scenario]');
+    made.options = [...scenario.options].map(o => o.value);
+    set(scenario, 'two');
+    made.filtered = keys();
+    set(scenario, '');
+    set(document.querySelector('[data-find]'), 'EWC');
+    made.found = keys();
+    made.counted = document.getElementById('count').textContent;
+    set(document.querySelector('[data-find]'), '');
+    const heads = [...document.querySelectorAll('#scores th')];
+    const head = name => heads.find(h => h.textContent.trim() === name);
+    head('p_o').querySelector('button').click();
+    made.up = rows().map(r => Number(r.cells[3].dataset.value));
+    made.sort = head('p_o').getAttribute('aria-sort');
+    head('p_o').querySelector('button').click();
+    made.down = rows().map(r => Number(r.cells[3].dataset.value));
+    made.sort2 = head('p_o').getAttribute('aria-sort');
+    head('method').querySelector('button').click();
+    made.byMethod = rows().map(r => r.dataset.method);
+    made.cleared = head('p_o').getAttribute('aria-sort');
+    head('p_o vs vanilla').querySelector('button').click();
+    made.last = rows().slice(-2).map(r => r.dataset.method);
+    made.buttons = heads.every(h => h.querySelector('button').tabIndex === 0);
+    made.wide = document.documentElement.scrollWidth <= innerWidth;
+    made.images = [...document.images].every(i => i.complete && i.naturalWidth > 0);
+    return made;
+    """
+    made, said = run_script(page, script, tmp_path / "profile")
+    assert said == []
+    assert made["begin"] == ["one vanilla", "one ewc", "two vanilla", "two ewc"]
+    assert (made["count"], made["counted"]) == ("4 of 4 rows", "2 of 4 rows")
+    assert made["options"] == ["", "one", "two"]
+    assert made["filtered"] == ["two vanilla", "two ewc"]
+    assert made["found"] == ["one ewc", "two ewc"]
+    assert made["up"] == sorted(made["up"])
+    assert made["down"] == sorted(made["down"], reverse=True)
+    assert (made["sort"], made["sort2"], made["cleared"]) == ("ascending", "descending", None)
+    assert made["byMethod"] == ["ewc", "ewc", "vanilla", "vanilla"]
+    assert made["last"] == ["vanilla", "vanilla"]  # what has no number stands last
+    assert made["buttons"]
+    assert made["wide"]
+    assert made["images"]
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (380, 800)])
+def test_the_page_fits_wide_and_narrow_windows(
+    run: Path, tmp_path: Path, width: int, height: int
+) -> None:
+    page = run / "report/index.html"
+    picture = screenshot(page, tmp_path / "page.png", width, height, tmp_path / "profile")
+    pixels = imread(picture)[..., :3]
+    assert pixels.shape == (height, width, 3)
+    assert pixels.std() > 0.02
+    assert pixels[:, -3:].mean() > 0.98  # nothing runs over the edge
