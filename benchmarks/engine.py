@@ -44,8 +44,8 @@ from clbench.models.checkpoint import load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier
 from clbench.models.encoding import encode, vocabulary_of
 from clbench.models.locate import local_folder
-from clbench.tasks.load import load_task
 from clbench.tasks.metrics import score
+from clbench.tasks.registry import load_task
 from clbench.tasks.task import IntArray, Task
 from clbench.training.batches import TaskData
 from clbench.training.device import (

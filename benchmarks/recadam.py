@@ -36,7 +36,7 @@ from clbench.models.classifier import build_classifier
 from clbench.models.encoding import encode, vocabulary_of
 from clbench.optim import RecAdam
 from clbench.suite.baselines import read_baseline
-from clbench.tasks.load import load_task
+from clbench.tasks.registry import load_task
 from clbench.training.batches import TaskData
 from clbench.training.device import (
     PeakMemory,

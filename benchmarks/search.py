@@ -23,6 +23,7 @@ import numpy as np
 import clbench
 from clbench.evaluation.resources import Resources
 from clbench.search import SearchOutcome, SearchSettings, TrialRecord, make_search, search
+from clbench.suite.options import RunOptions
 
 SCENARIO = "sentiment-acceptability"
 SHARES = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
@@ -47,7 +48,7 @@ def searched(
     folder: Path, seed: int, args: argparse.Namespace, **settings: object
 ) -> SearchOutcome:
     chosen = SearchSettings(seed=seed, **settings)  # type: ignore[arg-type]
-    plan = make_search("quick", SCENARIO, chosen, out=folder, limit=args.limit)
+    plan = make_search("quick", SCENARIO, chosen, RunOptions(out=folder, limit=args.limit))
     return search(plan, resources=Resources(workers=args.workers, threads=1))
 
 

@@ -1,7 +1,6 @@
 """Continual-learning benchmarks for transformers on text.
 
-Names are imported on first use, so that ``import clbench`` is quick and loads neither torch
-nor transformers.
+Names are imported on first use: ``import clbench`` loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from clbench.models.groups import lr_groups as lr_groups
     from clbench.shifts.base import Shift as Shift
     from clbench.shifts.registry import shift as shift
+    from clbench.suite.options import RunOptions as RunOptions
+    from clbench.tasks.metrics import metric as metric
     from clbench.tasks.registry import task as task
     from clbench.tasks.task import Rows as Rows
     from clbench.tasks.task import Task as Task
@@ -35,11 +36,13 @@ _EXPORTS = {
     "Method": "clbench.methods.base",
     "Rows": "clbench.tasks.task",
     "Run": "clbench.api",
+    "RunOptions": "clbench.suite.options",
     "Shift": "clbench.shifts.base",
     "Task": "clbench.tasks.task",
     "load_run": "clbench.api",
     "lr_groups": "clbench.models.groups",
     "method": "clbench.methods.base",
+    "metric": "clbench.tasks.metrics",
     "run": "clbench.api",
     "shift": "clbench.shifts.registry",
     "task": "clbench.tasks.registry",

@@ -1,4 +1,4 @@
-"""The user's cache, files written whole or not at all, and tensor files with a checksum."""
+"""The user's cache, atomic writes, and tensor files with a checksum."""
 
 from __future__ import annotations
 
@@ -15,30 +15,22 @@ if TYPE_CHECKING:
 
 
 class DamagedFileError(Exception):
-    """A file is missing, unreadable, or differs from what was written."""
+    """A file is missing, unreadable, or differs from what was written to it."""
 
 
 def cache_dir(*parts: str) -> Path:
-    """Return a folder of the user's cache; it may not exist yet.
+    """Return a folder of the user's cache, which may not exist yet.
 
-    The cache is ``$CLBENCH_CACHE``, else ``$XDG_CACHE_HOME/clbench``, else
-    ``~/.cache/clbench``. It holds tokenised rows, embeddings and Fisher information. Deleting
-    it costs time and loses nothing. Write to it with `write_if_possible`.
+    The cache is ``$CLBENCH_CACHE``, else ``$XDG_CACHE_HOME/clbench``, else ``~/.cache/clbench``.
+    It only saves time and is safe to delete. Write to it with `write_if_possible`.
     """
-    own = os.environ.get("CLBENCH_CACHE")
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    root = Path(own) if own else (Path(xdg) if xdg else Path.home() / ".cache") / "clbench"
-    return root.joinpath(*parts)
+    if own := os.environ.get("CLBENCH_CACHE"):
+        return Path(own, *parts)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "clbench", *parts)
 
 
 def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None]) -> bool:
-    """Write a cache file; a full or read-only disk costs time, not the run.
-
-    Returns
-    -------
-    bool
-        Whether the file was written.
-    """
+    """Write a cache file; return whether the disk allowed it."""
     try:
         write_atomically(path, content)
     except Exception as error:
@@ -51,14 +43,14 @@ def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None])
 
 
 def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
-    """Write `path` whole or not at all: to a temporary file beside it, which is then renamed.
+    """Write a file whole or not at all: write a temporary one beside it and rename it.
 
     Parameters
     ----------
     path
         The file; its folder is created if missing.
     content
-        Bytes, text (written as UTF-8), or a function that writes the file at the path it gets.
+        Bytes, text (written as UTF-8), or a function that writes a file at a given path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -80,19 +72,16 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, facts: Any = None) -> None:
     """Write tensors, facts about them and a checksum to a safetensors file.
 
+    Use it inside `write_atomically` or `write_if_possible`.
+
     Parameters
     ----------
     tensors
-        By name, on any device; tied ones are stored once each.
+        By name, on any device; tied tensors are stored once for each name.
     path
-        The file; pass this function to `write_atomically` to write it whole or not at all.
+        The file.
     facts
         Plain JSON values.
-
-    Raises
-    ------
-    OSError, SafetensorError
-        If the file cannot be written.
     """
     from safetensors.torch import save_file
 
@@ -114,7 +103,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     Raises
     ------
     DamagedFileError
-        If the file is missing or a bit of it changed.
+        If the file is missing or damaged.
     """
     from safetensors import SafetensorError, safe_open
 

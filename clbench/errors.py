@@ -1,25 +1,24 @@
-"""Everything that a user can cause, as one family of exceptions.
+"""The errors that a user can cause, as one family of exceptions.
 
-The command line prints any of them as a single line and exits with code 2; from
-Python they are ordinary exceptions to catch.
+The command line prints each as a single line and exits with code 2.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+from difflib import SequenceMatcher, get_close_matches
 
 
 class ClbenchError(Exception):
-    """Base of every error that the user can mend; its text says what, where and how."""
+    """Base of all errors that a user can fix; the text says what is wrong, where, and how."""
 
 
 class SuiteError(ClbenchError):
-    """A suite or baseline file is wrong: an unknown key, a wrong type, a value out of range."""
+    """A suite or baseline file has an unknown key, a wrong type or a value out of range."""
 
 
 class UnknownNameError(ClbenchError):
-    """A method, shift, task, model, suite or scenario of that name does not exist."""
+    """No method, shift, task, model, suite or scenario has that name."""
 
 
 class SettingsError(ClbenchError):
@@ -27,42 +26,39 @@ class SettingsError(ClbenchError):
 
 
 class DataError(ClbenchError):
-    """A data file or data folder is missing, broken, empty or lacks what was asked of it."""
+    """A data file or folder is missing, damaged, empty or incomplete."""
 
 
 class ShiftError(ClbenchError):
-    """A shift would leave an empty part or a part with a single class."""
+    """A shift would leave an empty part, or a part with a single class."""
 
 
 class ModelError(ClbenchError):
-    """A checkpoint is missing, cannot be read safely, or is of a kind that cannot be used."""
+    """A checkpoint is missing, cannot be loaded safely, or has an unsupported architecture."""
 
 
 class PluginError(ClbenchError):
-    """A plug-in file cannot be imported or does not define what it should."""
+    """A plug-in cannot be imported, or does not define what it should."""
 
 
 class RunFolderError(ClbenchError):
-    """The output folder is in use, belongs to other settings, or cannot be written."""
+    """The folder of a run is in use, holds other settings, or cannot be written."""
 
 
 class NonFiniteLossError(ClbenchError):
-    """Training diverged: the loss of a step was infinite or not a number. Fails its cell only."""
+    """Training diverged: the loss became infinite or NaN. Only the cell fails."""
 
 
 class SearchError(ClbenchError):
-    """A search of learning rates came to nothing: no trial reached its end."""
+    """A search of learning rates has no complete trial."""
 
 
 MOST_NAMES = 8
-"""Names that a message lists whole; of more, only the nearest."""
-
-LONGEST_NAME = 40
-"""Letters of a name that a message shows; a file without a header has texts for names."""
+"""Names that a message lists whole; of more, only the most similar."""
 
 
 def did_you_mean(name: str, known: Iterable[str], see: str = "") -> str:
-    """The end of a message about an unknown `name`: the nearest known ones, then all or some.
+    """Return the end of a message about an unknown `name`: the nearest known ones, else a list.
 
     Parameters
     ----------
@@ -71,34 +67,28 @@ def did_you_mean(name: str, known: Iterable[str], see: str = "") -> str:
     known
         What would have been right.
     see
-        A command that lists them, named where there are too many for a message.
+        A command that lists them, named if there are too many for a message.
 
     Returns
     -------
     str
-        ``" Did you mean 'x'? Available: …"``, starting with a space, without the question
-        when nothing is near.
+        ``" Did you mean 'x'?"`` or ``" Available: a, b."``, starting with a space.
     """
     names = sorted(set(known))
-    lowered = {candidate.lower(): candidate for candidate in names}
-    near = [lowered[n] for n in difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.5)]
-    question = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    return f"{question} Available: {_some(name, names, see)}."
-
-
-def _some(name: str, names: list[str], see: str) -> str:
-    """All `names`, or the nearest to `name` and how many more there are."""
-    listed, rest = names, ""
+    if near := nearest(name, names):
+        return near
+    rest = ""
     if len(names) > MOST_NAMES:
-        ranked = sorted(names, key=lambda other: -_likeness(name, other))
-        listed = sorted(ranked[: MOST_NAMES - 2])
-        rest = f" and {len(names) - len(listed)} more" + (f" ({see})" if see else "")
-    return (", ".join(_cut(other) for other in listed) or "none") + rest
+        rest = f" and {len(names) - MOST_NAMES + 2} more" + (f" ({see})" if see else "")
+        ranked = sorted(names, key=lambda other: SequenceMatcher(None, name, other).ratio())
+        names = sorted(ranked[2 - MOST_NAMES :])
+    # A data file without a header has whole texts for names.
+    listed = ", ".join(other if len(other) <= 40 else f"{other[:39]}…" for other in names)
+    return f" Available: {listed or 'none'}{rest}."
 
 
-def _likeness(name: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` with the one or two nearest names; empty if none is near."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    near = [lowered[n] for n in get_close_matches(name.lower(), lowered, n=2, cutoff=0.5)]
+    return f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""

@@ -1,82 +1,129 @@
-"""Values and faults in plain words, for messages; pydantic's own are for programmers."""
+"""Error messages for people: values, types and pydantic's errors in plain words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-ARTICLES = {
-    "int": "a whole number",
-    "float": "a number",
-    "string": "a text in quotes",
-    "bool": "true or false",
-    "list": "a list in [brackets]",
-    "tuple": "a list in [brackets]",
-    "set": "a list in [brackets]",
-    "frozen": "a list in [brackets]",
-    "dict": "a table",
-    "mapping": "a table",
-    "model": "a table",
-    "dataclass": "a table",
-    "path": "a path in quotes",
+from pydantic import BaseModel, ValidationError
+
+from clbench.errors import SuiteError, did_you_mean, nearest
+
+WORDS = {
+    "is missing": ("missing",),
+    "is not complete JSON": ("json_invalid",),
+    "must be a whole number": ("int_type", "int_parsing", "int_from_float"),
+    "must be a number": ("float_type", "float_parsing"),
+    "must be true or false": ("bool_type", "bool_parsing"),
+    "must be a text in quotes": ("string_type",),
+    "must be a list in [brackets]": ("list_type", "tuple_type"),
+    "must be a table": ("model_type", "dict_type"),
 }
-"""By the first word of pydantic's type of error: what the value must be."""
+"""What to say instead of pydantic's own text, with its types of errors."""
 
-BOUNDS = {
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
-    "multiple_of": "must be a multiple of {multiple_of}",
-    "literal_error": "must be {expected}",
-    "enum": "must be {expected}",
-    "string_pattern_mismatch": "must match the pattern {pattern!r}",
-    "finite_number": "must be a finite number",
-    "int_from_float": "must be a whole number",
-    "none_required": "must be left out",
-}
-"""By pydantic's type of error: what the value must be, with the names of its context."""
-
-SIZES = {
-    "too_short": ("at least", "min_length", "item"),
-    "too_long": ("at most", "max_length", "item"),
-    "string_too_short": ("at least", "min_length", "character"),
-    "string_too_long": ("at most", "max_length", "character"),
-}
+TYPES = {
+    bool: "a truth value", int: "a whole number", float: "a number", str: "a text",
+    list: "a list", dict: "an object", bytes: "bytes",
+}  # fmt: skip
 
 
-def describe_error(error: Mapping[str, Any]) -> str:
-    """What is wrong with a value, of one entry of ``ValidationError.errors()``.
+def describe_errors(
+    error: ValidationError,
+    data: Any = None,
+    *,
+    model: type[BaseModel] | None = None,
+    table: str = "",
+) -> list[str]:
+    """Return each error as ``"[table] key: what is wrong, got value"``.
 
-    Returns
-    -------
-    str
-        Such as ``must be at least 2, got 1``, without a full stop.
+    Parameters
+    ----------
+    error
+        From pydantic. The errors of all members of a union make one text.
+    data
+        What was validated; without it locations are shown as pydantic gives them.
+    model
+        What it was validated against; with it unknown keys get the nearest known one.
+    table
+        Put before every key, such as ``[settings]``.
     """
-    kind, context, value = str(error["type"]), error.get("ctx") or {}, error["input"]
-    if kind == "missing":
-        return "is missing"
-    if kind == "json_invalid":
-        return "is no whole JSON"
-    if kind in SIZES:
-        return _size(kind, context, value)
-    if kind in BOUNDS:
-        return f"{BOUNDS[kind].format(**context)}, got {format_value(value)}"
-    stem = kind.partition("_")[0]
-    if kind.endswith(("_type", "_parsing")) and stem in ARTICLES:
-        return f"must be {ARTICLES[stem]}, got {format_value(value)}"
-    if kind in ("value_error", "assertion_error") and "error" in context:
-        text = str(context["error"])
-    else:
-        text = re.sub(r"^[A-Z]\w* should ", "must ", str(error["msg"]))
-    text = f"{text[:1].lower()}{text[1:]}".rstrip(".")
-    return f"{text}, got {format_value(value)}" if isinstance(value, str | int | float) else text
+    grouped: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
+    for entry in error.errors(include_url=False):
+        path = _path(entry["loc"], data, missing=entry["type"] == "missing")
+        grouped.setdefault(path, []).append(entry)
+    texts = []
+    for path, entries in grouped.items():
+        place = f"{table} {_dotted(path)}".strip() if table else describe_path(path, data)
+        if model is not None and entries[0]["type"] == "extra_forbidden":
+            text = _unknown_key(entries[0], path, model)
+        else:
+            wanted = dict.fromkeys(_requirement(entry) for entry in entries)
+            text = " or ".join(wanted) + _got(entries[0])
+        texts.append(f"{place}: {text}" if place else text)
+    return texts
+
+
+def describe_path(path: Sequence[str | int], data: Any = None) -> str:
+    """Return a location as in a TOML file: ``[protocol] epochs``, ``[[scenario]] 2 'x' task``.
+
+    Parameters
+    ----------
+    path
+        Keys and positions (from 0).
+    data
+        The file's content, which says what is a table.
+    """
+    tables: list[str] = []
+    rest = list(path)
+    here = data
+    while rest and isinstance(here, Mapping) and isinstance(here.get(rest[0]), Mapping):
+        here = here[rest[0]]
+        tables.append(quote_key(str(rest.pop(0))))
+        if len(tables) == 2:
+            break
+    if tables and not rest and len(tables) == 1:
+        return tables[0]
+    if tables:
+        return f"[{'.'.join(tables)}] {_dotted(rest)}".strip()
+    entries = data.get(rest[0]) if rest and isinstance(data, Mapping) else None
+    if isinstance(entries, list) and len(rest) > 1 and int(rest[1]) < len(entries):
+        entry = entries[int(rest[1])]
+        if isinstance(entry, Mapping):
+            name = f" {entry['name']!r}" if entry.get("name") else ""
+            return f"[[{rest[0]}]] {int(rest[1]) + 1}{name} {_dotted(rest[2:])}".strip()
+    return _dotted(rest)
+
+
+def quote_key(key: str) -> str:
+    """Return a key as TOML writes it, in quotes if it needs them."""
+    return key if key.replace("-", "").replace("_", "").isalnum() else f'"{key}"'
+
+
+def raise_errors(path: Path, errors: Sequence[str]) -> None:
+    """Raise all errors of a file in one message; do nothing if there are none.
+
+    Raises
+    ------
+    SuiteError
+        ``"my.toml: [protocol] epochs: must be …"``; several errors are numbered.
+    """
+    sentences = [text if text.endswith((".", "?")) else f"{text}." for text in errors]
+    if len(sentences) == 1:
+        raise SuiteError(f"{display_path(path)}: {sentences[0]}")
+    if sentences:
+        listed = " ".join(f"({n}) {text}" for n, text in enumerate(sentences, 1))
+        raise SuiteError(f"{display_path(path)}: {len(sentences)} errors: {listed}")
+
+
+def display_path(path: Path) -> str:
+    """Return a path relative to the working directory if it lies below it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def format_value(value: Any) -> str:
-    """A value as a file would write it, cut where it is long."""
+    """Return a value as a TOML file would write it, cut after 60 characters."""
     text = "true" if value is True else "false" if value is False else repr(value)
     if value is None:
         text = "nothing"
@@ -84,17 +131,10 @@ def format_value(value: Any) -> str:
 
 
 def describe_type(value: object) -> str:
-    """What a cell of a data file is: ``a whole number``, ``a list``, ``a text``."""
-    for kind, words in (
-        (bool, "a truth value"),
-        (int, "a whole number"),
-        (float, "a number"),
-        (str, "a text"),
-        (list, "a list"),
-        (dict, "an object"),
-        (bytes, "bytes"),
-        (type(None), "nothing"),
-    ):
+    """Return what a cell of a data file is: ``a whole number``, ``a list``, ``a text``."""
+    if value is None:
+        return "nothing"
+    for kind, words in TYPES.items():
         if isinstance(value, kind):
             return words
     name = type(value).__name__
@@ -102,22 +142,85 @@ def describe_type(value: object) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 row``, ``2 rows``, ``2 classes``."""
+    """Return ``1 row``, ``2 rows``, ``2 classes``."""
     ending = "es" if noun.endswith("s") else "s"
     return f"{number} {noun}{'' if number == 1 else ending}"
 
 
 def describe_missing(path: Path, kind: str = "file") -> str:
-    """Why there is nothing at `path`: ``there is no such file``, or a link that leads nowhere."""
+    """Return why nothing is at `path`: ``there is no such file``, or where a link leads."""
     if path.is_symlink():
-        return f"is a link to {path.readlink()}, which is not there"
+        return f"is a link to {path.readlink()}, which does not exist"
     return f"there is no such {kind}"
 
 
-def _size(kind: str, context: Mapping[str, Any], value: Any) -> str:
-    bound, key, noun = SIZES[kind]
-    size = len(value) if hasattr(value, "__len__") else context.get("actual_length")
-    if size == 0 and context[key] == 1:
-        return "must not be empty"
-    got = "none" if size == 0 else size
-    return f"must have {bound} {count(context[key], noun)}, got {got}"
+def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[str | int, ...]:
+    """The parts of a location that exist in `data`; pydantic adds the names of union members."""
+    if data is None:
+        return tuple(location)
+    path: list[str | int] = []
+    here = data
+    for position, part in enumerate(location):
+        try:
+            here = here[part]
+        except (TypeError, LookupError):
+            if not (missing and position == len(location) - 1):
+                continue
+        path.append(part)
+    return tuple(path)
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f" item {part + 1}"
+        else:
+            text += f".{quote_key(part)}" if text else quote_key(part)
+    return text
+
+
+def _requirement(entry: Mapping[str, Any]) -> str:
+    """What the value must be, in pydantic's words where they suit a reader of the file."""
+    if entry["type"] == "list_type" and isinstance(entry["input"], Mapping):
+        return "must be a table with [[two pairs of brackets]]"
+    for words, kinds in WORDS.items():
+        if entry["type"] in kinds:
+            return words
+    text = str(entry.get("ctx", {}).get("error", entry["msg"]))
+    text = re.sub(r"^[A-Z]\w* should ", "must ", text).partition(" after validation")[0]
+    return f"{text[:1].lower()}{text[1:]}".rstrip(".")
+
+
+def _got(entry: Mapping[str, Any]) -> str:
+    value = entry["input"]
+    if entry["type"] in ("missing", "json_invalid") or value == "":
+        return ""
+    if not isinstance(value, str | int | float | None):
+        return ""
+    near = ""
+    if entry["type"] == "literal_error":
+        near = nearest(str(value), re.findall(r"'([^']*)'", entry["ctx"]["expected"]))
+    return f", got {format_value(value)}" + (f".{near}" if near else "")
+
+
+def _unknown_key(
+    entry: Mapping[str, Any], path: Sequence[str | int], model: type[BaseModel]
+) -> str:
+    """That a key is unknown, with the nearest known one or the kind of table it belongs to."""
+    models = [model]
+    for part in path[:-1]:
+        fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
+        models = [m for field in fields for m in _models(field.annotation)] or models
+    known = {key for m in models for key in m.model_fields}
+    if path[-1] in known:
+        tag = [str(part) for part in entry["loc"] if part not in path]
+        return f"does not belong in a {tag[-1] if tag else 'table of this kind'}"
+    return f"unknown key.{did_you_mean(str(path[-1]), known)}"
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models in an annotation, however deeply they are nested in unions and containers."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]

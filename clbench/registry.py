@@ -1,7 +1,7 @@
-"""One generic registry for methods, shifts, tasks and models.
+"""One registry for methods, shifts, tasks and models.
 
-An entry is an object or the text ``"module:object"``, which is imported on first use, so
-that listing names stays fast. Entry points of installed packages are found by group.
+An entry is an object, or the text ``"module:object"``, which is imported on first use, so that
+listing names stays fast. Installed packages add entries by entry points.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ D = TypeVar("D")
 
 
 class Registry(Generic[T]):
-    """Names for things of one kind.
+    """Things of one kind by name.
 
     Parameters
     ----------
     kind
         The word for one entry in messages: ``"method"``, ``"shift"``, ``"task"``.
     check
-        Called with the name and the loaded entry; returns what is wrong with it or None.
+        Gets the name and the loaded entry; returns what is wrong with it, or None.
     group
         Entry-point group of installed packages, such as ``"clbench.methods"``.
     """
@@ -43,11 +43,6 @@ class Registry(Generic[T]):
         self._entries: dict[str, T | str] = {}
         self._entry_points_read = False
 
-    @property
-    def _list(self) -> str:
-        """The command that lists the names."""
-        return f"clbench list {self.kind}s"
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
@@ -56,7 +51,7 @@ class Registry(Generic[T]):
         return name in self._entries
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         self._read_entry_points()
         return sorted(self._entries)
 
@@ -66,21 +61,21 @@ class Registry(Generic[T]):
         Raises
         ------
         PluginError
-            If another entry has the name; both are named. The same source location may
-            register again (a plug-in file that is loaded twice).
+            If another entry has the name. The same source location may register again, as a
+            plug-in file that is loaded twice does.
         """
         present = self._entries.get(name)
         if present is not None and not replace and _where(present) != _where(entry):
             raise PluginError(
                 f"{self.kind} {name!r} is registered twice: by {_where(present)} and by "
-                f"{_where(entry)}. Give one of them another name."
+                f"{_where(entry)}. Rename one, or uninstall its package."
             )
         if not isinstance(entry, str):
             self._verify(name, entry)
         self._entries[name] = entry
 
     def register(self, name: str) -> Callable[[D], D]:
-        """Decorator form of `add`."""
+        """Return a decorator that registers what it decorates."""
 
         def decorate(entry: D) -> D:
             self.add(name, entry)  # type: ignore[arg-type]
@@ -89,81 +84,63 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str) -> T:
-        """The entry called `name`, imported if need be.
+        """Return the entry called `name`, imported if need be.
 
         Raises
         ------
         UnknownNameError
-            With the nearest names and all names.
+            If there is none; names the nearest.
         PluginError
-            If its module cannot be imported.
+            If it cannot be imported.
         """
-        self._read_entry_points()
-        if name not in self._entries:
-            raise UnknownNameError(
-                f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries, self._list)}"
-            )
-        entry = self._entries[name]
-        if isinstance(entry, str):
-            loaded = load_object(entry, self.kind)
-            self._verify(name, loaded)
-            self._entries[name] = loaded  # type: ignore[assignment]
-            return loaded  # type: ignore[return-value]
-        return entry
+        entry = self._entry(name)
+        if not isinstance(entry, str):
+            return entry
+        loaded = _load(entry, self.kind)
+        self._verify(name, loaded)
+        self._entries[name] = loaded  # type: ignore[assignment]
+        return loaded  # type: ignore[return-value]
 
     def where(self, name: str) -> str:
-        """Where the entry called `name` is defined, as ``"module:object"``; imports nothing.
+        """Return where the entry called `name` is defined, as ``"module:object"``; no import.
 
         Raises
         ------
         UnknownNameError
-            As `get`.
+            If there is none; names the nearest.
         """
+        return _where(self._entry(name))
+
+    def _entry(self, name: str) -> T | str:
         self._read_entry_points()
         if name not in self._entries:
-            raise UnknownNameError(
-                f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries, self._list)}"
-            )
-        return _where(self._entries[name])
+            hint = did_you_mean(name, self._entries, f"clbench list {self.kind}s")
+            raise UnknownNameError(f"Unknown {self.kind} {name!r}.{hint}")
+        return self._entries[name]
 
     def _verify(self, name: str, entry: object) -> None:
-        fault = self._check(name, entry) if self._check else None
-        if fault:
-            raise PluginError(f"{self.kind} {name!r} ({_where(entry)}): {fault}")
+        error = self._check(name, entry) if self._check else None
+        if error:
+            raise PluginError(f"{self.kind} {name!r} ({_where(entry)}): {error}")
 
     def _read_entry_points(self) -> None:
-        if self._entry_points_read or self._group is None:
-            return
-        self._entry_points_read = True
-        for point in entry_points(group=self._group):
-            if point.name in self._entries:
-                raise PluginError(
-                    f"{self.kind} {point.name!r} is registered twice: by "
-                    f"{_where(self._entries[point.name])} and by {point.value}. "
-                    "Uninstall one of the two packages."
-                )
-            self._entries[point.name] = point.value
+        if not self._entry_points_read and self._group is not None:
+            self._entry_points_read = True
+            for point in entry_points(group=self._group):
+                self.add(point.name, point.value)
 
 
-def load_object(reference: str, kind: str) -> object:
-    """Import ``"module:object"``.
-
-    Raises
-    ------
-    PluginError
-        If the text has another form, the module fails to import or lacks the object.
-    """
-    module_name, _, attribute = reference.partition(":")
-    if not module_name or not attribute:
-        raise PluginError(f"{kind} {reference!r} is not of the form 'module:object'.")
+def _load(reference: str, kind: str) -> object:
+    """Import ``"module:object"``."""
+    module, _, attribute = reference.partition(":")
     try:
-        loaded: object = importlib.import_module(module_name)
+        loaded: object = importlib.import_module(module)
         for part in attribute.split("."):
             loaded = getattr(loaded, part)
-    except Exception as fault:
+    except Exception as error:
         raise PluginError(
-            f"{kind} {reference!r} cannot be imported: {type(fault).__name__}: {fault}"
-        ) from fault
+            f"{kind} {reference!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     return loaded
 
 

@@ -10,6 +10,29 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
 import pytest
+from fake_engine import FakeExecutor
+
+SUITE = """
+name = "mine"
+methods = ["vanilla", "frozen"]
+seeds = [0, 1]
+
+[task.one]
+train = "one.csv"
+validation = "dev.csv"
+text = "text"
+label = "label"
+
+[task.two]
+train = "one.csv"
+validation = "dev.csv"
+text = "text"
+label = "label"
+
+[[scenario]]
+shift = "dataset"
+tasks = ["one", "two"]
+"""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,3 +57,24 @@ def real_data() -> Path:
     if not (folder / "glue").is_dir():
         pytest.skip("no real GLUE rows: set CLBENCH_TEST_DATA to a folder that holds glue/")
     return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a suite of one scenario, two methods and two seeds."""
+    (tmp_path / "mine.toml").write_text(SUITE)
+    rows = [f"some words number {n},{n % 2}" for n in range(40)]
+    for name in ("one.csv", "dev.csv"):
+        (tmp_path / name).write_text("text,label\n" + "\n".join(rows) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeExecutor:
+    """A fake executor, and no preparation of scenarios."""
+    fake = FakeExecutor()
+    monkeypatch.setattr("clbench.evaluation.run_plan.InProcessExecutor", lambda threads: fake)
+    monkeypatch.setattr("clbench.evaluation.run_plan._prepare_all", lambda *arguments: None)
+    return fake

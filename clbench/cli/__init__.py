@@ -1,7 +1,7 @@
-"""The command line: one module a verb."""
+"""The command line: one module for each verb."""
 
 from __future__ import annotations
 
-from clbench.cli.entry import main
+from clbench.cli.app import main
 
 __all__ = ["main"]

@@ -1,6 +1,15 @@
-"""The verbs of the command line."""
+"""The program: its verbs, its exit codes, and errors as one line."""
 
 from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import typer
 
@@ -10,34 +19,125 @@ from clbench.cli.list import listing
 from clbench.cli.report import compare, report
 from clbench.cli.run import run
 from clbench.cli.search import search
+from clbench.errors import ClbenchError
 
-# Plain help: it is read in logs and narrow windows too, and takes a third of the time.
+STOPPED = 130
+"""What a shell reports of an interrupted program."""
+
+SIGNALS = ("SIGTERM", "SIGHUP")
+"""Handled like Ctrl-C: a cluster ends a job, a terminal closes."""
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors that the user can fix wherever they occur; other system errors may be ours."""
+
+# Plain help: people read it in logs and narrow windows too, and it takes a third of the time.
 app = typer.Typer(
     name="clbench",
-    help="Which way of fine-tuning forgets least, at what cost, and is the difference real?",
+    help="Compare ways to fine-tune transformers by how much they forget, and at what cost.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+for verb, function in (
+    ("run", run),
+    ("search", search),
+    ("list", listing),
+    ("report", report),
+    ("compare", compare),
+    ("check", check),
+    ("combine", combine),
+):
+    app.command(verb)(function)
 
 
 @app.callback(invoke_without_command=True)
 def _top(
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
-) -> int | None:
+) -> None:
     if version:
         from clbench import __version__
 
         typer.echo(f"clbench {__version__}")
         raise typer.Exit
-    return None
 
 
-app.command("run")(run)
-app.command("search")(search)
-app.command("list")(listing)
-app.command("report")(report)
-app.command("compare")(compare)
-app.command("check")(check)
-app.command("combine")(combine)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments
+        Without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        0 if all cells finished, 1 if some failed, 2 if the command or its input is wrong,
+        130 after Ctrl-C, 128 + n after signal n.
+    """
+    # Some versions of typer bring a copy of click, others use the real one.
+    usage_error: type[Exception] = typer.BadParameter.__bases__[0]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    signals: list[int] = []
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Print characters that the terminal lacks as question marks.
+            stream.reconfigure(errors="replace")
+    try:
+        with _signals_as_interrupts(signals):
+            code = app(words or ["--help"], prog_name="clbench", standalone_mode=False) or 0
+    except ClbenchError as error:
+        return _fail(str(error))
+    except usage_error as error:
+        path = getattr(getattr(error, "ctx", None), "command_path", "clbench")
+        text = str(getattr(error, "format_message", error.__str__)()).strip()
+        return _fail(f"{text}{'' if text.endswith(('.', '?')) else '.'} See {path} --help.")
+    except (KeyboardInterrupt, typer.Abort):
+        code = STOPPED  # some versions of typer raise, others return it
+    except BrokenPipeError:
+        # The reader of the output is gone, as with `| head`; do not complain at exit again.
+        _drop_output()
+        return 0
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        if not error.filename:
+            _drop_output()
+        where = error.filename or "the output cannot be written"
+        return _fail(f"{where}: {error.strerror}. Free some space or change the permissions.")
+    if code == STOPPED:
+        print("stopped; run the same command again to resume", file=sys.stderr)
+        code = 128 + signals[0] if signals else STOPPED
+    return int(code)
+
+
+@contextmanager
+def _signals_as_interrupts(received: list[int]) -> Iterator[None]:
+    """Let `SIGNALS` end the program as Ctrl-C does, and note their numbers in `received`."""
+
+    def interrupt(number: int, frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in SIGNALS:
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            # Leave an ignored signal alone, as under nohup.
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(text: str) -> int:
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    return 2

@@ -54,8 +54,8 @@ def combine(
     a figure, as a .png beside the file.
     """
     from clbench.cache import write_atomically
+    from clbench.cli.arguments import choice
     from clbench.cli.console import plural
-    from clbench.cli.options import choice
     from clbench.cli.search_output import show_rates
     from clbench.errors import DataError, SettingsError
     from clbench.figures import rate_distributions

@@ -1,4 +1,4 @@
-"""Where output goes: results to stdout, everything else to stderr."""
+"""Output: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-
 FILE_WIDTH = 160
 """Columns of a table in a file or a pipe, unless COLUMNS says otherwise."""
 
 
 def out() -> Console:
-    """For results; names are shown as they are, never read as markup."""
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False, emoji=False)
+    """Return the console for results."""
+    console = _console(stderr=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FILE_WIDTH
     return console
 
 
+def err() -> Console:
+    """Return the console for progress and notes."""
+    return _console(stderr=True)
+
+
 def show_table(console: Console, table: Table) -> None:
-    """Print a table; in a file or a pipe without the blanks that fill up its last column."""
+    """Print a table; in a file or a pipe without trailing blanks."""
     if console.is_terminal:
         console.print(table)
         return
@@ -35,15 +37,8 @@ def show_table(console: Console, table: Table) -> None:
         console.print(line.rstrip(), soft_wrap=True)
 
 
-def err() -> Console:
-    """For progress and notes."""
-    from rich.console import Console
-
-    return Console(stderr=True, markup=False, highlight=False, emoji=False)
-
-
 def duration(seconds: float) -> str:
-    """``42 s``, ``7 min``, ``3 h 20 min``: as exact as an estimate deserves."""
+    """Return ``42 s``, ``7 min`` or ``3 h 20 min``: as exact as an estimate deserves."""
     if seconds < 90:
         return f"{max(seconds, 0.0):.0f} s"
     minutes = round(seconds / 60)
@@ -54,5 +49,12 @@ def duration(seconds: float) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """``1 cell``, ``2 cells``."""
+    """Return ``1 cell`` or ``2 cells``."""
     return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    # Names are printed as they are, never read as markup.
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from clbench.tasks.task import Rows
 
 CPU_SPEED = 1e11
-"""Floating-point operations a second that a training loop reaches on a few CPU cores."""
+"""Floating-point operations a second of a training loop on a few CPU cores."""
 
 GPU_SPEED = 3e13
 """The same on one data-centre GPU."""
@@ -26,20 +27,19 @@ GPU_SPEED = 3e13
 CELL_SECONDS = 2.0
 """Loading, scoring and writing, which a cell takes besides training."""
 
-TOKENS_A_WORD = 1.4
-"""Word pieces in an English word, with some room for the specials."""
+TOKENS_PER_WORD = 1.4
+"""Word pieces in an English word, with some room for the special tokens."""
 
 SAMPLE = 2000
-"""Rows whose length is looked at."""
-
+"""Rows whose length is counted."""
 
 GUESS = 3.0
-"""How far off, as a factor, an estimate may well be that is not made of measured times."""
+"""Factor by which an estimate without measured times may be wrong."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, in words what they were made of, and by what factor they may be wrong."""
+    """Seconds, what they are based on, and by what factor they may be wrong."""
 
     seconds: float
     basis: str
@@ -53,52 +53,49 @@ class Estimate:
 
 
 def from_finished(pending: Sequence[Cell], done: Iterable[CellResult]) -> Estimate | None:
-    """From the times of cells that were run before; None if there are none.
+    """Estimate from the times of finished cells; None if there are none.
 
-    A cell is taken for as long as the mean of the finished ones of its scenario and
-    baseline, else of its scenario, else of all.
+    A cell takes as long as the mean of those of its scenario and baseline, else of its
+    scenario, else of all.
     """
     times: dict[tuple[str, ...], list[float]] = {}
-    for cell in done:
-        if cell.status != "ok" or cell.reference_of is not None:
-            continue
-        seconds = sum(stage.train_seconds + stage.eval_seconds for stage in cell.stages)
-        for key in ((cell.scenario, cell.baseline), (cell.scenario,), ()):
-            times.setdefault(key, []).append(seconds)
-    if () not in times:
+    for result in done:
+        if result.status == "ok" and result.reference_of is None:
+            seconds = sum(stage.train_seconds + stage.eval_seconds for stage in result.stages)
+            for key in ((result.scenario, result.baseline), (result.scenario,), ()):
+                times.setdefault(key, []).append(seconds)
+    if not times:
         return None
     total = 0.0
-    for wanted in pending:
-        keys = ((wanted.scenario.name, wanted.baseline.name), (wanted.scenario.name,), ())
+    for cell in pending:
+        keys = ((cell.scenario.name, cell.baseline.name), (cell.scenario.name,), ())
         nearest = next(times[key] for key in keys if key in times)
-        # A reference trains one task of a scenario that has two or more.
-        total += fmean(nearest) * (0.5 if wanted.reference_of is not None else 1.0)
+        # A reference trains one task of a scenario of two or more.
+        total += fmean(nearest) * (0.5 if cell.reference_of is not None else 1.0)
     number = len(times[()])
     cells = "the one cell" if number == 1 else f"{number} cells"
     return Estimate(total, f"from the times of {cells} finished before")
 
 
 def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
-    """From tokens × parameters, with a guess at the machine's speed.
+    """Estimate from tokens × parameters and a guess at the machine's speed.
 
-    Six operations for each parameter and token that is trained on (two forward, four
-    backward), embeddings not counted. Good to a factor of `GUESS`, mostly.
+    Six operations for each parameter and trained token (two forward, four backward), without
+    the embeddings. Mostly right within a factor of `GUESS`.
 
     Raises
     ------
     ClbenchError
-        If the tasks or the model cannot be found: so would the run.
+        If a task or the model does not exist.
     """
-    from clbench.tasks.load import load_task
+    from clbench.tasks.registry import load_task
 
     own = plan.suite.file.task
     sizes: dict[str, tuple[int, float]] = {}
     operations = 0.0
-    parameters: dict[str, int] = {}
+    parameters = count_parameters(plan.protocol.model, plan.protocol.revision)
     for cell in pending:
         protocol = cell.protocol
-        if protocol.model not in parameters:
-            parameters[protocol.model] = count_parameters(protocol.model, protocol.revision)
         names = cell.scenario.task_names
         if cell.reference_of is not None and cell.reference_of < len(names):
             names = (names[cell.reference_of],)
@@ -109,24 +106,22 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
                 sizes[name] = (len(task.train), mean_tokens(task.train, protocol.max_length))
             rows, tokens = sizes[name]
             steps, _ = protocol.stage_length(name, rows)
-            trained = steps * min(protocol.batch_of(name), rows)
-            operations += 6.0 * parameters[protocol.model] * trained * tokens
+            operations += 6.0 * parameters * steps * min(protocol.batch_of(name), rows) * tokens
     gpu = plan.device not in ("auto", "cpu")
-    speed = GPU_SPEED if gpu else CPU_SPEED
     place = "one GPU" if gpu else "a few CPU cores"
     return Estimate(
-        operations / speed + CELL_SECONDS * len(pending),
-        f"a guess from tokens × parameters for {place}; once a cell is finished, its time is used",
+        operations / (GPU_SPEED if gpu else CPU_SPEED) + CELL_SECONDS * len(pending),
+        f"a guess from tokens × parameters for {place}; better once a cell is finished",
         GUESS,
     )
 
 
 def mean_tokens(rows: Rows, max_length: int) -> float:
-    """Tokens of a row, guessed from its words; at most `max_length`."""
+    """Return the tokens of a mean row, guessed from its words; at most `max_length`."""
     firsts = rows.first[:SAMPLE]
     seconds = rows.second[:SAMPLE] if rows.second is not None else [""] * len(firsts)
     counts = [
-        min((len(a.split()) + len(b.split())) * TOKENS_A_WORD + 2, max_length)
+        min((len(a.split()) + len(b.split())) * TOKENS_PER_WORD + 2, max_length)
         for a, b in zip(firsts, seconds, strict=True)
     ]
     return fmean(counts) if counts else 0.0
@@ -135,28 +130,17 @@ def mean_tokens(rows: Rows, max_length: int) -> float:
 def count_parameters(
     name: str, revision: str | None, *, locate: Callable[[str, str | None], Path] | None = None
 ) -> int:
-    """Parameters of a checkpoint besides its embedding tables, read from the file's header."""
+    """Return the parameters of a checkpoint without embeddings, read from its files' headers."""
     from clbench.models.locate import local_folder
 
-    folder = (locate or local_folder)(name, revision)
-    return sum(
-        _size(shape)
-        for path in sorted(folder.glob("*.safetensors"))
-        for tensor, shape in _header(path).items()
-        if "embed" not in tensor.lower()
-    )
-
-
-def _header(path: Path) -> Mapping[str, list[int]]:
-    """Shapes of a safetensors file's tensors, without reading the tensors."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-    return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
-
-
-def _size(shape: Sequence[int]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
+    total = 0
+    for path in (locate or local_folder)(name, revision).glob("*.safetensors"):
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        total += sum(
+            prod(entry["shape"])
+            for tensor, entry in header.items()
+            if tensor != "__metadata__" and "embed" not in tensor.lower()
+        )
+    return total

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-Row = tuple[str, str]
+from clbench.cli.arguments import Plugins, choice
 
+Row = tuple[str, str]
 
 KINDS = ("suites", "scenarios", "methods", "tasks", "models", "shifts")
 
@@ -20,32 +20,27 @@ def listing(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Whose scenarios, or own tasks.  [default: every packaged one]",
+            help="Suite whose scenarios or own tasks to list.  [default: all packaged ones]",
         ),
     ] = None,
-    plugin: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Python file with methods, tasks; repeatable."),
-    ] = None,
+    plugin: Plugins = None,
 ) -> int:
     """List suites, scenarios, methods, tasks, models or shifts."""
     from rich.table import Table
 
     from clbench.cli.console import out, show_table
-    from clbench.cli.options import choice
     from clbench.suite.plugins import load_plugins
 
-    makers: tuple[Callable[[], Iterable[Row]], ...] = (
-        _suites,
-        lambda: _scenarios(suite),
-        _methods,
-        lambda: _tasks(suite),
-        _models,
-        _shifts,
-    )
-    make = dict(zip(KINDS, makers, strict=True))[choice("list", kind, KINDS)]
+    choice("list", kind, KINDS)
     load_plugins(plugin or ())
-    rows = make()
+    rows = {
+        "suites": _suites,
+        "scenarios": lambda: _scenarios(suite),
+        "methods": _methods,
+        "tasks": lambda: _tasks(suite),
+        "models": _models,
+        "shifts": _shifts,
+    }[kind]()
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -56,47 +51,39 @@ def listing(
 
 
 def _suites() -> Iterable[Row]:
-    from clbench.suite.packaged import suites
-    from clbench.suite.read import read_suite
+    from clbench.suite.read import packaged_files, read_suite
 
-    for name in suites():
+    for name in packaged_files("scenarios"):
         file = read_suite(name).file
         yield name, file.description or f"{len(file.scenario)} scenarios"
 
 
 def _scenarios(suite: str | None) -> Iterable[Row]:
-    from clbench.suite.packaged import suites
-    from clbench.suite.read import read_suite
+    from clbench.suite.read import packaged_files, read_suite
 
-    if suite is not None:
-        yield from _scenarios_of(suite)
-        return
-    for name in suites():
-        yield name, read_suite(name).file.description
-        yield from ((f"  {scenario}", text) for scenario, text in _scenarios_of(name))
-
-
-def _scenarios_of(suite: str) -> Iterable[Row]:
-    from clbench.suite.read import read_suite
-
-    for scenario in read_suite(suite).file.scenario:
-        tasks = " → ".join(scenario.task_names)
-        note = f"  ({scenario.note})" if scenario.note else ""
-        yield scenario.name, f"{scenario.shift}: {tasks}{note}"
+    for name in packaged_files("scenarios") if suite is None else (suite,):
+        file = read_suite(name).file
+        if suite is None:
+            yield name, file.description
+        indent = "  " if suite is None else ""
+        for scenario in file.scenario:
+            tasks = " → ".join(scenario.task_names)
+            note = f"  ({scenario.note})" if scenario.note else ""
+            yield f"{indent}{scenario.name}", f"{scenario.shift}: {tasks}{note}"
 
 
 def _methods() -> Iterable[Row]:
     from clbench.methods.base import METHODS
     from clbench.suite.baselines import read_baseline
-    from clbench.suite.packaged import baselines
+    from clbench.suite.read import packaged_files
 
-    files = baselines()
+    files = packaged_files("baselines")
     for name in sorted({*files, *METHODS.names()}):
         if name in files:
             yield name, read_baseline(name).description
         else:
-            told = _first_line(METHODS.get(name))
-            yield name, f"{told} No baseline file." if told else METHODS.where(name)
+            summary = _first_line(METHODS.get(name)) or METHODS.where(name)
+            yield name, f"{summary} Default settings."
 
 
 def _tasks(suite: str | None) -> Iterable[Row]:
@@ -104,12 +91,11 @@ def _tasks(suite: str | None) -> Iterable[Row]:
     from clbench.tasks.registry import TASKS
 
     for name in TASKS.names():
-        told = getattr(TASKS.get(name), "description", "")
-        yield name, told or TASKS.where(name).partition(":")[0]
-    if suite is None:
-        return
-    read = read_suite(suite)
-    yield from ((name, f"a table of {read.path}") for name in sorted(read.file.task))
+        description = getattr(TASKS.get(name), "description", "")
+        yield name, description or TASKS.where(name).partition(":")[0]
+    if suite is not None:
+        read = read_suite(suite)
+        yield from ((name, f"a table of {read.path}") for name in sorted(read.file.task))
 
 
 def _models() -> Iterable[Row]:

@@ -1,48 +1,52 @@
-"""Progress of a run: bars with the time left on a terminal, plain lines elsewhere."""
+"""Progress of a run: bars and a growing table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 
 from clbench.cli.console import duration, err, plural
-from clbench.results.cell import CellResult, summarizer
-from clbench.results.scores import reference_score
-from clbench.results.store import Store
+from clbench.cli.table import results_table
+from clbench.evaluation.listener import Listener
+from clbench.results.cell import CellResult
+from clbench.results.scores import reference_score, scores_frame, summary
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import TaskID
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
-    from clbench.cli.live import LiveTable
-    from clbench.evaluation.listener import Listener
+    from clbench.evaluation.run_state import RunState
     from clbench.suite.plan import Cell
 
 HEARTBEAT = 60.0
-"""Seconds after which a plain log hears of a cell that is still running."""
+"""Seconds between lines about a running cell in a plain log."""
+
+OTHER_LINES = 6
+"""Lines of the window that neither bars nor table take."""
 
 
 @contextmanager
-def listener(suite: str, out: Path) -> Iterator[Listener]:
-    """The listener that fits stderr."""
+def listener(state: RunState) -> Iterator[Listener]:
+    """Give the listener that fits stderr."""
     console = err()
+    suite, out = state.plan.suite.name, state.plan.out
     if not console.is_terminal:
         yield Lines(suite, out, console)
         return
-    from rich.progress import BarColumn, TextColumn
-
-    from clbench.cli.live import LiveTable
-
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[note]}", markup=False),
     )
     with LiveTable(*columns, console=console, transient=True) as progress:
+        if state.pending:
+            progress.add_results(state.present)
         yield Bars(suite, out, console, progress)
 
 
@@ -54,8 +58,8 @@ class Running:
     part: float = 0.0
 
 
-class Lines:
-    """One line a cell, and one a minute while a cell is running.
+class Lines(Listener):
+    """One line for each cell, and one a minute while a cell runs.
 
     Parameters
     ----------
@@ -64,7 +68,7 @@ class Lines:
     console
         Where lines go.
     clock
-        Seconds that only go forward.
+        Returns seconds that only go forward.
     """
 
     def __init__(
@@ -80,76 +84,64 @@ class Lines:
         self.began = self.spoke = clock()
 
     def started(self, total_cells: int, pending: int) -> None:
-        """Say how many cells there are and how many are left."""
+        """Print how many cells there are and how many to run."""
         self.pending = pending
         self.began = self.clock()
         cells = plural(total_cells, "cell")
-        if pending == total_cells:
-            self.say(f"{self.suite}: {cells} to run, results in {self.out}")
-        elif pending:
-            self.say(
-                f"{self.suite}: {cells}, {total_cells - pending} finished before, "
-                f"{pending} to run, results in {self.out}"
-            )
-        else:
-            self.say(f"{self.suite}: {cells}, all finished before in {self.out}; nothing to run")
+        if not pending:
+            self.note(f"{self.suite}: {cells}, all finished before in {self.out}; nothing to run")
+            return
+        before = total_cells - pending
+        cells += f", {before} finished before, {pending}" if before else ""
+        self.note(f"{self.suite}: {cells} to run, results in {self.out}")
 
     def cell_started(self, cell: Cell) -> None:
-        """Remember when."""
-        now = self.clock()
-        self.running[cell.key] = Running(now)
-        self.spoke = now
+        """Note the time."""
+        self.spoke = self.clock()
+        self.running[cell.key] = Running(self.spoke)
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
-        """Take note of how far the cell is; speak once a minute."""
-        self._note_part(cell, fraction(stage, stages, step, steps))
+        """Note how far the cell is, and print it once a minute."""
+        running = self.running.setdefault(cell.key, Running(self.clock()))
+        running.part = fraction(stage, stages, step, steps)
         if self.clock() - self.spoke >= HEARTBEAT:
             self.spoke = self.clock()
-            self.say(f"{self.count()} {cell.key}: {position(stage, stages, step, steps)}")
+            self.heartbeat(cell, position(stage, stages, step, steps))
 
-    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
-        """Of no interest here."""
+    def heartbeat(self, cell: Cell, where: str) -> None:
+        """Print where a cell is, and which of how many cells run."""
+        first, last = self.done + 1, self.done + len(self.running)
+        numbers = f"{first}" if first == last else f"{first}-{last}"
+        self.note(f"[{numbers}/{self.pending}] {cell.key}: {where}")
 
     def cell_finished(self, result: CellResult) -> None:
-        """Say the cell's scores, or why it failed."""
+        """Print the cell's scores, or why it failed."""
         self.done += 1
         now = self.clock()
         took = duration(now - self.running.pop(result.key, Running(now)).began)
         left = self.time_left()
-        end = f"; about {duration(left)} left" if left and self.done < self.pending else ""
-        self.say(f"[{self.done}/{self.pending}] {outcome(result)} ({took}{end})")
+        end = f"; about {duration(left)} left" if left else ""
+        self.note(f"[{self.done}/{self.pending}] {outcome(result)} ({took}{end})")
 
     def note(self, text: str) -> None:
-        """Pass it on."""
-        self.say(text)
-
-    def say(self, text: str) -> None:
-        """Print one line, not folded: a log is searched by lines."""
+        """Print one line, not folded: logs are searched by lines."""
         self.console.print(text, soft_wrap=True)
 
-    def count(self) -> str:
-        """Which of how many cells is running."""
-        first, last = self.done + 1, self.done + max(len(self.running), 1)
-        return f"[{first if first == last else f'{first}-{last}'}/{self.pending}]"
-
     @property
-    def part(self) -> float:
-        """Cells' worth of what is running and not finished."""
-        return sum(running.part for running in self.running.values())
-
-    def _note_part(self, cell: Cell, part: float) -> None:
-        self.running.setdefault(cell.key, Running(self.clock())).part = part
+    def cells_done(self) -> float:
+        """Finished cells, and the finished parts of running ones."""
+        return self.done + sum(running.part for running in self.running.values())
 
     def time_left(self) -> float | None:
-        """Seconds, taking the cells to come for as long as those done; None at the start."""
-        done = self.done + self.part
-        if done <= 0.0:
+        """Return the seconds left if cells keep their pace; None at the start and at the end."""
+        if self.cells_done <= 0.0 or self.done >= self.pending:
             return None
-        return (self.clock() - self.began) / done * max(self.pending - done, 0.0)
+        pace = (self.clock() - self.began) / self.cells_done
+        return pace * max(self.pending - self.cells_done, 0.0)
 
 
 class Bars(Lines):
-    """A bar for all cells with the time left, one for each that runs, and a table of results."""
+    """A bar for all cells with the time left, one for each running cell, and a table."""
 
     def __init__(
         self,
@@ -164,65 +156,92 @@ class Bars(Lines):
         self.all = progress.add_task(suite, total=1.0, note="")
         self.rows: dict[str, TaskID] = {}
 
-    def started(self, total_cells: int, pending: int) -> None:
-        """Show what was finished before."""
-        super().started(total_cells, pending)
-        if pending < total_cells:
-            self.bars.add_results(Store(self.out).read(each=summarizer()).cells)
-
     def cell_started(self, cell: Cell) -> None:
         """Show the cell's bar, empty."""
         super().cell_started(cell)
         self.rows[cell.key] = self.bars.add_task(cell.key, total=1.0, note="preparing")
-        self._overall()
+        self._update_all()
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
         """Move the cell's bar and that of all."""
-        part = fraction(stage, stages, step, steps)
-        self._note_part(cell, part)
+        super().progress(cell, stage, stages, step, steps)
         if cell.key in self.rows:
-            note = position(stage, stages, step, steps)
+            part, note = self.running[cell.key].part, position(stage, stages, step, steps)
             self.bars.update(self.rows[cell.key], completed=part, note=note)
-        self._overall()
+        self._update_all()
+
+    def heartbeat(self, cell: Cell, where: str) -> None:
+        """Do nothing: the bar shows it."""
 
     def cell_finished(self, result: CellResult) -> None:
-        """Print the cell's line above the bars, and take it into the table."""
+        """Print the cell's line above the bars, and add it to the table."""
         super().cell_finished(result)
         self.bars.add_results([result])
         if result.key in self.rows:
             self.bars.remove_task(self.rows.pop(result.key))
-        self._overall()
+        self._update_all()
 
-    def _overall(self) -> None:
+    def _update_all(self) -> None:
         left = self.time_left()
-        note = f"{self.done}/{self.pending} cells"
-        if left is not None and self.done < self.pending:
-            note += f", {duration(left)} left"
-        done = (self.done + self.part) / max(self.pending, 1)
-        self.bars.update(self.all, completed=done, note=note)
+        end = "" if left is None else f", {duration(left)} left"
+        note = f"{self.done}/{self.pending} cells{end}"
+        self.bars.update(self.all, completed=self.cells_done / max(self.pending, 1), note=note)
+
+
+class LiveTable(Progress):
+    """Bars below a table of the results.
+
+    The table has the scenarios whose cells finished last, as many as the window has lines for.
+    """
+
+    def __init__(self, *columns: ProgressColumn | str, **options: Any) -> None:
+        self._results: dict[str, dict[str, CellResult]] = {}
+        self._table: Table | None = None
+        super().__init__(*columns, **options)
+
+    def add_results(self, results: Iterable[CellResult]) -> None:
+        """Add finished cells to the table."""
+        for result in results:
+            cells = self._results.pop(result.scenario, {})
+            self._results[result.scenario] = {**cells, result.key: result}
+        room = self.console.height - len(self.tasks) - OTHER_LINES
+        fitting: list[CellResult] = []
+        for cells in reversed(self._results.values()):
+            room -= len({cell.baseline for cell in cells.values()}) + 1
+            if room < 0:
+                break
+            fitting = [*cells.values(), *fitting]
+        rows = summary(scores_frame(fitting)).to_dict("records") if fitting else []
+        self._table = results_table(rows, self.console) if rows else None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the table, then the bars."""
+        if self._table is not None:
+            yield self._table
+            yield ""
+        yield from super().get_renderables()
 
 
 def fraction(stage: int, stages: int, step: int, steps: int) -> float:
-    """Share of a cell that is done; stages count alike, from 1."""
+    """Return the finished share of a cell; stages count alike, from 1."""
     within = min(step / steps, 1.0) if steps else 1.0
     return min(max(stage - 1 + within, 0.0) / max(stages, 1), 1.0)
 
 
 def position(stage: int, stages: int, step: int, steps: int) -> str:
-    """Where a cell is, for a reader."""
+    """Return where a cell is, in words."""
     return f"task {stage} of {stages}, step {step} of {steps}"
 
 
 def outcome(result: CellResult) -> str:
-    """A finished cell in one line."""
+    """Return a finished cell in one line."""
     if result.status == "failed":
         return f"{result.key}: failed: {result.reason}"
     if result.reference_of is not None:
         scores = {"score": reference_score(result)}
     else:
         names = ["p_o", "p_s", "forgetting"]
-        if len(result.tasks) > 2:
-            names += ["average", "bwt"]
+        names += ["average", "bwt"] if len(result.tasks) > 2 else []
         scores = {name: result.scores.get(name) for name in names}
-    shown = [f"{name} {value:.3f}" for name, value in scores.items() if value is not None]
-    return f"{result.key}: {'  '.join(shown)}"
+    texts = [f"{name} {value:.3f}" for name, value in scores.items() if value is not None]
+    return f"{result.key}: {'  '.join(texts)}"

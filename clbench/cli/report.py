@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clbench.cli.shared import Formats, ReportOut
+from clbench.cli.arguments import Formats, ReportOut
 
 
 def report(
@@ -36,9 +36,9 @@ def compare(
 
 
 def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
+    from clbench.cli.arguments import choice, words
     from clbench.cli.console import err
     from clbench.cli.console import out as stdout
-    from clbench.cli.options import choice, words
     from clbench.cli.table import show_results
     from clbench.errors import RunFolderError, SettingsError
     from clbench.report.drawing import FORMATS

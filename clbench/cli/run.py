@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clbench.cli.options import PRECISIONS, choice, seeds, words
-from clbench.cli.shared import Address, Data, Device, Epochs, Limit, Model, Precision, Suite
+from clbench.cli.arguments import (
+    Address,
+    Data,
+    Device,
+    Epochs,
+    Limit,
+    Model,
+    Plugins,
+    Precision,
+    Suite,
+    seeds,
+    words,
+)
+
+if TYPE_CHECKING:
+    from clbench.evaluation.run_state import RunState
 
 
 def run(
@@ -20,16 +33,25 @@ def run(
     model: Model = None,
     data: Data = None,
     methods: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Baselines, joined by commas.")
+        list[str] | None,
+        typer.Option(
+            metavar="A,B",
+            help="Baselines (methods with fixed settings; clbench list methods): names or files, "
+            "joined by commas.  [default: the suite's]",
+        ),
     ] = None,
     scenarios: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN", help="Shell pattern of scenario names, such as 'sst2*'; repeatable."
+            metavar="PATTERN",
+            help="Run only scenarios that match, such as 'sst2*'; repeatable.  [default: all]",
         ),
     ] = None,
     seed_list: Annotated[
-        str | None, typer.Option("--seeds", metavar="SEEDS", help="Seeds as 0,1,2 or 0-4.")
+        str | None,
+        typer.Option(
+            "--seeds", metavar="SEEDS", help="Seeds as 0,1,2 or 0-4.  [default: the suite's]"
+        ),
     ] = None,
     limit: Limit = None,
     epochs: Epochs = None,
@@ -38,32 +60,40 @@ def run(
     corpus: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
-            help="Text, one a line, for ewc-mlm and the shift pretraining; or a name.",
+            metavar="FILE|NAME",
+            help="Running text for ewc-mlm and the shift pretraining: a file with one text a "
+            "line, wiki40b/en or built-in.  [default: the suite's]",
         ),
     ] = None,
-    plugin: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Python file with methods, tasks; repeatable."),
-    ] = None,
+    plugin: Plugins = None,
     references: Annotated[
-        bool, typer.Option("--references", help="Also each last task alone, for intransigence.")
+        bool,
+        typer.Option(
+            "--references", help="Also train each scenario's last task alone, for intransigence."
+        ),
     ] = False,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Run again what was run with other settings; keep the old."),
+        typer.Option(
+            "--replace", help="Rerun cells of other settings; keep their files in cells/replaced/."
+        ),
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Cells at a time, in processes of their own."),
+        typer.Option(
+            metavar="N",
+            help="Cells to run at a time, each in a process of its own.  [default: one after "
+            "another in this process]",
+        ),
     ] = None,
     address: Address = None,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Processor threads of a cell.  [default: cores / workers]"),
+        typer.Option(metavar="N", help="CPU threads of each cell.  [default: cores / workers]"),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(metavar="X", help="GPUs of a cell, such as 0.5 or 1.")
+        float | None,
+        typer.Option(metavar="X", help="GPUs of each cell, such as 0.5.  [default: 1, or shared]"),
     ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write logs to DIR/tensorboard.")
@@ -72,43 +102,75 @@ def run(
         bool, typer.Option("--dry-run", help="Print the cells and an estimate; write nothing.")
     ] = False,
 ) -> int:
-    """Run a suite, or go on with it: finished cells are not run again.
+    """Run a suite, or resume it: finished cells do not run again.
 
-    Exit code 0 if all cells are well, 1 if some failed, 2 if something in the command or its
-    input is wrong.
+    Exit code 0 if all cells finished, 1 if some failed, 2 if the command or its input is wrong.
     """
     from clbench import api
     from clbench.evaluation.resources import Resources
+    from clbench.evaluation.run_state import read_run_state
+    from clbench.suite.options import RunOptions
 
-    place = Resources(workers, address, threads, gpus)
-    plan = api.make(
-        suite,
-        out=out,
+    resources = Resources(workers, address, threads, gpus)
+    options = RunOptions(
         model=model,
         data=data,
+        corpus=corpus,
         methods=words("--methods", methods),
         scenarios=words("--scenarios", scenarios),
         seeds=seeds(seed_list),
         limit=limit,
         epochs=epochs,
+        precision=precision,
         device=device,
-        precision=precision and choice("--precision", precision, PRECISIONS),
-        corpus=corpus,
-        plugins=tuple(plugin or ()),
+        plugins=plugin or (),
         references=references,
+        out=out,
     )
+    state = read_run_state(api.plan_run(suite, options), replace=replace)
     if dry_run:
-        from clbench.cli.dry import show_plan
-
-        show_plan(plan, replace=replace)
+        show_plan(state)
         return 0
     from clbench.cli.progress import listener
     from clbench.cli.table import show_results
 
-    with listener(plan.suite.name, plan.out) as told:
+    with listener(state) as shown:
         if tensorboard:
             from clbench.evaluation.tensorboard import TensorBoard
 
-            told = TensorBoard(told, plan.out / "tensorboard")
-        done = api.execute(plan, replace=replace, place=place, listener=told)
+            shown = TensorBoard(shown, state.plan.out / "tensorboard")
+        done = api.execute(state, resources, shown)
     return show_results(done.path, done.cells)
+
+
+def show_plan(state: RunState) -> None:
+    """Print the cells of a plan, the state of each, and an estimate of the time."""
+    from rich.table import Table
+
+    from clbench.cli.console import err, out, plural, show_table
+    from clbench.cli.estimate import from_finished, from_sizes
+    from clbench.suite.plan import validate
+
+    plan = state.plan
+    for line in state.notes:
+        err().print(line, soft_wrap=True)
+    validate(plan, state.pending)
+    pending = {cell.key for cell in state.pending}
+    failed = {cell.key for cell in state.present if cell.status == "failed"}
+    table = Table("cell", "state", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for cell in plan.cells:
+        text = "to run" if cell.key in pending else "finished"
+        if cell.key in failed:
+            text = "failed before, to run again"
+        elif cell.key in state.replaced:
+            text = "finished with other settings, to run again"
+        table.add_row(cell.key, text)
+    console = out()
+    show_table(console, table)
+    console.print(
+        f"{plural(len(plan.cells), 'cell')}, {len(pending)} to run, results in {plan.out}",
+        soft_wrap=True,
+    )
+    if pending:
+        estimate = from_finished(state.pending, state.present) or from_sizes(plan, state.pending)
+        console.print(f"Estimate: {estimate}.", soft_wrap=True)

@@ -7,8 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from clbench.cli.options import PRECISIONS, choice, seconds
-from clbench.cli.shared import Address, Data, Device, Epochs, Limit, Model, Precision, Suite
+from clbench.cli.arguments import (
+    Address,
+    Data,
+    Device,
+    Epochs,
+    Limit,
+    Model,
+    Precision,
+    Suite,
+    choice,
+    seconds,
+)
 
 
 def search(
@@ -83,6 +93,7 @@ def search(
     from clbench.evaluation.resources import Resources
     from clbench.search import SearchSettings, make_search
     from clbench.search import search as run_search
+    from clbench.suite.options import RunOptions
 
     choices: dict[str, Any] = {
         "searcher": choice("--searcher", searcher, ("bayes", "random")),
@@ -102,19 +113,17 @@ def search(
         **choices,
     )
     resources = Resources(workers, address, threads, gpus)
-    plan = make_search(
-        suite,
-        scenario,
-        settings,
-        out=out,
+    run_options = RunOptions(
         model=model,
         data=data,
         limit=limit,
         epochs=epochs,
+        precision=precision,
         device=device,
-        precision=precision and choice("--precision", precision, PRECISIONS),
-        plugins=tuple(plugin or ()),
+        plugins=plugin or (),
+        out=out,
     )
+    plan = make_search(suite, scenario, settings, run_options)
     if dry_run:
         show_plan(plan)
         return 0

@@ -1,30 +1,32 @@
-"""Who wants to know how a run goes on."""
+"""What a run reports while it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from clbench.results.cell import CellResult
-from clbench.suite.plan import Cell
+
+if TYPE_CHECKING:
+    from clbench.suite.plan import Cell
 
 
-class Listener(Protocol):
-    """Told of what happens, in the process that runs the plan."""
+class Listener:
+    """Base of listeners; every method does nothing. Called in the process that runs the plan."""
 
     def started(self, total_cells: int, pending: int) -> None:
-        """Called once: cells in the plan, and how many of them are to be run."""
+        """Called once, with the number of cells in the plan and of those to run."""
 
     def cell_started(self, cell: Cell) -> None:
-        """Called before a cell is run."""
+        """Called before a cell runs."""
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
-        """Called after a training step; stages and steps counted from 1 when done."""
+        """Called after a training step; finished stages and steps count from 1."""
 
     def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
         """Called at the points of a stage's curves, with ``loss``, ``lr`` and scores.
 
-        Stages count from 1. A cell's last ones may not be told before it is finished.
+        Stages count from 1. With workers, the last points of a cell may never arrive.
         """
 
     def cell_finished(self, result: CellResult) -> None:

@@ -27,7 +27,7 @@ from clbench.shifts.build import build_scenario
 from clbench.shifts.scenario import Scenario
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus
-from clbench.tasks.load import load_task
+from clbench.tasks.registry import load_task
 from clbench.tasks.task import IntArray, Rows, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol

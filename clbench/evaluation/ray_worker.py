@@ -187,12 +187,12 @@ def work(
     import ray
 
     from clbench.evaluation.run_cell import run_cell
-    from clbench.evaluation.run_plan import numbers, thread_count
+    from clbench.evaluation.run_plan import compute_settings, thread_count
     from clbench.evaluation.stage_cache import StageCache
 
     rows = _Given(ray.get(scene[0]))
     with thread_count(parcel.threads):
-        setting = numbers(parcel.plan)
+        setting = compute_settings(parcel.plan)
         if _sees(parcel):
             cache = StageCache(parcel.plan.out / "stages")
             return run_cell(cell, rows, setting, cache, RemoteListener(board)), None

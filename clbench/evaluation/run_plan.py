@@ -1,9 +1,9 @@
-"""Runs the cells of a plan, and writes each result when it is there."""
+"""Run the pending cells of a plan, and write each result as soon as it is there."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Protocol
 
@@ -15,11 +15,12 @@ from clbench.evaluation.host import numerics
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.run_cell import explain, run_cell
+from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
 from clbench.results.scores import scores_frame, to_csv
 from clbench.results.store import Store
-from clbench.suite.plan import Cell, Plan, validate
+from clbench.suite.plan import Cell, Plan
 from clbench.training.device import (
     keep_freed_memory,
     make_repeatable,
@@ -32,20 +33,20 @@ SCORES_EVERY = 5.0
 
 
 class Executor(Protocol):
-    """Where cells are run."""
+    """Where cells run."""
 
     def device(self, plan: Plan) -> torch.device:
-        """The device of this process, on which rows are embedded."""
+        """Return the device of this process, on which rows are embedded."""
 
     def ready(self, plan: Plan) -> AbstractContextManager[object]:
-        """Entered before anything is built; raises what makes running there impossible."""
+        """Entered before scenarios are prepared; raises what makes running there impossible."""
 
     def results(
         self, plan: Plan, pending: Sequence[Cell], builder: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
-        """The results of the pending cells, each as soon as it is there.
+        """Yield the results of the pending cells, each as soon as it is there.
 
-        Closing the iterator ends what still runs.
+        Closing the generator stops the cells that still run.
         """
 
 
@@ -62,46 +63,52 @@ class InProcessExecutor:
         self.threads = threads
 
     def device(self, plan: Plan) -> torch.device:
-        """The plan's."""
+        """Return the plan's device."""
         return resolve_device(plan.device)
 
     def ready(self, plan: Plan) -> AbstractContextManager[object]:
-        """Nothing to be done."""
+        """Do nothing."""
         return nullcontext()
 
     def results(
         self, plan: Plan, pending: Sequence[Cell], builder: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
-        """The results in the order of the cells."""
+        """Yield the results in the order of the cells."""
         cache = StageCache(plan.out / "stages")
         with thread_count(self.threads):
-            setting = numbers(plan)
+            setting = compute_settings(plan)
             for cell in pending:
                 listener.cell_started(cell)
                 yield run_cell(cell, builder, setting, cache, listener)
 
 
-def run_plan(plan: Plan, listener: Listener, executor: Executor | None = None) -> None:
-    """Run every cell of `plan` that is not finished.
+def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[CellResult]:
+    """Run the pending cells of a plan.
 
-    Everything that can be wrong with the suite, the data or the model is found before the
-    first cell trains. What fails in a cell afterwards fails that cell only.
+    Errors of the data or the model are raised before the first cell trains. What goes wrong in
+    a cell afterwards fails only that cell.
 
     Parameters
     ----------
-    plan
-        What to run.
+    state
+        The plan, with settings that were checked, and what its folder holds. The folder is read
+        again if it has changed since.
     listener
-        Is told how it goes on.
+        Hears how the run goes on.
     executor
-        Where; by default in this process.
+        Where to run.
+
+    Returns
+    -------
+    list of CellResult
+        All cells of the run's folder, in the order of tables.
 
     Raises
     ------
     ClbenchError
-        If a setting, a task, a shift or the model is wrong, or the folder is in use.
+        If a task, a shift or the model is wrong, or the folder is in use.
     """
-    executor = executor or InProcessExecutor()
+    plan = state.plan
     store = Store(plan.out)
     builder = ScenarioPreparer(
         plan.protocol,
@@ -111,21 +118,40 @@ def run_plan(plan: Plan, listener: Listener, executor: Executor | None = None) -
         device=executor.device(plan),
         saved=plan.out / "scenarios",
     )
-    present = store.read()
-    done = store.finished(plan.cells, present=present.cells)
-    pending = [cell for cell in plan.cells if cell.key not in done]
-    validate(plan, pending)
     with store.lock(), executor.ready(plan):
+        if not state.is_current():
+            state = read_run_state(plan, replace=state.replace)
         StageCache(plan.out / "stages").check()
-        _build_all(builder, pending, listener)
+        _prepare_all(builder, state.pending, listener)
+        for text in state.put_aside(store):
+            listener.note(text)
         store.write_suite(plan.resolved())
-        listener.started(len(plan.cells), len(pending))
-        with closing(executor.results(plan, pending, builder, listener)) as results:
-            _write(results, store, listener, present.cells)
+        listener.started(len(plan.cells), len(state.pending))
+        new: list[CellResult] = []
+        written = 0.0
+        try:
+            with closing(executor.results(plan, state.pending, builder, listener)) as results:
+                for result in results:
+                    store.write_cell(result)
+                    new.append(result)
+                    if time.monotonic() - written > SCORES_EVERY:
+                        write_scores(store, state.with_new(new))
+                        written = time.monotonic()
+                    listener.cell_finished(result)
+        finally:
+            # Also after an interruption, so that the table holds every cell on disk.
+            write_scores(store, state.with_new(new))
+    return state.with_new(new)
 
 
-def numbers(plan: Plan) -> ComputeSettings:
-    """Device, precision and threads of this process, made ready for training."""
+def write_scores(store: Store, cells: Sequence[CellResult]) -> None:
+    """Write ``scores.csv`` if there are cells."""
+    if cells:
+        store.write_scores(to_csv(scores_frame(cells)))
+
+
+def compute_settings(plan: Plan) -> ComputeSettings:
+    """Return device, precision and threads of this process, made ready for training."""
     device = resolve_device(plan.device)
     make_repeatable(device)
     keep_freed_memory()
@@ -135,7 +161,7 @@ def numbers(plan: Plan) -> ComputeSettings:
 
 @contextmanager
 def thread_count(threads: int | None) -> Iterator[None]:
-    """Let torch use so many threads meanwhile; None leaves them as they are."""
+    """Let torch use so many threads inside the block; None leaves them as they are."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
@@ -145,11 +171,10 @@ def thread_count(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _build_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
-    """Make every scenario once, so that a wrong one stops the run before it trains.
+def _prepare_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
+    """Prepare every scenario once, so that a wrong one stops the run before it trains.
 
-    A plug-in's shift or task that breaks is no wrong input: its own cells fail, with the
-    reason, and the others are run.
+    If a plug-in's shift or task breaks, only its own cells fail.
     """
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
         started = time.perf_counter()
@@ -157,8 +182,8 @@ def _build_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: Lis
             scene = builder.scene(spec)
         except ClbenchError:
             raise
-        except Exception as fault:
-            listener.note(f"{spec.name} cannot be built: {explain(fault)}")
+        except Exception as error:
+            listener.note(f"{spec.name} cannot be built: {explain(error)}")
             continue
         seconds = time.perf_counter() - started
         scenario = scene.scenario
@@ -168,18 +193,3 @@ def _build_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: Lis
         listener.note(f"{scenario.name}: {sizes}{told} [{seconds:.1f} s]")
         if scene.pretraining is not None:
             listener.note(f"{scenario.name}: {scene.pretraining.counted}")
-
-
-def _write(
-    results: Iterable[CellResult], store: Store, listener: Listener, present: Sequence[CellResult]
-) -> None:
-    """Write each result as it comes, and now and then the table of all."""
-    every = {result.key: result for result in present}
-    written = 0.0
-    for result in results:
-        store.write_cell(result)
-        every[result.key] = result
-        if time.monotonic() - written > SCORES_EVERY:
-            store.write_scores(to_csv(scores_frame(list(every.values()))))
-            written = time.monotonic()
-        listener.cell_finished(result)

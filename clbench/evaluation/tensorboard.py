@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
-class TensorBoard:
+class TensorBoard(Listener):
     """A listener that writes what it hears and passes it on.
 
     Each cell is a run of TensorBoard under ``FOLDER/KEY``, with ``stage1/loss``, ``stage1/lr``,

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from clbench.suite import packaged
-from clbench.suite.read import read_suite
+from clbench.suite.read import packaged_files, read_suite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +37,7 @@ def published() -> pd.DataFrame:
     """
     import pandas as pd
 
-    files = packaged.published().values()
+    files = packaged_files("results/published", "*.csv").values()
     return pd.concat(
         [pd.read_csv(path, keep_default_na=False) for path in files], ignore_index=True
     )

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from clbench.errors import RunFolderError
+from clbench.messages import describe_errors
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import conflicts
 from clbench.results.output_folder import as_folder_error, locked, write_text
-from clbench.settings import describe_fault
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell
@@ -276,7 +276,7 @@ def _read_cell(path: Path) -> CellResult | str:
             ) from error
         if first["type"] == "json_invalid":
             return "truncated or not JSON"
-        return describe_fault(first)[:200]
+        return describe_errors(error)[0][:200]
     return cell if cell.key == path.stem else f"holds the cell {cell.key!r}"
 
 

@@ -17,6 +17,7 @@ from clbench.results.output_folder import locked
 from clbench.search.outcome import SearchOutcome
 from clbench.search.search_folder import SearchFolder, TrialRecord
 from clbench.search.space import MAX_GROUPS, SearchOrigin, SearchSettings, SearchSpace
+from clbench.suite.options import RunOptions
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Plan
@@ -81,9 +82,8 @@ def make_search(
     suite: str | Path,
     scenario: str | None = None,
     settings: SearchSettings = SearchSettings(),  # noqa: B008 - immutable
-    *,
-    out: str | Path | None = None,
-    **options: Any,
+    options: RunOptions = RunOptions(),  # noqa: B008 - immutable
+    **changes: Any,
 ) -> SearchPlan:
     """Check the settings of a search and return its plan; trains and writes nothing.
 
@@ -93,10 +93,11 @@ def make_search(
         A scenario of two tasks; its name can be omitted if the suite has only one scenario.
     settings
         How to search.
-    out
-        Folder; ``results/SUITE-search/SCENARIO`` by default.
     options
-        model, data, limit, epochs, device, precision and plugins, as for `clbench.run`.
+        Model, data, limit, epochs, precision, corpus, device, plug-ins and folder, which is
+        ``results/SUITE-search/SCENARIO`` by default.
+    changes
+        Deprecated: single options by name.
 
     Raises
     ------
@@ -106,22 +107,23 @@ def make_search(
     from clbench.models.checkpoint import load_backbone
     from clbench.models.groups import depth_of
     from clbench.suite.plan import make_plan
+    from clbench.suite.plugins import load_plugins
     from clbench.suite.read import read_suite
     from clbench.suite.validation import stages_of
 
+    if changes:
+        message = "make_search takes options as clbench.RunOptions(...)"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        options = replace(options, **changes)
+    load_plugins(options.plugins)
     source = read_suite(suite)
     split = "validation" if settings.paper_split else "tuning"
-    changes = {"score_on": split, "curve_points": 0}
-    protocol = source.file.protocol.model_copy(update=changes)
+    scoring = {"score_on": split, "curve_points": 0}
+    protocol = source.file.protocol.model_copy(update=scoring)
     source = replace(source, file=source.file.model_copy(update={"protocol": protocol}))
-    plan = make_plan(
-        source,
-        methods=["vanilla"],
-        scenarios=None if scenario is None else [scenario],
-        seeds=[settings.seed],
-        out=out,
-        **options,
-    )
+    scenarios = None if scenario is None else [scenario]
+    cell = replace(options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed])
+    plan = make_plan(source, cell)
     names = [spec.name for spec in plan.scenarios]
     if len(names) > 1:
         raise SettingsError(
@@ -132,7 +134,7 @@ def make_search(
         raise SettingsError(
             f"--scenario {names[0]}: has {count} tasks. The reward p_o + p_s needs two."
         )
-    if out is None:
+    if options.out is None:
         plan = replace(plan, out=Path("results") / f"{source.name}-search" / names[0])
     depth = depth_of(load_backbone(plan.protocol.model, plan.protocol.revision))
     origin = SearchOrigin(plan.protocol.lr, depth, settings.division)

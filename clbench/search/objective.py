@@ -40,7 +40,7 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
     import clbench
     from clbench.evaluation.cell_runner import CellRunner
     from clbench.evaluation.run_cell import explain
-    from clbench.evaluation.run_plan import numbers, thread_count
+    from clbench.evaluation.run_plan import compute_settings, thread_count
     from clbench.evaluation.stage_cache import NoStageCache
     from clbench.methods.layerwise import Layerwise
 
@@ -59,7 +59,7 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
                 setup.plan.cells[0],
                 setup.scenario,
                 Layerwise(rates=rates, division=setup.division),
-                numbers(setup.plan),
+                compute_settings(setup.plan),
                 NoStageCache(),
                 after_epoch=after_epoch,
                 model=setup.model,

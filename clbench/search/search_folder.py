@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clbench.errors import DataError, RunFolderError
+from clbench.messages import describe_errors
 from clbench.results.cell import plain
 from clbench.results.conflicts import first_difference
 from clbench.results.output_folder import write_text
 from clbench.search.combination import Trial
 from clbench.search.space import SearchOrigin
-from clbench.settings import describe_fault
 from clbench.suite.baselines import Cost
 
 FORMAT = "clbench-search"
@@ -206,7 +206,7 @@ class SearchFolder:
                 trials.append(TrialRecord.model_validate_json(path.read_bytes()))
             except ValidationError as error:
                 raise DataError(
-                    f"{path} is not a trial: {describe_fault(error.errors()[0])[:200]}. Move it "
+                    f"{path} is not a trial: {describe_errors(error)[0][:200]}. Move it "
                     "away; a new trial takes its place."
                 ) from error
         return sorted(trials, key=lambda trial: trial.number)

@@ -92,6 +92,12 @@ class ScenarioTasks:
 class Shift(Configured):
     """Base of all shifts; annotated attributes are its settings.
 
+    Attributes
+    ----------
+    short_name
+        Ends the default names of scenarios, as in ``sst2-length``; None is the shift's name,
+        and an empty text adds nothing.
+
     Examples
     --------
     >>> @clbench.shift("reverse")
@@ -103,6 +109,7 @@ class Shift(Configured):
     """
 
     kind: ClassVar[str] = "shift"
+    short_name: ClassVar[str | None] = None
 
     def build(self, context: ShiftContext) -> ScenarioTasks | Sequence[Task]:
         """The tasks of the scenario in training order.

@@ -23,6 +23,7 @@ class DatasetShift(Shift):
     """
 
     name = "dataset"
+    short_name = ""
 
     tasks: Annotated[list[str], Field(min_length=2)]
 

@@ -39,6 +39,7 @@ class EmbeddingCluster(DividingShift):
     """
 
     name = "embedding-cluster"
+    short_name = "clusters"
 
     k: Annotated[int, Field(ge=2)] = 2
 

@@ -38,6 +38,7 @@ class SentenceLength(DividingShift):
     """
 
     name = "sentence-length"
+    short_name = "length"
 
     unit: Literal["tokens", "words", "characters"] = "tokens"
 

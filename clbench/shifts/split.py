@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clbench.cache import write_atomically
 from clbench.errors import DataError, ShiftError
-from clbench.messages import describe_missing
-from clbench.settings import describe_fault
+from clbench.messages import describe_errors, describe_missing
 from clbench.tasks.task import IntArray, Rows, Task
 
 SCHEMA_VERSION = 1
@@ -164,7 +163,7 @@ class Split:
             stored = _Stored.model_validate(content)
         except ValidationError as fault:
             raise DataError(
-                f"split {path} is damaged: {describe_fault(fault.errors()[0])}. {REMEDY}"
+                f"split {path} is damaged: {describe_errors(fault)[0]}. {REMEDY}"
             ) from fault
         if stored.schema_version != SCHEMA_VERSION:
             raise DataError(

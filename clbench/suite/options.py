@@ -1,126 +1,168 @@
-"""Options of a command that change what a suite file says."""
+"""What a command says about a run, and what that changes in a suite."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from clbench.errors import SettingsError, UnknownNameError, did_you_mean
-from clbench.suite.faults import explain
-from clbench.suite.read import Suite
+from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
+from clbench.messages import describe_errors, describe_missing
+from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
 from clbench.training.protocol import Protocol
 
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
+if TYPE_CHECKING:
+    from clbench.suite.baselines import Baseline
 
 
-def choose_scenarios(suite: Suite, patterns: Sequence[str] | None) -> list[ScenarioSpec]:
-    """The suite's scenarios that match any of the shell patterns, in the suite's order.
+@dataclass(frozen=True)
+class RunOptions:
+    """What a command says about a run; None leaves a choice to the suite.
+
+    The attributes are parameters of `clbench.run`, which describes them. Where there may be
+    several values, a single one may be given instead of a sequence.
 
     Raises
     ------
-    UnknownNameError
-        If a pattern matches none; the message lists all.
+    SettingsError
+        If a value is empty, the device has another form than ``auto``, ``cpu``, ``cuda``,
+        ``cuda:N`` or ``mps``, or seeds are not unique whole numbers from 0 on.
     """
-    if patterns is None:
-        return list(suite.file.scenario)
-    names = suite.scenario_names
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise UnknownNameError(
-                f"--scenarios {pattern!r} matches no scenario of {suite.name}."
-                f"{did_you_mean(pattern, names)}"
+
+    model: str | None = None
+    data: str | Path | None = None
+    corpus: str | Path | None = None
+    methods: Sequence[str | Baseline] | None = None
+    scenarios: Sequence[str] | None = None
+    seeds: Sequence[int] | None = None
+    limit: int | None = None
+    epochs: int | None = None
+    precision: str | None = None
+    device: str = "auto"
+    plugins: Sequence[str | Path] = ()
+    references: bool = False
+    out: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("methods", "scenarios", "seeds", "plugins"):
+            value = getattr(self, name)
+            if value is not None:
+                single = isinstance(value, str | Path | int)
+                object.__setattr__(self, name, (value,) if single else tuple(value))
+                if name != "plugins" and not getattr(self, name):
+                    raise SettingsError(f"--{name}: is empty. Leave it out for the suite's {name}.")
+        for name in ("data", "out"):
+            if getattr(self, name) == "":
+                raise SettingsError(f"--{name}: is empty. Name a folder, or leave it out.")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
+            raise SettingsError(
+                f"--device {self.device!r}: must be auto, cpu, cuda, cuda:N (N a number) or mps."
             )
-    if not patterns:
-        raise UnknownNameError(f"--scenarios: is empty.{did_you_mean('', names)}")
-    return [
-        scenario
-        for scenario in suite.file.scenario
-        if any(fnmatchcase(scenario.name, pattern) for pattern in patterns)
-    ]
+        for position, seed in enumerate(self.seeds or ()):
+            if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+                raise SettingsError(f"--seeds: must be whole numbers from 0 on, got {seed!r}.")
+            if seed in (self.seeds or ())[:position]:
+                raise SettingsError(f"--seeds: {seed} is given twice. Remove one of them.")
 
+    def command(self, suite: Suite) -> tuple[str, ...]:
+        """Return the words of the ``clbench run`` that makes the same cells.
 
-def choose_seeds(suite: Suite, seeds: Sequence[int] | None) -> list[int]:
-    """The seeds of the command, else of the suite.
+        A packaged suite is named, another one given by its path. `out` is left out.
+        """
+        is_packaged = packaged_files("scenarios").get(suite.path.stem) == suite.path
+        words = ["clbench", "run", suite.path.stem if is_packaged else _word(suite.path)]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "out" or value == field.default:
+                continue
+            option = "--plugin" if field.name == "plugins" else f"--{field.name}"
+            if field.name in ("scenarios", "plugins"):
+                for each in value:
+                    words += [option, _word(each)]
+            elif isinstance(value, tuple):
+                words += [option, ",".join(map(_word, value))]
+            else:
+                words += [option] if value is True else [option, _word(value)]
+        return tuple(words)
 
-    Raises
-    ------
-    SettingsError
-        If there are none, or one is negative, no whole number or given twice.
-    """
-    if seeds is None:
-        return list(suite.file.seeds)
-    for position, seed in enumerate(seeds):
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise SettingsError(f"--seeds: must be whole numbers from 0 on, got {seed!r}.")
-        if seed in seeds[:position]:
-            raise SettingsError(f"--seeds: {seed} is given twice. Remove one of them.")
-    if not seeds:
-        raise SettingsError("--seeds: is empty. Give at least one, such as 0.")
-    return list(seeds)
+    def data_folder(self) -> Path | None:
+        """Return the folder of the mirror of the hub, absolute.
 
+        Raises
+        ------
+        DataError
+            If there is no such folder.
+        """
+        if self.data is None:
+            return None
+        folder = Path(self.data).expanduser()
+        if not folder.is_dir():
+            what = "is a file" if folder.is_file() else describe_missing(folder, "folder")
+            raise DataError(f"--data {self.data}: {what}. Give the folder that holds glue/.")
+        return folder.resolve()
 
-def check_device(device: str) -> None:
-    """Check how a device is written; whether the machine has it shows when it is used.
+    def choose_scenarios(self, suite: Suite) -> list[ScenarioSpec]:
+        """Return the suite's scenarios that match any of the patterns, in the suite's order.
 
-    Raises
-    ------
-    SettingsError
-        If it is none of the known forms.
-    """
-    if not _DEVICE.fullmatch(device):
-        raise SettingsError(
-            f"--device {device!r}: must be auto, cpu, cuda, cuda:N (N a number) or mps."
-        )
+        Raises
+        ------
+        UnknownNameError
+            If a pattern matches none.
+        """
+        names = suite.scenario_names
+        patterns = ("*",) if self.scenarios is None else self.scenarios
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise UnknownNameError(
+                    f"--scenarios {pattern!r} matches no scenario of {suite.name}."
+                    f"{did_you_mean(pattern, names)}"
+                )
+        return [
+            scenario
+            for scenario in suite.file.scenario
+            if any(fnmatchcase(scenario.name, pattern) for pattern in patterns)
+        ]
 
+    def override(self, suite: Suite) -> Protocol:
+        """Return the suite's protocol with the options of the command.
 
-def override(
-    suite: Suite,
-    *,
-    model: str | None,
-    limit: int | None,
-    epochs: int | None,
-    precision: str | None,
-    corpus: str | Path | None = None,
-) -> Protocol:
-    """The suite's protocol with the command's options.
-
-    Raises
-    ------
-    SettingsError
-        If an option has a value that the protocol does not allow.
-    DataError
-        If there is no such file of text.
-    """
-    protocol = suite.file.protocol
-    changes: dict[str, Any] = {
-        key: value
-        for key, value in {"limit": limit, "epochs": epochs, "precision": precision}.items()
-        if value is not None
-    }
-    if epochs is not None:
-        changes |= {"task_epochs": {}, "steps": None, "task_steps": {}}
-    if model is not None:
-        # The revision in a suite is one of the suite's own model.
-        changes |= {"model": model, "revision": None}
-    else:
-        changes["model"] = _model_of(suite)
-    changes["corpus"] = (
-        resolve_corpus(protocol.corpus, suite.base, "[protocol] corpus")
-        if corpus is None
-        else resolve_corpus(str(corpus), Path(), "--corpus")
-    )
-    values = {**protocol.model_dump(), **changes}
-    try:
-        return Protocol.model_validate(values, strict=True)
-    except ValidationError as fault:
-        raise SettingsError(f"--{explain(fault, values, Protocol)[0]}") from fault
+        Raises
+        ------
+        SettingsError
+            If the protocol does not allow a value.
+        DataError
+            If the corpus does not exist.
+        """
+        protocol = suite.file.protocol
+        changes: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("limit", "epochs", "precision")
+            if getattr(self, name) is not None
+        }
+        if self.epochs is not None:
+            changes |= {"task_epochs": {}, "steps": None, "task_steps": {}}
+        if self.model is None:
+            changes["model"] = _model_of(suite)
+        else:
+            # The revision in a suite is one of the suite's own model.
+            changes |= {"model": self.model, "revision": None}
+        if self.corpus is None:
+            corpus = resolve_corpus(protocol.corpus, suite.base, "[protocol] corpus")
+        else:
+            corpus = resolve_corpus(str(self.corpus), Path(), "--corpus")
+        values = {**protocol.model_dump(), **changes, "corpus": corpus}
+        try:
+            return Protocol.model_validate(values, strict=True)
+        except ValidationError as error:
+            text = describe_errors(error, values)[0]
+            raise SettingsError(f"--{text}{'' if text.endswith('?') else '.'}") from error
 
 
 def _model_of(suite: Suite) -> str:
@@ -132,3 +174,10 @@ def _model_of(suite: Suite) -> str:
         return name
     beside: Path = suite.base / Path(name).expanduser()
     return str(beside) if beside.is_dir() or name.startswith(".") else name
+
+
+def _word(value: Any) -> str:
+    """A value as a command says it: a baseline by its name, a path from the working directory."""
+    if isinstance(value, Path) and value.is_relative_to(Path.cwd()):
+        return str(value.relative_to(Path.cwd()))
+    return str(getattr(value, "name", value)) if not isinstance(value, Path) else str(value)

@@ -15,26 +15,24 @@ from types import ModuleType
 from typing import Any
 
 from clbench.errors import ClbenchError, PluginError
-from clbench.messages import describe_missing
+from clbench.messages import describe_missing, display_path
 from clbench.registry import Registry
-from clbench.suite.faults import shown
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plug-in file that was imported.
+    """An imported plug-in file.
 
     Attributes
     ----------
     path
         The file, absolute.
     module
-        Name under which it was imported: the same for the same path, so that the file may
-        be loaded twice.
+        Name under which it was imported; a path always has the same name.
     digest
         Of the file's bytes.
     registers
-        ``{"method": ["l2-start"], …}``: what it added to the registries.
+        What it added to the registries: ``{"method": ["l2-start"], …}``.
     """
 
     path: Path
@@ -43,8 +41,19 @@ class Plugin:
     registers: dict[str, list[str]]
 
 
+def registries() -> tuple[Registry[Any], ...]:
+    """Return the registries that plug-ins may add to."""
+    from clbench.methods.base import METHODS
+    from clbench.models.locate import MODELS
+    from clbench.shifts.registry import SHIFTS
+    from clbench.tasks.metrics import METRICS
+    from clbench.tasks.registry import TASKS
+
+    return METHODS, SHIFTS, TASKS, MODELS, METRICS
+
+
 def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
-    """Import each plug-in file once, in order; a path that is named twice counts once.
+    """Import plug-in files in order, each once.
 
     Raises
     ------
@@ -56,83 +65,64 @@ def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
 
 
 def load_plugin(path: str | Path) -> Plugin:
-    """Import a plug-in file; a file that was imported before and has not changed is not run again.
+    """Import a plug-in file, unless it was imported before and has not changed since.
 
     Raises
     ------
     PluginError
-        If it is no readable Python file, raises while it is imported (the message names the
+        If it is not a readable Python file, raises an error on import (the message has the
         line), or registers nothing.
     """
     file = Path(path).expanduser().resolve()
-    content = _read(file, path)
+    if file.is_dir() or file.suffix != ".py":
+        what = "is a folder" if file.is_dir() else "is not a .py file"
+        raise PluginError(f"plug-in {path}: {what}. Give a .py file.")
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise PluginError(f"plug-in {path}: {describe_missing(Path(path).expanduser())}.") from None
+    except OSError as error:
+        raise PluginError(f"plug-in {path}: cannot be read: {error.strerror}.") from error
     digest = _digest(content)
     stem = re.sub(r"[^0-9A-Za-z]", "_", file.stem)
     name = f"clbench_plugin_{stem}_{_digest(str(file).encode())[:8]}"
-    present = sys.modules.get(name)
-    if present is None or getattr(present, "__clbench_digest__", None) != digest:
+    if getattr(sys.modules.get(name), "__clbench_digest__", None) != digest:
         _execute(file, name, content, digest)
     registers: dict[str, list[str]] = sys.modules[name].__dict__["__clbench_registers__"]
     if not registers:
+        kinds = ", ".join(registry.kind for registry in registries())
         raise PluginError(
-            f"plug-in {shown(file)}: registers no method, shift, task or model. "
-            "Decorate a class with @clbench.method('name') or @clbench.shift('name'), or a "
-            "function with @clbench.task('name')."
+            f"plug-in {display_path(file)}: registers nothing. Register one of {kinds}, for "
+            "instance by decorating a class with @clbench.method('name')."
         )
     return Plugin(file, name, digest, registers)
 
 
 def source_digest(reference: str) -> str | None:
-    """Digest of the code behind ``"module:object"``; None for what comes with clbench.
+    """Return a digest of the code behind ``"module:object"``; None for code of clbench.
 
-    For a module that has a file it is the digest of the whole file, read without importing
-    the module; for a class typed into a notebook or a script, that of the class's own text.
+    The module is not imported: the digest is that of its file. For a class that was typed into
+    a notebook or a script it is that of the class's own text.
 
     Raises
     ------
     PluginError
-        If the module cannot be found.
+        If there is no such module.
     """
     module, _, attribute = reference.partition(":")
-    if module == "clbench" or module.startswith("clbench."):
+    if module.partition(".")[0] == "clbench":
         return None
     loaded = sys.modules.get(module)
-    if module == "__main__" and loaded is not None:
-        return _text_digest(loaded, attribute)
     file = getattr(loaded, "__file__", None) or _find_file(module)
-    if file is None:
-        if loaded is None:
-            raise PluginError(f"{reference!r}: there is no module {module!r}. Is it installed?")
+    if loaded is not None and (module == "__main__" or file is None):
         return _text_digest(loaded, attribute)
+    if file is None:
+        raise PluginError(f"{reference!r}: there is no module {module!r}. Is it installed?")
     return _digest(Path(file).read_bytes())
 
 
-def registries() -> tuple[Registry[Any], ...]:
-    """The registries that plug-ins may add to."""
-    from clbench.methods.base import METHODS
-    from clbench.models.locate import MODELS
-    from clbench.shifts.registry import SHIFTS
-    from clbench.tasks.registry import TASKS
-
-    return METHODS, SHIFTS, TASKS, MODELS
-
-
-def _read(file: Path, given: str | Path) -> bytes:
-    if file.is_dir():
-        raise PluginError(f"plug-in {given}: is a folder. Give the .py file in it.")
-    if file.suffix != ".py":
-        raise PluginError(f"plug-in {given}: must be a .py file.")
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        raise PluginError(
-            f"plug-in {given}: {describe_missing(Path(given).expanduser())}."
-        ) from None
-    except OSError as fault:
-        raise PluginError(f"plug-in {given}: cannot be read: {fault.strerror}.") from fault
-
-
 def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
+    """Run the file as a module that remembers its digest and what it registers."""
     module = ModuleType(name)
     module.__file__ = str(file)
     module.__dict__["__clbench_digest__"] = digest
@@ -142,46 +132,34 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     sys.modules[name] = module
     try:
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as fault:
+    except (Exception, SystemExit) as error:
         if before is None:
             del sys.modules[name]
         else:
             sys.modules[name] = before
-        raise PluginError(f"plug-in {_place(file, fault)}: {_one_line(fault)}") from fault
-    module.__dict__["__clbench_registers__"] = _registered(name, known)
-
-
-def _place(file: Path, fault: BaseException) -> str:
-    """``file:line``, the line being the last one of the plug-in itself that was running."""
-    if isinstance(fault, SyntaxError) and fault.filename == str(file):
-        return f"{shown(file)}:{fault.lineno}"
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(fault.__traceback__)
-        if frame.filename == str(file)
-    ]
-    return f"{shown(file)}:{lines[-1]}" if lines else shown(file)
-
-
-def _one_line(fault: BaseException) -> str:
-    if isinstance(fault, ClbenchError):
-        return str(fault)
-    text = fault.msg if isinstance(fault, SyntaxError) else str(fault)
-    return f"{type(fault).__name__}: {' '.join(text.split())}" if text else type(fault).__name__
-
-
-def _registered(module: str, known: dict[str, set[str]]) -> dict[str, list[str]]:
-    """Names that are new, or that the module had registered when it was loaded before."""
-    found = {}
-    for registry in registries():
-        names = [
-            name
-            for name in registry.names()
-            if name not in known[registry.kind] or registry.where(name).startswith(f"{module}:")
+        text = str(error.msg if isinstance(error, SyntaxError) else error)
+        if not isinstance(error, ClbenchError):
+            text = f"{type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")
+        raise PluginError(f"plug-in {display_path(file)}{_line(file, error)}: {text}") from error
+    registers = {
+        registry.kind: [
+            entry
+            for entry in registry.names()
+            # New, or registered by the module when it was loaded before.
+            if entry not in known[registry.kind] or registry.where(entry).startswith(f"{name}:")
         ]
-        if names:
-            found[registry.kind] = names
-    return found
+        for registry in registries()
+    }
+    module.__dict__["__clbench_registers__"] = {kind: v for kind, v in registers.items() if v}
+
+
+def _line(file: Path, error: BaseException) -> str:
+    """``:LINE``, the last line of the plug-in itself that was running."""
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return f":{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+    return f":{lines[-1]}" if lines else ""
 
 
 def _find_file(module: str) -> Path | None:
@@ -194,13 +172,9 @@ def _find_file(module: str) -> Path | None:
     if spec is None or spec.origin is None:
         return None
     origin = Path(spec.origin)
-    if not rest:
-        return origin if origin.is_file() else None
-    place = origin.parent.joinpath(*rest)
-    for candidate in (place.with_suffix(".py"), place / "__init__.py"):
-        if candidate.is_file():
-            return candidate
-    return None
+    path = origin.parent.joinpath(*rest)
+    files = (path.with_suffix(".py"), path / "__init__.py") if rest else (origin,)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _text_digest(module: ModuleType, attribute: str) -> str:
@@ -210,7 +184,7 @@ def _text_digest(module: ModuleType, attribute: str) -> str:
     try:
         return _digest(inspect.getsource(target).encode())
     except (OSError, TypeError):
-        # Typed where Python keeps no text: take it for new code each time it is defined.
+        # Python keeps no text of it: count it as new code each time it is defined.
         return _digest(f"{attribute}:{id(target)}".encode())
 
 

@@ -1,38 +1,38 @@
-"""From the name or path of a suite to its checked contents."""
+"""Suite files: found by name or path, read, and checked against the schema."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Sequence
+import math
+import tomllib
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from clbench.errors import UnknownNameError, did_you_mean
-from clbench.suite import packaged
-from clbench.suite.faults import explain, key_of, raise_faults
+from clbench.errors import ClbenchError, SuiteError, UnknownNameError, did_you_mean
+from clbench.messages import (
+    describe_errors,
+    describe_missing,
+    describe_path,
+    display_path,
+    raise_errors,
+)
 from clbench.suite.schema import SuiteFile, derived_name
-from clbench.suite.toml import read_toml, unusable_values
+
+PACKAGE = Path(__file__).resolve().parent.parent
 
 SCENARIO_KEYS = ("name", "shift", "note")
 """Keys of a ``[[scenario]]`` table that are not settings of its shift."""
 
+File = TypeVar("File", bound=BaseModel)
+
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite file that was read.
-
-    Attributes
-    ----------
-    path
-        The file.
-    base
-        Its folder; relative paths in the file start there.
-    file
-        Its contents.
-    """
+    """A suite file and its contents; relative paths in the file start at `base`."""
 
     path: Path
     base: Path
@@ -49,120 +49,168 @@ class Suite:
         return [scenario.name for scenario in self.file.scenario]
 
 
+def packaged_files(kind: str, pattern: str = "*.toml") -> dict[str, Path]:
+    """Return files that come with the package, by name, sorted.
+
+    Parameters
+    ----------
+    kind
+        ``scenarios`` (the suites), ``baselines`` or ``results/published``.
+    pattern
+        Of the files' names.
+    """
+    # Inside an installed package, or beside it in a checkout.
+    for folder in (PACKAGE / f"_{Path(kind).name}", PACKAGE.parent / kind):
+        if folder.is_dir():
+            return {path.stem: path for path in sorted(folder.glob(pattern))}
+    raise ClbenchError(f"{PACKAGE} lacks its folder of {kind}. Install clbench again.")
+
+
 def read_suite(name_or_path: str | Path) -> Suite:
     """Read a packaged suite by its name, or any suite file by its path.
 
-    A text that ends with ``.toml`` or holds a path separator is a path. Names of methods,
-    shifts and tasks are looked up later, by `clbench.suite.plan.make_plan`, since plug-ins
-    may add to them.
+    A text that ends in ``.toml`` or contains a path separator is a path. The names of methods,
+    shifts and tasks are checked later, by `clbench.suite.plan.make_plan`. Load plug-ins before:
+    a plug-in's shift may decide the names of scenarios.
 
     Raises
     ------
     UnknownNameError
         If no packaged suite has that name.
     SuiteError
-        If the file cannot be read or is wrong; all its faults at once.
+        If the file cannot be read or is wrong; all its errors at once.
     """
     path = find_suite(name_or_path)
     data = read_toml(path)
-    faults = unusable_values(data)
-    if faults:
-        raise_faults(path, faults)
-    data = _prepared(data, path)
-    file = None
-    try:
-        file = SuiteFile.model_validate_json(json.dumps(data), strict=True)
-    except ValidationError as fault:
-        faults += explain(fault, data, SuiteFile)
-    faults += _duplicates(data)
-    raise_faults(path, faults)
+    data = {"name": path.stem, **data}
+    if isinstance(data.get("scenario"), list):
+        data["scenario"] = [_scenario(table) for table in data["scenario"]]
+    file, errors = check_file(data, SuiteFile)
+    raise_errors(path, [*errors, *_duplicates(data)])
     assert file is not None
     return Suite(path, path.parent, file)
 
 
 def find_suite(name_or_path: str | Path) -> Path:
-    """The absolute path of a suite.
+    """Return the absolute path of a suite.
 
     Raises
     ------
     UnknownNameError
-        If a plain name is that of no packaged suite.
+        If no packaged suite has that name.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or is_path(text):
         return Path(text).expanduser().resolve()
-    found = packaged.suites()
-    if text in found:
-        return found[text]
-    beside = Path(f"{text}.toml")
-    if beside.is_file():
-        raise UnknownNameError(f"Unknown suite {text!r}. For the file here write {beside}.")
+    suites = packaged_files("scenarios")
+    if text in suites:
+        return suites[text]
+    if Path(f"{text}.toml").is_file():
+        raise UnknownNameError(f"Unknown suite {text!r}. For the file here write {text}.toml.")
     if text and Path(text).exists():
-        raise UnknownNameError(
-            f"Unknown suite {text!r}. A suite file ends with .toml; for another file or a folder "
-            f"write ./{text}."
-        )
-    known = did_you_mean(text, found, "clbench list suites")
-    raise UnknownNameError(f"Unknown suite {text!r}.{known} Or give the path of a .toml file.")
+        raise UnknownNameError(f"Unknown suite {text!r}. For the file or folder write ./{text}.")
+    hint = did_you_mean(text, suites, "clbench list suites")
+    raise UnknownNameError(f"Unknown suite {text!r}.{hint} Or give the path of a .toml file.")
 
 
 def is_path(text: str) -> bool:
-    """Whether what a user wrote for a suite or baseline means a file rather than a name."""
+    """Whether the name of a suite or baseline is meant as the path of a file."""
     return text.endswith(".toml") or "/" in text or "\\" in text or text in (".", "..")
 
 
-def _prepared(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The data with names filled in and the settings of shifts in a table of their own."""
-    prepared = {"name": path.stem, **data}
-    if isinstance(data.get("scenario"), list):
-        prepared["scenario"] = [_scenario(table) for table in data["scenario"]]
-    return prepared
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the contents of a TOML file.
+
+    Raises
+    ------
+    SuiteError
+        If the file is missing, a folder, unreadable, not UTF-8 or not TOML (with the line), or
+        if a value is infinite, NaN, a date or a time, which no setting can be.
+    """
+    place = display_path(path)
+    folder = path if path.is_dir() else path.parent
+    names = ", ".join(sorted(file.name for file in folder.glob("*.toml")))
+    if path.is_dir():
+        hint = f"one of its files: {names}" if names else "a .toml file"
+        raise SuiteError(f"{place}: is a folder. Give {hint}.")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        hint = f" In that folder: {names}." if names else ""
+        raise SuiteError(f"{place}: {describe_missing(path)}.{hint}") from None
+    except OSError as error:
+        raise SuiteError(f"{place}: cannot be read: {error.strerror}.") from error
+    try:
+        # Some editors put a byte-order mark first, which TOML does not allow.
+        data = tomllib.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SuiteError(f"{place}, line {line}: is not UTF-8. Save it with UTF-8.") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SuiteError(f"{place}: is not valid TOML: {error}.") from error
+    raise_errors(
+        path,
+        [
+            f"{describe_path(location, data)}: must be a finite number, got {value}"
+            if isinstance(value, float)
+            else f"{describe_path(location, data)}: must not be a date or time; quote {value}"
+            for location, value in _leaves(data)
+            if not isinstance(value, str | int | float)
+            or (isinstance(value, float) and not math.isfinite(value))
+        ],
+    )
+    return data
+
+
+def check_file(data: dict[str, Any], model: type[File]) -> tuple[File | None, list[str]]:
+    """Return the file's contents as `model`, or None and what is wrong with them."""
+    try:
+        # As JSON, where a whole number may stand for a number and a list for a tuple, but
+        # a text may not stand for either.
+        return model.model_validate_json(json.dumps(data), strict=True), []
+    except ValidationError as error:
+        return None, describe_errors(error, data, model=model)
+
+
+def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Sequence[Any], Any]]:
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            yield from _leaves(inner, (*path, key))
+    else:
+        yield path, value
 
 
 def _scenario(table: Any) -> Any:
+    """A scenario with a name, and with the settings of its shift in a table of their own."""
     if not isinstance(table, dict):
         return table
     settings = {key: value for key, value in table.items() if key not in SCENARIO_KEYS}
-    given = {key: table[key] for key in SCENARIO_KEYS if key in table}
-    if "name" not in given:
-        # Without a shift, which is a fault of its own, the name is that of its tasks.
-        name = derived_name(given["shift"] if _is_name(given.get("shift")) else "dataset", settings)
-        given |= {"name": name} if name else {}
-    return {**given, "settings": settings}
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+    scenario = {key: table[key] for key in SCENARIO_KEYS if key in table}
+    if "name" not in scenario and (name := derived_name(table.get("shift"), settings)):
+        scenario["name"] = name
+    return {**scenario, "settings": settings}
 
 
 def _duplicates(data: dict[str, Any]) -> list[str]:
-    """Faults of what may occur once only: scenario names, seeds, methods."""
-    faults = []
-    scenarios = data.get("scenario")
-    if isinstance(scenarios, list):
-        names = [table.get("name") if isinstance(table, dict) else None for table in scenarios]
-        for first, second in _repeats(names):
-            faults.append(
-                f"{key_of(('scenario', second), data)}: has the same name as number {first + 1}. "
-                "Give one of them another `name`."
-            )
-    for key in ("seeds", "methods"):
-        values = data.get(key)
-        if isinstance(values, list):
-            faults += [
-                f"{key} item {second + 1}: {values[second]!r} is there already as item {first + 1}."
-                " Remove one of them."
-                for first, second in _repeats(values)
-            ]
-    return faults
+    """Errors of scenario names, seeds and methods that occur twice."""
+    errors = []
+    for key in ("scenario", "seeds", "methods"):
+        entries = data.get(key) if isinstance(data.get(key), list) else []
+        values = [e.get("name") if isinstance(e, dict) else e for e in entries or ()]
+        errors += [
+            f"{describe_path((key, second), data)}: {values[second]!r} repeats number {first + 1}. "
+            f"{'Give one of them another `name`' if key == 'scenario' else 'Remove one of them'}"
+            for first, second in _repeats(values)
+        ]
+    return errors
 
 
 def _repeats(values: Sequence[Any]) -> Iterable[tuple[int, int]]:
-    """Positions (first, again) of values that were there before."""
+    """Positions (first, again) of equal values."""
     seen: dict[Hashable, int] = {}
     for position, value in enumerate(values):
-        if isinstance(value, (str, int)):
-            if (type(value), value) in seen:
-                yield seen[type(value), value], position
-            else:
-                seen[type(value), value] = position
+        if isinstance(value, str | int):
+            first = seen.setdefault((type(value), value), position)
+            if first != position:
+                yield first, position

@@ -12,17 +12,11 @@ from clbench.tasks.spec import OwnTaskTable
 from clbench.training.protocol import Protocol
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._+]|-(?!-))*")
-NAME_RULE = (
-    "a name consists of letters, digits, '.', '_', '+' and single '-', and starts with a "
-    "letter or digit"
-)
-
-SHORT_SHIFT = {"sentence-length": "length", "embedding-cluster": "clusters"}
-"""Last part of the name that a scenario without a name gets, where it is not the shift's."""
+Name = Annotated[str, Field(min_length=1)]
 
 
 def check_name(name: str) -> str:
-    """`name`, if it can stand in a file name beside others joined by ``--``.
+    """Return `name` if it can be part of a file name whose parts are joined by ``--``.
 
     Raises
     ------
@@ -30,7 +24,10 @@ def check_name(name: str) -> str:
         If it cannot.
     """
     if not NAME_PATTERN.fullmatch(name) or len(name) > 100:
-        raise ValueError(f"{NAME_RULE}; at most 100 characters")
+        raise ValueError(
+            "a name consists of at most 100 letters, digits, '.', '_', '+' and single '-', and "
+            "starts with a letter or digit"
+        )
     return name
 
 
@@ -40,28 +37,35 @@ class ScenarioSpec(BaseModel):
     Attributes
     ----------
     name
-        Plain and unique in its suite; see `derived_name` for the default.
+        Unique in its suite; see `derived_name` for the default.
     shift
         Name of a registered shift.
     settings
-        Every other key of the table: the settings of the shift.
+        The settings of the shift: every other key of the table.
     note
-        A remark that travels with the scenario into results and reports.
+        A remark that results and reports show.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    shift: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(validate_default=True)] = ""
+    shift: Name
     settings: dict[str, Any] = {}
     note: str = ""
 
-    _name = field_validator("name")(check_name)
+    @field_validator("name")
+    @classmethod
+    def _usable(cls, name: str) -> str:
+        if not name:
+            raise ValueError("has no `name`, and no valid `task` or `tasks` to derive one from")
+        return check_name(name)
 
     @property
     def task_names(self) -> tuple[str, ...]:
-        """Tasks that the settings name: the keys ``task`` and ``tasks``, in order, unique."""
-        return tasks_named(self.settings)
+        """Tasks under the settings ``task`` and ``tasks``, in order, each once."""
+        one, several = self.settings.get("task"), self.settings.get("tasks")
+        names = [one, *(several if isinstance(several, list) else ())]
+        return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
 class VariantTable(BaseModel):
@@ -70,30 +74,28 @@ class VariantTable(BaseModel):
     Attributes
     ----------
     of
-        As an item of ``methods``: the baseline that it varies.
-    settings
-        What is different.
-    sources
-        Where these come from.
+        The baseline to start from, as in ``methods``.
+    settings, sources
+        The settings to replace, and where the new values come from.
     description
-        One line for lists; that of the other by default.
+        One line for lists; by default that of the original.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    of: Annotated[str, Field(min_length=1)]
+    of: Name
     settings: dict[str, Any] = {}
-    sources: dict[str, Annotated[str, Field(min_length=1)]] = {}
+    sources: dict[str, Name] = {}
     description: str = ""
 
 
 class SuiteFile(BaseModel):
-    """A whole suite file.
+    """A suite file.
 
     Attributes
     ----------
     name
-        Default for the run's folder; by default the file's name without suffix.
+        Names the run's folder; by default the name of the file without its suffix.
     description
         One line for lists.
     methods
@@ -103,18 +105,18 @@ class SuiteFile(BaseModel):
     protocol
         How every cell is trained and scored.
     baseline
-        Variants of baselines, by names that `methods` can then use.
+        Variants of baselines, by names for `methods`.
     task
-        Tasks of one's own, from files or the synthetic generator, by name.
+        Own tasks, by name.
     scenario
-        What is trained on, in order.
+        What to train on, in order.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     description: str = ""
-    methods: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    methods: Annotated[list[Name], Field(min_length=1)]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = [0]
     protocol: Protocol = Protocol()
     baseline: dict[str, VariantTable] = {}
@@ -125,29 +127,19 @@ class SuiteFile(BaseModel):
 
     @field_validator("baseline")
     @classmethod
-    def _usable(cls, tables: dict[str, VariantTable]) -> dict[str, VariantTable]:
+    def _names(cls, tables: dict[str, VariantTable]) -> dict[str, VariantTable]:
         for name in tables:
             try:
                 check_name(name)
-            except ValueError as fault:
-                raise ValueError(f"{name!r} cannot be a name: {fault}") from fault
+            except ValueError as error:
+                raise ValueError(f"{name!r} cannot be a name: {error}") from error
         return tables
 
 
-def tasks_named(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names under ``task`` and ``tasks``, whatever else the settings hold."""
-    one, several = settings.get("task"), settings.get("tasks")
-    names = [one] if isinstance(one, str) else []
-    if isinstance(several, list):
-        names += [name for name in several if isinstance(name, str)]
-    return tuple(dict.fromkeys(names))
+def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
+    """Return the default name of a scenario, or None if its tasks make no valid name.
 
-
-def derived_name(shift: str, settings: Mapping[str, Any]) -> str | None:
-    """The name of a scenario that gives none, or None if its tasks give no usable one.
-
-    ``sst2-mrpc`` for a dataset shift, ``sst2-length`` and ``sst2-clusters`` for the
-    distribution shifts, and tasks and shift for any other.
+    The names of its tasks and the `short_name` of its shift, if it has one.
 
     Examples
     --------
@@ -156,12 +148,15 @@ def derived_name(shift: str, settings: Mapping[str, Any]) -> str | None:
     >>> derived_name("sentence-length", {"task": "glue/qnli", "unit": "words"})
     'qnli-length'
     """
-    several = settings.get("tasks")
-    names = list(several) if isinstance(several, list) else [settings.get("task")]
-    parts = [name.rpartition("/")[2] for name in names if isinstance(name, str)]
-    if not names or len(parts) < len(names):
+    from clbench.shifts.registry import SHIFTS
+
+    tasks = settings.get("tasks", settings.get("task"))
+    names = tasks if isinstance(tasks, list) else [tasks]
+    if not names or not all(isinstance(name, str) for name in names):
         return None
-    if shift != "dataset":
-        parts.append(SHORT_SHIFT.get(shift, shift.rpartition("/")[2]))
-    name = "-".join(parts)
+    parts = [name.rpartition("/")[2] for name in names]
+    if isinstance(shift, str):
+        label = SHIFTS.get(shift).short_name if shift in SHIFTS else None
+        parts.append(shift.rpartition("/")[2] if label is None else label)
+    name = "-".join(part for part in parts if part)
     return name if NAME_PATTERN.fullmatch(name) else None

@@ -1,100 +1,137 @@
-"""Checks of settings that need the class that they are for."""
+"""Checks of a suite that need the registered tasks, shifts and methods."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from clbench.errors import ClbenchError, SettingsError
+from clbench.errors import ClbenchError, SettingsError, did_you_mean
+from clbench.messages import describe_errors, quote_key, raise_errors
 from clbench.settings import Configured
 from clbench.suite.baselines import Baseline
-from clbench.suite.faults import explain, raise_faults
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
-from clbench.training.protocol import Protocol
+from clbench.training.protocol import BY_TASK, Protocol
+
+
+def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
+    """Return the errors of tasks, metrics and shifts that do not exist."""
+    from clbench.shifts.registry import SHIFTS
+    from clbench.tasks.registry import TASKS, score_metrics
+
+    own, protocol = suite.file.task, suite.file.protocol
+    plugin = " For your own, add --plugin FILE."
+
+    def task_error(place: str, task: str) -> list[str]:
+        if task in own or task in TASKS:
+            return []
+        hint = did_you_mean(task, [*own, *TASKS], "clbench list tasks")
+        return [f"{place}: there is no task {task!r}.{hint}{plugin}"]
+
+    errors = [
+        f"[task.{quote_key(name)}]: there is already a task {name!r}. Rename yours."
+        for name in own
+        if name in TASKS
+    ]
+    for key in BY_TASK:
+        for task in getattr(protocol, key):
+            # A part of a task, such as glue/sst2[short], may have a length of its own.
+            errors += task_error(f"[protocol] {key}.{quote_key(task)}", task.partition("[")[0])
+    for task, metric in protocol.task_metric.items():
+        metrics = score_metrics(task.partition("[")[0], own)
+        if metrics and metric not in metrics:
+            errors.append(
+                f"[protocol] task_metric.{quote_key(task)}: the task has no metric {metric!r}. "
+                f"Take {' or '.join(metrics)}."
+            )
+    for scenario in scenarios:
+        place = _place(suite, scenario)
+        if scenario.shift not in SHIFTS:
+            hint = did_you_mean(scenario.shift, SHIFTS, "clbench list shifts")
+            errors.append(f"{place} shift: there is no shift {scenario.shift!r}.{hint}{plugin}")
+        for task in scenario.task_names:
+            key = "task" if scenario.settings.get("task") == task else "tasks"
+            errors += task_error(f"{place} {key}", task)
+    return errors
 
 
 def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
-    """Construct the shift of each scenario.
+    """Check the settings of each scenario's shift by constructing it.
 
     Raises
     ------
     SuiteError
-        With the faults of all scenarios of the file.
+        With the errors of all scenarios of the file.
     """
     from clbench.shifts.registry import SHIFTS
 
-    faults = []
+    errors = []
     for scenario in scenarios:
-        number = suite.scenario_names.index(scenario.name) + 1
-        found = _faults(SHIFTS.get(scenario.shift), scenario.settings)
-        faults += [f"[[scenario]] {number} {scenario.name!r} {text}" for text in found]
-    raise_faults(suite.path, faults)
+        shift = SHIFTS.get(scenario.shift)
+        errors += settings_errors(shift, scenario.settings, _place(suite, scenario))
+    raise_errors(suite.path, errors)
 
 
 def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
-    """Construct the method of each baseline, and have it look at the protocol.
+    """Check each baseline by constructing its method, and have the method check the protocol.
 
     Raises
     ------
     SuiteError
         For the first baseline file whose settings do not fit its method.
     SettingsError
-        The same for a baseline that has no file, and for one that does not fit the protocol.
+        The same for a baseline without a file, or one that does not fit the protocol.
     PluginError
-        If a method cannot be imported or is none.
+        If a method cannot be imported.
     """
     from clbench.methods.base import METHODS
 
     for baseline in baselines:
-        kind = METHODS.get(baseline.method)
-        faults = _faults(kind, baseline.settings)
-        if not faults:
-            try:
-                kind(**baseline.settings).check_protocol(protocol)
-            except SettingsError as fault:
-                raise SettingsError(f"{baseline.name}, with this protocol: {fault}") from fault
+        method = METHODS.get(baseline.method)
+        errors = settings_errors(method, baseline.settings, baseline.table)
         if baseline.path is not None:
-            raise_faults(baseline.path, [f"{baseline.table} {text}" for text in faults])
-        elif faults:
-            raise SettingsError(
-                f"method {baseline.method!r}: {' '.join(faults)} Settings are given in a "
-                "baseline file, under [settings]."
-            )
+            raise_errors(baseline.path, errors)
+        elif errors:
+            raise SettingsError(f"method {baseline.method!r}: {'; '.join(errors)}.")
+        try:
+            method(**baseline.settings).check_protocol(protocol)
+        except SettingsError as error:
+            raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
+
+
+def settings_errors(kind: type[Configured], settings: Mapping[str, Any], table: str) -> list[str]:
+    """Return what is wrong with the settings of a shift or method in a file."""
+    model = kind.settings_model()
+    try:
+        # As JSON; see `clbench.suite.read.check_file`.
+        model.model_validate_json(json.dumps(dict(settings)), strict=True)
+        kind(**settings)
+    except ValidationError as error:
+        return describe_errors(error, settings, model=model, table=table)
+    except SettingsError as error:
+        return [f"{table} {error}"]
+    return []
 
 
 def stages_of(scenario: ScenarioSpec) -> int:
-    """How many tasks a scenario has: those of ``tasks``, else the parts of its one task.
+    """Return how many tasks a scenario has: those of ``tasks``, else the parts of its one task.
 
-    A shift of one's own that divides a task tells the number of parts by an attribute or
-    setting ``k``; without one it is taken for 2.
+    A shift that divides a task has the number of parts in an attribute or setting ``k``;
+    without one it is 2.
     """
-    tasks = scenario.settings.get("tasks")
-    if isinstance(tasks, list):
-        return len(tasks)
     from clbench.shifts.registry import SHIFTS
 
+    tasks = scenario.settings.get("tasks")
+    if isinstance(tasks, Sequence) and not isinstance(tasks, str):
+        return len(tasks)
     parts = getattr(SHIFTS.get(scenario.shift)(**scenario.settings), "k", 2)
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-        raise ClbenchError(f"shift {scenario.shift!r}: its k must be a number of parts.")
+        raise ClbenchError(f"shift {scenario.shift!r}: k must be a whole number from 1 on.")
     return parts
 
 
-def _faults(kind: type[Configured], settings: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the settings of a shift or method, each as ``"key: …"``."""
-    model = kind.settings_model()
-    try:
-        # As JSON, where a whole number may stand for a number and a list for a tuple, but
-        # a text may not stand for either.
-        model.model_validate_json(json.dumps(dict(settings)), strict=True)
-    except ValidationError as fault:
-        return explain(fault, settings, model)
-    try:
-        kind(**settings)
-    except SettingsError as fault:
-        text = str(fault)
-        return [text if text.endswith(".") else f"{text}."]
-    return []
+def _place(suite: Suite, scenario: ScenarioSpec) -> str:
+    return f"[[scenario]] {suite.scenario_names.index(scenario.name) + 1} {scenario.name!r}"

@@ -1,102 +1,147 @@
-"""The metrics of GLUE, as fractions: accuracy, F1, Matthews, Pearson and Spearman."""
+"""Metrics: numbers made of a model's outputs and the labels, where greater is better."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from clbench.errors import DataError, NonFiniteLossError, did_you_mean
+from clbench.registry import Registry
 
-FloatArray = npt.NDArray[np.float64]
-
-
-def accuracy(confusion: FloatArray) -> float:
-    """Share of rows whose class was found."""
-    return float(np.trace(confusion) / confusion.sum())
+Array = npt.NDArray[Any]
+Function = TypeVar("Function", bound=Callable[[Array, Array], float])
 
 
-def f1(confusion: FloatArray) -> float:
-    """F1 of class 1 where there are two classes, else the plain mean over the classes (macro).
+class Metric(Protocol):
+    """A registered function; `regression` says what kind of task it scores."""
 
-    A class that neither occurs nor is predicted has F1 0.
+    regression: bool
+
+    def __call__(self, outputs: Array, labels: Array, /) -> float:
+        """Return the score of `outputs`."""
+        ...
+
+
+def _error(name: str, entry: object) -> str | None:
+    return None if hasattr(entry, "regression") else "decorate it with @clbench.metric('name')"
+
+
+METRICS: Registry[Metric] = Registry("metric", check=_error, group="clbench.metrics")
+
+
+def metric(name: str, *, regression: bool = False) -> Callable[[Function], Function]:
+    """Register a metric: a function of outputs and labels for which greater is better.
+
+    A classification metric gets logits of shape (n, C) and class numbers of shape (n,), a
+    regression metric predictions and targets, both float64 of shape (n,). It returns a finite
+    number. Return the negative of an error, so that forgetting keeps its sign.
+
+    Parameters
+    ----------
+    name
+        For the key `metrics` of a task and for ``[protocol.task_metric]``.
+    regression
+        Whether it scores tasks with a number as target instead of classes.
+
+    Examples
+    --------
+    >>> @metric("top-2")
+    ... def top_2(outputs, labels):
+    ...     best = outputs.argsort(axis=1)[:, -2:]
+    ...     return (best == labels[:, None]).any(axis=1).mean()
     """
-    hits = np.diag(confusion)
-    whole = confusion.sum(axis=0) + confusion.sum(axis=1)
-    each = np.divide(2 * hits, whole, out=np.zeros_like(hits), where=whole > 0)
-    return float(each[1]) if len(each) == 2 else float(each.mean())
+
+    def decorate(function: Function) -> Function:
+        function.regression = regression  # type: ignore[attr-defined]
+        return METRICS.register(name)(function)
+
+    return decorate
 
 
-def matthews(confusion: FloatArray) -> float:
-    """Matthews correlation, for more than two classes as R_K (Gorodkin 2004).
-
-    Where it is undefined, because all rows or all predictions are of one class, it is 0.
-    """
-    rows, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
-    total = confusion.sum()
-    covariance = np.trace(confusion) * total - rows @ predicted
-    spread = (total**2 - predicted @ predicted) * (total**2 - rows @ rows)
-    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
+@metric("accuracy")
+def accuracy(outputs: Array, labels: Array) -> float:
+    """Return the share of rows whose greatest logit, the first of equals, is the label's."""
+    return float((outputs.argmax(axis=1) == labels).mean())
 
 
-def pearson(outputs: FloatArray, targets: FloatArray) -> float:
-    """Pearson correlation; 0 where it is undefined, because one side is constant."""
-    if np.ptp(outputs) == 0 or np.ptp(targets) == 0:
+@metric("f1")
+def f1(outputs: Array, labels: Array) -> float:
+    """Return F1 of class 1 of two classes, else the mean over classes; 0 where undefined."""
+    from sklearn.metrics import f1_score
+
+    count = outputs.shape[1]
+    classes = [1] if count == 2 else range(count)
+    predicted = outputs.argmax(axis=1)
+    return float(f1_score(labels, predicted, labels=classes, average="macro", zero_division=0))
+
+
+@metric("matthews")
+def matthews(outputs: Array, labels: Array) -> float:
+    """Return Matthews correlation, R_K for more classes (Gorodkin 2004); 0 where undefined."""
+    from sklearn.metrics import matthews_corrcoef
+
+    predicted = outputs.argmax(axis=1)
+    if np.ptp(predicted) == 0 or np.ptp(labels) == 0:
         return 0.0
-    x, y = _unit(outputs), _unit(targets)
-    return float(np.clip(x @ y, -1.0, 1.0))
+    return float(matthews_corrcoef(labels, predicted))
 
 
-def spearman(outputs: FloatArray, targets: FloatArray) -> float:
-    """Pearson correlation of the ranks, tied values sharing the mean of their ranks."""
-    return pearson(_ranks(outputs), _ranks(targets))
+@metric("pearson", regression=True)
+def pearson(outputs: Array, labels: Array) -> float:
+    """Return Pearson correlation; 0 where one side is constant."""
+    from scipy.stats import pearsonr
+
+    if np.ptp(outputs) == 0 or np.ptp(labels) == 0:
+        return 0.0
+    return float(pearsonr(outputs, labels).statistic)
 
 
-CLASSIFICATION: dict[str, Callable[[FloatArray], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "matthews": matthews,
-}
-REGRESSION: dict[str, Callable[[FloatArray, FloatArray], float]] = {
-    "pearson": pearson,
-    "spearman": spearman,
-}
-METRICS = (*CLASSIFICATION, *REGRESSION)
-"""All names."""
+@metric("spearman", regression=True)
+def spearman(outputs: Array, labels: Array) -> float:
+    """Return Pearson correlation of the ranks, where ties share the mean of their ranks."""
+    from scipy.stats import rankdata
+
+    return pearson(rankdata(outputs), rankdata(labels))
 
 
-def score(
-    metrics: Sequence[str], outputs: npt.NDArray[Any], labels: npt.NDArray[Any]
-) -> dict[str, float]:
-    """The metrics of a model's outputs.
+def metrics_for(regression: bool) -> list[str]:
+    """Return the names of all regression or all classification metrics, sorted."""
+    return [name for name in METRICS if METRICS.get(name).regression == regression]
+
+
+def check_metrics(where: str, names: Sequence[str], regression: bool) -> None:
+    """Raise a DataError unless all metrics exist and are for this kind of task."""
+    for name in names:
+        if name not in METRICS or METRICS.get(name).regression != regression:
+            kind = "regression" if regression else "classification"
+            raise DataError(
+                f"{where}: {name!r} is not a {kind} metric."
+                f"{did_you_mean(name, metrics_for(regression))}"
+            )
+
+
+def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, float]:
+    """Return the metrics of a model's outputs, by name, in the order of `metrics`.
 
     Parameters
     ----------
     metrics
-        Names in `METRICS`, all for classes or all for regression.
+        Names in `METRICS`, all of one kind.
     outputs
-        Logits of shape (n, C), of which the greatest (the first of equals) is the answer;
-        or predictions of shape (n,) or (n, 1) for regression.
+        Logits of shape (n, C), or predictions of shape (n,) or (n, 1) for regression.
     labels
         Shape (n,): class numbers, or targets.
-
-    Returns
-    -------
-    dict of str to float
-        By name, in the order of `metrics`; fractions, always finite.
 
     Raises
     ------
     DataError
-        If there are no rows, or a metric is unknown.
+        If there are no rows, or a metric is unknown or not finite.
     NonFiniteLossError
-        If an output is not a number: the model has diverged.
+        If an output is not finite: training has diverged.
     """
-    for name in metrics:
-        if name not in METRICS:
-            raise DataError(f"Unknown metric {name!r}.{did_you_mean(name, METRICS)}")
     if len(labels) == 0:
         raise DataError("There are no rows to score.")
     if not np.isfinite(outputs).all():
@@ -105,35 +150,12 @@ def score(
             f"The model's outputs are infinite or not numbers for {bad} of {len(outputs)} rows."
         )
     scores: dict[str, float] = {}
-    confusion: FloatArray | None = None
     for name in metrics:
-        if name in CLASSIFICATION:
-            if confusion is None:
-                confusion = _confusion(outputs, labels)
-            scores[name] = CLASSIFICATION[name](confusion)
-        else:
-            flat = np.asarray(outputs, dtype=np.float64).reshape(len(labels))
-            scores[name] = REGRESSION[name](flat, np.asarray(labels, dtype=np.float64))
+        function = METRICS.get(name)
+        if function.regression:
+            outputs = np.asarray(outputs, dtype=np.float64).reshape(len(labels))
+            labels = np.asarray(labels, dtype=np.float64)
+        scores[name] = float(function(outputs, labels))
+        if not np.isfinite(scores[name]):
+            raise DataError(f"Metric {name!r} returned {scores[name]}, not a finite number.")
     return scores
-
-
-def _confusion(logits: npt.NDArray[Any], labels: npt.NDArray[Any]) -> FloatArray:
-    """Counts of rows by class (down) and predicted class (across), shape (C, C)."""
-    classes = logits.shape[1]
-    cells = labels.astype(np.int64) * classes + logits.argmax(axis=1)
-    counts = np.bincount(cells, minlength=classes * classes)
-    return counts.reshape(classes, classes).astype(np.float64)
-
-
-def _unit(values: FloatArray) -> FloatArray:
-    centred = values - values.mean()
-    scaled = centred / np.abs(centred).max()  # squares of huge or tiny values stay finite
-    unit: FloatArray = scaled / np.sqrt(scaled @ scaled)
-    return unit
-
-
-def _ranks(values: FloatArray) -> FloatArray:
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(sizes)
-    mean_rank: FloatArray = (last - (sizes - 1) / 2.0)[group]
-    return mean_rank

@@ -1,15 +1,23 @@
-"""The tasks that have a name: GLUE, the synthetic ones, and those of plug-ins."""
+"""All tasks by name: the registered ones, and the ``[task.NAME]`` tables of a suite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from clbench.errors import DataError, UnknownNameError, did_you_mean
 from clbench.registry import Registry
+from clbench.tasks.file_task import FileTask
+from clbench.tasks.hub_task import HubTask
+from clbench.tasks.metrics import METRICS, metrics_for
+from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
 from clbench.tasks.synthetic import SPECS
-from clbench.tasks.task import Task
+from clbench.tasks.task import Task, check_task
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class TaskSource:
     data
         The folder given by ``--data``, or None.
     base
-        Folder of the suite file; relative paths in a suite start there.
+        Folder of the suite file, where relative paths in a suite start.
     """
 
     data: Path | None
@@ -31,32 +39,31 @@ class TaskSource:
 TaskLoader = Callable[[TaskSource], Task]
 """What is registered: a function of a `TaskSource` that returns a `Task`.
 
-A loader that is an object with a method ``identity(source) -> dict`` decides itself what a
-result remembers of its rows; of any other loader the source file is digested.
+A loader with a method ``identity(source) -> dict`` decides itself what identifies its rows in a
+result; of any other loader the source file is digested. A loader with an attribute ``metrics``
+lets a suite's `task_metric` be checked before the task is loaded.
 """
 
 Loader = TypeVar("Loader", bound=TaskLoader)
 
-GLUE_NAMES = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
-"""The nine tasks of GLUE by the names of the hub repository's configurations."""
 
-
-def _fault(name: str, entry: object) -> str | None:
+def _error(name: str, entry: object) -> str | None:
     if "[" in name or "]" in name:
-        return "a task's name must not hold brackets, which mark the parts of a shift"
+        return "the name of a task must not contain brackets, which mark the parts of a shift"
     return None if callable(entry) else "a task must be a function of a TaskSource"
 
 
-TASKS: Registry[TaskLoader] = Registry("task", check=_fault, group="clbench.tasks")
+TASKS: Registry[TaskLoader] = Registry("task", check=_error, group="clbench.tasks")
 
-for _name in GLUE_NAMES:
-    TASKS.add(f"glue/{_name}", f"clbench.tasks.glue:LOADERS.{_name}")
-for _name in SPECS:
-    TASKS.add(f"synthetic/{_name}", f"clbench.tasks.synthetic_task:LOADERS.{_name}")
+with Path(__file__).with_name("hub_tasks.toml").open("rb") as _file:
+    for _name, _table in tomllib.load(_file).items():
+        TASKS.add(_name, HubTask(_name, HubTaskSpec(**_table), packaged=True))
+for _kind, _synthetic in SPECS.items():
+    TASKS.add(f"synthetic/{_kind}", _synthetic)
 
 
 def task(name: str) -> Callable[[Loader], Loader]:
-    """Register a task of one's own.
+    """Register a task of your own.
 
     Examples
     --------
@@ -66,3 +73,94 @@ def task(name: str) -> Callable[[Loader], Loader]:
     ...     return Task("my/shouting", ("calm", "loud"), ("accuracy",), train, train, "my/shouting")
     """
     return TASKS.register(name)
+
+
+def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, OwnTaskSpec]) -> Task:
+    """Return the task called `name`, with all its rows.
+
+    Parameters
+    ----------
+    name
+        Of a ``[task.NAME]`` table in `own`, or of a registered task.
+    data
+        Folder with copies of hub repositories, such as ``glue/``; None for the hub.
+    base
+        Folder of the suite file.
+    own
+        The ``[task.NAME]`` tables of the suite.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such task.
+    DataError
+        If its rows cannot be read or are not what a task needs.
+    """
+    return check_task(name, _loader(name, own)(TaskSource(data, base)))
+
+
+def task_identity(
+    name: str, *, data: Path | None, base: Path, own: Mapping[str, OwnTaskSpec]
+) -> dict[str, Any]:
+    """Return what decides the rows and metrics of a task, without building the task.
+
+    That is digests of files, rows or code, or the revision of a hub repository. Raises as
+    `load_task` does for unknown names, missing files and unknown metrics.
+
+    Returns
+    -------
+    dict
+        Plain JSON values without paths. Equal identities mean equal rows.
+    """
+    loader = _loader(name, own)
+    if hasattr(loader, "identity"):
+        identity = loader.identity(TaskSource(data, base))
+    else:
+        identity = code_identity(loader)
+    metrics = {
+        metric: code_identity(METRICS.get(metric))
+        for metric in getattr(loader, "metrics", ())
+        if metric in METRICS and not METRICS.where(metric).startswith("clbench.")
+    }
+    return {"name": name, **identity, **({"metric_code": metrics} if metrics else {})}
+
+
+def score_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> list[str]:
+    """Return the metrics that can be the score of a task, empty where only its rows can tell."""
+    if name not in own and name not in TASKS:
+        return []
+    metrics = getattr(_loader(name, own), "metrics", ())
+    return metrics_for(METRICS.get(metrics[0]).regression) if metrics else []
+
+
+def code_identity(entry: Any) -> dict[str, str]:
+    """Return the name of a function, class or callable object, and the digest of its file.
+
+    Without a file, as in an interactive session, the module stands for the digest.
+    """
+    code = entry if inspect.isroutine(entry) or inspect.isclass(entry) else type(entry)
+    try:
+        content = Path(inspect.getsourcefile(code) or "").read_bytes()
+    except (OSError, TypeError):
+        return {"code": code.__qualname__, "module": code.__module__}
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return {"code": code.__qualname__, "digest": digest}
+
+
+def _loader(name: str, own: Mapping[str, OwnTaskSpec]) -> Any:
+    if name in own:
+        if error := _error(name, callable):
+            raise DataError(f"[task.{name}]: {error}.")
+        spec = own[name]
+        if isinstance(spec, FileTaskSpec):
+            return FileTask(name, spec)
+        if isinstance(spec, HubTaskSpec):
+            return HubTask(name, spec)
+        options = spec.model_dump(exclude={"synthetic"})
+        return replace(SPECS[spec.synthetic], name=name, options=options)
+    if name not in TASKS:
+        names = [*TASKS.names(), *own]
+        raise UnknownNameError(
+            f"Unknown task {name!r}.{did_you_mean(name, names, 'clbench list tasks')}"
+        )
+    return TASKS.get(name)

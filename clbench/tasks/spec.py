@@ -1,59 +1,233 @@
-"""The ``[task.NAME]`` tables of a suite file: files of one's own, or a synthetic task."""
+"""The ``[task.NAME]`` tables of a suite file: a task in files, on the hub, or built in."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from clbench.tasks.files import FileTaskSpec
+from clbench.tasks.synthetic import TRAIN_ROWS, VALIDATION_ROWS
 
+Format = Literal["csv", "tsv", "jsonl", "parquet"]
+Name = Annotated[str, Field(min_length=1)]
+Split = Literal["train", "validation"]
 SyntheticName = Literal[
     "sentiment", "acceptability", "paraphrase", "qa", "entailment", "entailment3"
 ]
 """The keys of `clbench.tasks.synthetic.SPECS`."""
-MOST = 200_000
-"""Rows of a synthetic split at most: about a minute of generating for a task of pairs."""
+
+SUFFIXES: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+"""File formats by suffix."""
+
+
+class ColumnsSpec(BaseModel):
+    """What the columns of a table mean.
+
+    Attributes
+    ----------
+    text
+        Column of the text, or a list of the two columns of a pair.
+    label
+        Column of the label.
+    labels
+        Names of the classes in the order of their numbers, and the only ones allowed. By
+        default those of the training rows, sorted (as numbers if all are whole numbers).
+    regression
+        Whether the label is a number to predict.
+    metrics
+        The first is the score in p_o and p_s. By default accuracy, or Pearson and Spearman
+        correlation for regression.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: Annotated[list[Name], Field(min_length=1, max_length=2)]
+    label: Name
+    labels: Annotated[list[str], Field(min_length=2)] | None = None
+    regression: bool = False
+    metrics: Annotated[list[str], Field(min_length=1)] | None = None
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _as_names(cls, value: Any) -> Any:
+        return [label_name(item) for item in value] if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if len({*self.text, self.label}) <= len(self.text):
+            raise _error("text and label must name different columns")
+        if self.labels is not None and len(set(self.labels)) != len(self.labels):
+            raise _error("labels must name each label once")
+        if self.regression and self.labels is not None:
+            raise _error("a regression task has no labels; remove one of the two keys")
+        return self
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """The metrics, defaults filled in."""
+        default = ("pearson", "spearman") if self.regression else ("accuracy",)
+        return tuple(self.metrics or default)
+
+
+class FileTaskSpec(ColumnsSpec):
+    """A task in files.
+
+    Attributes
+    ----------
+    train, validation
+        Paths, relative to the suite file.
+    validation_fraction
+        Share of the training rows to report on if there is no validation file; stratified by
+        label and always the same rows.
+    format
+        By default decided by the suffix of each file.
+    separator
+        The character between the fields of a CSV or TSV file; by default a comma or a tab.
+    quotes
+        Whether double quotes enclose fields of CSV and TSV; false if they are plain characters.
+    """
+
+    train: Name
+    validation: Name | None = None
+    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    format: Format | None = None
+    separator: Annotated[str, Field(pattern=r'^[^\n\r"]$')] | None = None
+    quotes: bool = True
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if (self.validation is None) == (self.validation_fraction is None):
+            raise _error("give either validation = FILE or validation_fraction, such as 0.1")
+        for path in self.paths.values():
+            if self.format is None and PurePath(path).suffix.lower() not in SUFFIXES:
+                raise _error(
+                    f"the suffix of {path!r} does not tell its format; "
+                    "set format to csv, tsv, jsonl or parquet"
+                )
+        return self
+
+    @property
+    def paths(self) -> dict[Split, str]:
+        """The path of each split that has a file."""
+        paths: dict[Split, str] = {"train": self.train}
+        return paths if self.validation is None else {**paths, "validation": self.validation}
+
+    def format_of(self, path: str) -> Format:
+        """Return the format that `path` is read as."""
+        return self.format or SUFFIXES[PurePath(path).suffix.lower()]
+
+
+class HubTaskSpec(ColumnsSpec):
+    """A task on the Hugging Face hub.
+
+    Attributes
+    ----------
+    hub
+        ``owner/name`` of the dataset.
+    config
+        Name of its configuration, if it has several.
+    revision
+        Commit or tag; without one the rows may change under the same name.
+    splits
+        Names of the training and validation split in the dataset.
+    labels
+        Names of classes 0, 1, … if the column holds numbers. By default those of the dataset.
+    description, licence
+        For lists and readers.
+    """
+
+    hub: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")]
+    config: Name | None = None
+    revision: Name | None = None
+    label: Name = "label"
+    splits: dict[Split, Name] = {}
+    description: str = ""
+    licence: str = ""
+
+    def split(self, split: Split) -> str:
+        """Return the dataset's name of a split."""
+        return self.splits.get(split, split)
 
 
 class SyntheticTaskSpec(BaseModel):
-    """A ``[task.NAME]`` table that asks for a synthetic task in another size or with noise.
+    """A built-in task in another size, with other texts or with noise.
 
     Attributes
     ----------
     synthetic
         A name of `clbench.tasks.synthetic.SPECS`, such as ``sentiment``.
     train, validation
-        Rows of each split, at most `MOST`.
+        Rows of each split.
     seed
-        Of the texts, and of the noise.
+        Of the choice of texts, and of the noise.
     label_noise
-        Chance of each training row that its label is changed to another class, 0 to 1; the
-        validation rows keep theirs.
+        Chance of each training row that its label is replaced by another class, 0 to 1.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     synthetic: SyntheticName
-    train: Annotated[int, Field(ge=2, le=MOST)] = 2000
-    validation: Annotated[int, Field(ge=1, le=MOST)] = 500
+    train: Annotated[int, Field(ge=2, le=TRAIN_ROWS)] = 2000
+    validation: Annotated[int, Field(ge=1, le=VALIDATION_ROWS)] = 500
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     label_noise: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
 
 
 def _kind(table: Any) -> str:
-    is_synthetic = isinstance(table, SyntheticTaskSpec) or (
-        isinstance(table, dict) and "synthetic" in table
-    )
-    return "table with a key `synthetic`" if is_synthetic else "table of files"
+    for key in ("synthetic", "hub"):
+        if key in table if isinstance(table, dict) else hasattr(table, key):
+            return f"table with a key `{key}`"
+    return "table of files"
 
 
-OwnTaskSpec = FileTaskSpec | SyntheticTaskSpec
+OwnTaskSpec = FileTaskSpec | HubTaskSpec | SyntheticTaskSpec
 """A ``[task.NAME]`` table, read."""
 
 OwnTaskTable = Annotated[
     Annotated[FileTaskSpec, Tag("table of files")]
+    | Annotated[HubTaskSpec, Tag("table with a key `hub`")]
     | Annotated[SyntheticTaskSpec, Tag("table with a key `synthetic`")],
     Discriminator(_kind),
 ]
-"""The same for pydantic: a key `synthetic` makes it a synthetic task's."""
+"""The same for pydantic: the keys `hub` and `synthetic` decide the kind."""
+
+
+def label_name(value: Any) -> Any:
+    """Return a label as text, so that 1, 1.0 and "1" name one class; None for a missing one.
+
+    Whole floats lose their point, since columns of whole numbers with gaps become floats.
+    """
+    if value is None or value != value:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip() or None
+
+
+def _error(text: str) -> PydanticCustomError:
+    return PydanticCustomError("task", text)

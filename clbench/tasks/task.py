@@ -1,4 +1,4 @@
-"""What a task is: labelled texts in splits, the head that answers them, and the metrics."""
+"""A task: labelled texts in splits, the head that answers them, and the metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from clbench.errors import DataError
+from clbench.messages import describe_type
 from clbench.seeds import numpy_stream
+from clbench.tasks.metrics import check_metrics
 
 IntArray = npt.NDArray[np.int64]
 
@@ -24,13 +26,13 @@ class Rows:
     Attributes
     ----------
     first
-        The sentence, or the first of a pair.
+        The sentence, or the first sentence of a pair.
     second
-        The second of each pair; None for tasks of one sentence.
+        The second sentence of each pair; None for tasks of one sentence.
     labels
         Shape (n,): class numbers as int64, or targets as float32 for regression.
     index
-        Shape (n,): each row's position in its source, so that a split can be saved.
+        Shape (n,): position of each row in its source, so that a split can be saved.
     """
 
     first: Sequence[str]
@@ -47,7 +49,7 @@ class Rows:
         *,
         regression: bool = False,
     ) -> Rows:
-        """Rows from plain columns, numbered from 0."""
+        """Return rows made of plain columns, numbered from 0."""
         values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
         return cls(first, second, values, np.arange(len(first), dtype=np.int64))
 
@@ -55,14 +57,14 @@ class Rows:
         return len(self.first)
 
     def take(self, positions: npt.ArrayLike) -> Rows:
-        """The rows at `positions` (shape (m,), into this object), in that order."""
+        """Return the rows at `positions` (shape (m,), into this object), in that order."""
         at = np.asarray(positions, dtype=np.int64)
         second = None if self.second is None else [self.second[i] for i in at]
         return Rows([self.first[i] for i in at], second, self.labels[at], self.index[at])
 
     @cached_property
     def digest(self) -> str:
-        """A hex digest of texts, labels and order; equal content gives an equal digest."""
+        """Hex digest of texts, labels and order; equal content gives an equal digest."""
         hasher = hashlib.blake2b(digest_size=16)
         for column in (self.first, self.second or ()):
             for text in column:
@@ -81,19 +83,19 @@ class Task:
     Attributes
     ----------
     name
-        Such as ``glue/sst2``; parts of a shift add their part: ``glue/sst2[short]``.
+        Such as ``glue/sst2``; the parts of a shift add their part: ``glue/sst2[short]``.
     labels
         Names of the classes in the order of their numbers; empty for regression.
     metrics
-        Names in `clbench.tasks.metrics`; the first is the score that R, p_o and p_s hold.
+        Names in `clbench.tasks.metrics.METRICS`; the first is the score in R, p_o and p_s.
     train, validation
-        Training rows and the rows that are reported.
+        Training rows, and the rows that scores are reported on.
     tuning
         Rows held out of the training rows for anything that selects, or None.
     head
         Name of the head. Tasks with one head share a label space.
     source
-        Where the rows came from (dataset, revision, files and digests), for the result.
+        Where the rows come from (dataset, revision, digests of files), for the result.
     """
 
     name: str
@@ -121,83 +123,140 @@ class Task:
         return self.train.second is not None
 
     def limited(self, limit: int | None, seed: int = 0) -> Task:
-        """At most `limit` rows of each split, stratified by label, in source order.
+        """Return the task with at most `limit` rows a split, stratified, in source order.
 
-        The draw depends on the task's name and `seed` only, and a smaller limit takes a
-        subset of a larger one's rows of each class as far as rounding allows.
+        The draw depends on the task's name and `seed` only. Of each class, a smaller limit
+        keeps a subset of the rows of a larger one as far as rounding allows.
 
         Raises
         ------
         DataError
-            If it is smaller than the number of classes.
+            If the limit is smaller than the number of classes.
         """
         if limit is None:
             return self
         classes = len(np.unique(self.train.labels))
         if not self.regression and limit < classes:
             raise DataError(
-                f"task {self.name!r}: a limit of {limit} keeps fewer rows than the task has "
-                f"classes ({classes}). Use --limit {classes} or more (key `limit` in [protocol])."
+                f"task {self.name!r}: a limit of {limit} is less than the number of classes, "
+                f"{classes}. Use --limit {classes} or more (key `limit` in [protocol])."
             )
+
+        def draw(rows: Rows, split: str) -> Rows:
+            rng = numpy_stream("limit", self.name, split, seed)
+            return rows.take(stratified(rows.labels, limit, rng, self.regression))
+
         return replace(
-            self,
-            train=_limit(self, self.train, "train", limit, seed),
-            validation=_limit(self, self.validation, "validation", limit, seed),
+            self, train=draw(self.train, "train"), validation=draw(self.validation, "validation")
         )
 
     def scored_by(self, metric: str | None) -> Task:
-        """The task with one of its metrics as the first, which is its score; None changes none.
+        """Return the task with `metric` as its first, which is its score; None changes nothing.
 
         Raises
         ------
         DataError
-            If it has no such metric.
+            If no such metric is registered for this kind of task.
         """
         if metric is None:
             return self
-        if metric not in self.metrics:
-            raise DataError(
-                f"[protocol] task_metric of {self.name!r}: {metric!r} is none of its metrics. "
-                f"Take {' or '.join(self.metrics)}."
-            )
+        check_metrics(f"[protocol] task_metric of {self.name!r}", [metric], self.regression)
         return replace(self, metrics=tuple(dict.fromkeys((metric, *self.metrics))))
 
     def with_tuning(self, fraction: float, seed: int = 0) -> Task:
-        """Hold `fraction` of the training rows out as the tuning split, stratified by label.
+        """Hold `fraction` of the training rows out as the tuning split, stratified.
 
         Raises
         ------
         DataError
-            If either side would be left empty.
+            If this leaves no row on one side.
         """
-        count = round(len(self.train) * fraction)
-        if not 0 < count < len(self.train):
+        where = f"task {self.name!r}: a tuning split of {fraction:g}"
+        rng = numpy_stream("tuning", self.name, seed)
+        train, tuning = hold_out(self.train, fraction, rng, self.regression, where)
+        return replace(self, train=train, tuning=tuning)
+
+
+def check_task(name: str, task: Any) -> Task:
+    """Return what the loader of task `name` returned, if it can be trained on and scored.
+
+    Raises
+    ------
+    DataError
+        Naming the split and what is wrong with it.
+    """
+    where = f"task {name!r}"
+    if not isinstance(task, Task):
+        raise DataError(f"{where}: its loader returned {type(task).__name__}, not a Task.")
+    if task.name != name:
+        raise DataError(f"{where}: its loader named it {task.name!r}. Use one name for both.")
+    if len(task.labels) == 1:
+        raise DataError(f"{where}: there is only one class, {task.labels[0]!r}.")
+    if not task.metrics:
+        raise DataError(f"{where}: it has no metric.")
+    check_metrics(where, task.metrics, task.regression)
+    for split in ("train", "validation", "tuning"):
+        rows = getattr(task, split)
+        if split != "tuning" or rows is not None:
+            _check_rows(task, rows, f"{where}, {split} rows")
+    return task
+
+
+def _check_rows(task: Task, rows: Rows, where: str) -> None:
+    if len(rows) == 0:
+        raise DataError(f"{where}: there are none.")
+    if (rows.second is None) == task.is_pair:
+        raise DataError(f"{where}: every split needs as many texts a row as the training rows.")
+    for column in filter(None, (rows.first, rows.second)):
+        if not len(column) == len(rows.labels) == len(rows.index):
             raise DataError(
-                f"task {self.name!r}: a tuning split of {fraction:g} of {len(self.train)} "
-                "training rows leaves one side empty. Use more rows or another fraction."
+                f"{where}: {len(column)} texts, {len(rows.labels)} labels and {len(rows.index)} "
+                "positions; every row needs one of each."
             )
-        held = stratified(
-            self.train.labels, count, numpy_stream("tuning", self.name, seed), self.regression
+        if wrong := [at for at, text in enumerate(column) if not isinstance(text, str)]:
+            text = column[wrong[0]]
+            raise DataError(
+                f"{where}: the text of row {wrong[0]} is {text!r}, {describe_type(text)}."
+            )
+    valid, allowed = np.isfinite(rows.labels), "finite numbers"
+    if not task.regression:
+        valid = (rows.labels >= 0) & (rows.labels < len(task.labels))
+        allowed = f"0 to {len(task.labels) - 1}"
+    if not valid.all():
+        at = int(np.flatnonzero(~valid)[0])
+        hint = " (-1 marks an unlabelled test split)" if rows.labels[at] == -1 else ""
+        raise DataError(
+            f"{where}: the label of row {at} is {rows.labels[at]}{hint}; labels must be {allowed}."
         )
-        kept = np.setdiff1d(np.arange(len(self.train)), held)
-        return replace(self, train=self.train.take(kept), tuning=self.train.take(held))
+
+
+def hold_out(
+    rows: Rows, fraction: float, rng: np.random.Generator, regression: bool, where: str
+) -> tuple[Rows, Rows]:
+    """Return the other rows, and `fraction` of the rows, stratified; neither may be empty."""
+    count = round(len(rows) * fraction)
+    if not 0 < count < len(rows):
+        raise DataError(f"{where} of {len(rows)} rows leaves one side empty. Use another fraction.")
+    held_out = stratified(rows.labels, count, rng, regression)
+    rest = np.setdiff1d(np.arange(len(rows)), held_out)
+    return rows.take(rest), rows.take(held_out)
 
 
 def stratified(
     labels: npt.NDArray[Any], count: int, rng: np.random.Generator, regression: bool = False
 ) -> IntArray:
-    """Positions of `count` rows with the classes in their proportions, ascending.
+    """Return the positions of `count` rows with the classes in proportion, ascending.
 
-    Largest-remainder rounding, so class counts are off by less than one; every class
-    that has rows keeps at least one when `count` allows. Regression targets are drawn
-    evenly over their sorted order (one from each of `count` quantile bins).
+    Rounds by largest remainder, so that class counts are off by less than one; every class
+    that has rows keeps at least one if `count` allows. Regression targets are drawn evenly
+    over their sorted order, one from each of `count` quantile bins.
 
     Parameters
     ----------
     labels
         Shape (n,).
     count
-        Number of rows, at most n; more gives all rows.
+        Number of rows; n or more gives all rows.
     rng
         Stream that the draw comes from.
     regression
@@ -223,16 +282,11 @@ def stratified(
     largest = np.argsort(-rest, kind="stable")
     quota[largest[: count - int(quota.sum())]] += 1
     if count >= len(classes):
-        for poor in np.flatnonzero(quota == 0):
+        for empty in np.flatnonzero(quota == 0):
             quota[np.argmax(quota)] -= 1
-            quota[poor] += 1
+            quota[empty] += 1
     chosen = [
         rng.permutation(np.flatnonzero(labels == value))[:size]
         for value, size in zip(classes, quota, strict=True)
     ]
     return np.sort(np.concatenate(chosen))
-
-
-def _limit(task: Task, rows: Rows, split: str, limit: int, seed: int) -> Rows:
-    rng = numpy_stream("limit", task.name, split, seed)
-    return rows.take(stratified(rows.labels, limit, rng, task.regression))

@@ -1,57 +1,8 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
-from fake_engine import FakeEngine
-
-SUITE = """
-name = "mine"
-methods = ["vanilla", "frozen"]
-seeds = [0, 1]
-
-[task.one]
-train = "one.csv"
-validation = "dev.csv"
-text = "text"
-label = "label"
-
-[task.two]
-train = "one.csv"
-validation = "dev.csv"
-text = "text"
-label = "label"
-
-[[scenario]]
-shift = "dataset"
-tasks = ["one", "two"]
-"""
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a suite of one scenario, two methods and two seeds."""
-    (tmp_path / "mine.toml").write_text(SUITE)
-    rows = [f"some words number {n},{n % 2}" for n in range(40)]
-    for name in ("one.csv", "dev.csv"):
-        (tmp_path / name).write_text("text,label\n" + "\n".join(rows) + "\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    return tmp_path
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    """A fake in the place of the engine."""
-    fake = FakeEngine()
-    module = ModuleType("clbench.evaluation.run_plan")
-    module.run_plan = fake.run_plan  # type: ignore[attr-defined]
-    module.InProcessExecutor = lambda threads: None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "clbench.evaluation.run_plan", module)
-    return fake
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_setting_from_command_line_replaces_default(
         (["vanlla"], "Did you mean 'vanilla'?"),
         (["vanilla", "--set", "lr"], "write KEY=VALUE"),
         (["vanilla", "--set", "lr=much"], "lr"),
-        (["vanilla", "--set", "rate=1.0"], "unknown setting 'rate'"),
+        (["vanilla", "--set", "rate=1.0"], "rate: unknown key"),
         (["vanilla", "--plugin", "nothing.py"], "there is no such file"),
         (["vanilla", "--model", "no/such/folder"], "no/such/folder"),
         ([], "METHOD"),

@@ -27,7 +27,7 @@ def timed(seconds: float, **changes: object):  # type: ignore[no-untyped-def]
     return pair(**{"stages": [stage], **changes})  # type: ignore[arg-type]
 
 
-def test_the_nearest_finished_cells_count() -> None:
+def test_times_of_the_most_similar_finished_cells_are_used() -> None:
     done = [
         timed(10.0),
         timed(20.0, seed=1),
@@ -50,7 +50,7 @@ def test_the_nearest_finished_cells_count() -> None:
     assert from_finished([same], []) is None
 
 
-def test_a_guess_is_told_as_a_range() -> None:
+def test_a_guess_is_printed_as_a_range() -> None:
     assert str(Estimate(300.0, "a guess", GUESS)) == "somewhere between 2 min and 15 min (a guess)"
 
 

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
 from clbench.cli.console import duration
-from clbench.cli.live import LiveTable
-from clbench.cli.progress import Bars, Lines, fraction, outcome
+from clbench.cli.progress import Bars, Lines, LiveTable, fraction, outcome
 
 
 class Clock:
@@ -45,7 +44,7 @@ def test_durations_for_readers(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_log_has_a_line_a_cell_and_one_a_minute_with_the_time_left() -> None:
+def test_a_log_has_a_line_for_each_cell_and_minute() -> None:
     clock, file = Clock(), io.StringIO()
     lines = Lines("quick", Path("results/quick"), Console(file=file, width=40), clock)
     lines.started(5, 4)
@@ -122,7 +121,7 @@ def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
     assert "sst2-mrpc" not in shown(table)
 
 
-def test_lines_of_references_and_sequences() -> None:
+def test_outcomes_of_references_and_sequences() -> None:
     assert outcome(reference(1, 0.75)) == "sst2-mrpc--reference1--seed0: score 0.750"
     three = outcome(pair(tasks=["a", "b", "c"]))
     assert three.endswith("forgetting 0.100  average 0.750  bwt -0.100")

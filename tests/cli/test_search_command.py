@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.cli.options import seconds
+from clbench.cli.arguments import seconds
 from clbench.errors import SettingsError
 
 Call = Callable[..., tuple[int, str, str]]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeExecutor
 
 Call = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -51,22 +50,23 @@ def test_light_imports(code: str) -> None:
     assert loaded_after(code).isdisjoint({*HEAVY, "pandas", "pyarrow"})
 
 
-def test_a_finished_run_loads_no_torch(place: Path, engine: FakeEngine, clbench: Call) -> None:
+def test_a_finished_run_loads_no_torch(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     assert clbench("run", "mine.toml")[0] == 0
     again = "from clbench.cli import main\nassert main(['run', 'mine.toml']) == 0"
     assert loaded_after(again, place).isdisjoint(HEAVY)
-    began = time.perf_counter()
+    # Processor time, since other programs may share the cores.
+    before = os.times().children_user
     assert python(again, place).returncode == 0
-    assert time.perf_counter() - began < 3.0
+    assert os.times().children_user - before < 3.0
 
 
 def test_help_is_quick() -> None:
     def seconds() -> float:
-        began = time.perf_counter()
+        before = os.times().children_user
         python("from clbench.cli import main; main(['--help'])")
-        return time.perf_counter() - began
+        return os.times().children_user - before
 
-    assert min(seconds() for _ in range(4)) < 0.5
+    assert min(seconds() for _ in range(3)) < 0.5
 
 
 def test_every_export_is_there() -> None:

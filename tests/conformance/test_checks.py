@@ -15,11 +15,11 @@ from clbench.conformance.checks import Session
 from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
-from clbench.suite.packaged import baselines
+from clbench.suite.read import packaged_files
 
 SHORT = {"examples": 4, "text_length": 12, "head_steps": 2}
 """Settings that shorten a preparation, where a method has them."""
-FILES = {name: read_baseline(name) for name in baselines()}
+FILES = {name: read_baseline(name) for name in packaged_files("baselines")}
 OWN = {name for name in METHODS.names() if METHODS.where(name).startswith("clbench.")}
 BUILT_IN = sorted({*FILES, *(OWN - {file.method for file in FILES.values()})})
 FAST = {"packnet"}

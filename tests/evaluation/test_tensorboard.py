@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from workspace import Steps, Workspace
 
+import clbench
 from clbench import api
 from clbench.errors import SettingsError
+from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.tensorboard import TensorBoard
-from clbench.suite.plan import Plan
 
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 
-def planned(world: Workspace) -> Plan:
-    return api.make(
-        world.suite, out=world.folder / "out", scenarios=["mood-thing"], plugins=[world.plugin]
+def planned(world: Workspace) -> RunState:
+    options = clbench.RunOptions(
+        out=world.folder / "out", scenarios=["mood-thing"], plugins=[world.plugin]
     )
+    return read_run_state(api.plan_run(world.suite, options))
 
 
 def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -65,7 +67,7 @@ def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(
 
 def test_a_cell_that_is_run_again_begins_its_logs_anew(world: Workspace) -> None:
     folder = world.folder / "out" / "tensorboard"
-    key = planned(world).cells[0].key
+    key = planned(world).plan.cells[0].key
     (folder / key).mkdir(parents=True)
     (folder / key / "old").write_text("x")
     api.execute(planned(world), listener=TensorBoard(Steps(), folder))

@@ -86,7 +86,7 @@ def test_k_means_on_its_embeddings_separates_topics() -> None:
     from transformers import AutoModel, AutoTokenizer
 
     from clbench.tasks.synthetic import unlabelled
-    from clbench.tasks.synthetic.lexicon import TOPICS
+    from tools.synthetic.lexicon import TOPICS
 
     tokenizer, model = AutoTokenizer.from_pretrained(TINY), AutoModel.from_pretrained(TINY).eval()
     texts = unlabelled(100)

@@ -11,7 +11,7 @@ from clbench.results.cell import CellResult
 from clbench.results.published import beside, published
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import read_suite
-from clbench.tasks.glue import LOADERS
+from clbench.tasks.registry import TASKS
 
 FRAME = published()
 
@@ -37,7 +37,7 @@ def test_scenarios_and_methods_are_ours() -> None:
 def test_single_tasks_use_our_metrics() -> None:
     chosen = read_suite("recadam-glue").file.protocol.task_metric
     for _, row in FRAME[FRAME["suite"] == "recadam-glue"].iterrows():
-        task = getattr(LOADERS, row["scenario"])
+        task = TASKS.get(f"glue/{row['scenario']}")
         assert row["metric"] == chosen.get(row["task"], task.metrics[0])
         assert row["task"] == f"glue/{row['scenario']}"
 

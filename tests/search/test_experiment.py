@@ -27,6 +27,7 @@ from clbench.search import (
 )
 from clbench.search.sources import read_source
 from clbench.suite.baselines import read_baseline
+from clbench.suite.options import RunOptions
 
 RESOURCES = Resources(workers=2, threads=1)
 
@@ -37,9 +38,8 @@ def plan_of(
     options = {key: changes.pop(key) for key in ("out", "epochs") if key in changes}
     options.setdefault("out", workspace.folder / "found")
     settings = SearchSettings(**{"highest": 1e-2, "trials": 3, **changes})
-    return make_search(
-        workspace.suite, scenario, settings, plugins=[workspace.plugin], device="cpu", **options
-    )
+    run_options = RunOptions(plugins=[workspace.plugin], device="cpu", **options)
+    return make_search(workspace.suite, scenario, settings, run_options)
 
 
 class Listener(SearchListener):
@@ -195,5 +195,5 @@ def test_old_name_of_outcome_warns() -> None:
 def test_cost_in_baseline_file_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text('method = "vanilla"\n[cost]\ntrials = 0\nepochs = 3\nseconds = 1\n')
-    with pytest.raises(SuiteError, match=r"\[cost\] trials: must be at least 1"):
+    with pytest.raises(SuiteError, match=r"\[cost\] trials: must be greater than or equal to 1"):
         read_baseline(str(path))

@@ -15,6 +15,7 @@ from clbench.evaluation.cell_runner import start_model
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.search import SearchPlan, SearchSettings, make_search
 from clbench.search.objective import TrialSetup, run_trial
+from clbench.suite.options import RunOptions
 
 RATES = [1e-3, 2e-3, 5e-4, 3e-3]
 
@@ -24,9 +25,7 @@ def plan_of(workspace: Workspace, epochs: int = 1, **settings: Any) -> SearchPla
         workspace.suite,
         "mood-thing",
         SearchSettings(**settings, highest=1e-2),
-        plugins=[workspace.plugin],
-        device="cpu",
-        epochs=epochs,
+        RunOptions(plugins=[workspace.plugin], device="cpu", epochs=epochs),
     )
 
 

@@ -33,7 +33,7 @@ def test_trials_are_read_as_written(folder: SearchFolder) -> None:
     ("changes", "text"),
     [
         ({"rates": "high"}, "0003.json is not a trial: rates: must be a list"),
-        ({"rates": [1e-3, -1.0, 1e-3]}, r"0003.json is not a trial: rates.1: must be greater"),
+        ({"rates": [1e-3, -1.0, 1e-3]}, r"0003.json is not a trial: rates item 2: must be greater"),
         ({"status": "complete"}, "a complete trial has epochs, p_o and p_s"),
     ],
 )

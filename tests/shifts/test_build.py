@@ -148,7 +148,7 @@ def test_task_names_are_known_before_building() -> None:
         ),
         (Spec("dataset", {}), SettingsError, "shift 'dataset': tasks: is missing"),
         (Spec("dataset", {"tasks": ["a"]}), SettingsError, "tasks: must have at least 2 items"),
-        (Spec("dataset", {"task": "a", "tasks": ["a", "b"]}), SettingsError, "unknown setting 'ta"),
+        (Spec("dataset", {"task": "a", "tasks": ["a", "b"]}), SettingsError, "task: unknown key"),
         (Spec("dataset", {"tasks": ["a", "c"]}), UnknownNameError, "Unknown task 'c'"),
         (Spec("sentence-length", {"task": 3}), SettingsError, "task: must be a text"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clbench.errors import SettingsError, ShiftError
 from clbench.shifts.build import build_scenario
 from clbench.shifts.sentence_length import LONG, SHORT, SentenceLength, divide, equal_halves
-from clbench.tasks.load import load_task
+from clbench.tasks.registry import load_task
 from clbench.tasks.task import Task
 
 
@@ -151,7 +151,7 @@ def test_settings_are_checked() -> None:
         SentenceLength(task="base", unit="letters")
     with pytest.raises(SettingsError, match="task: is missing"):
         SentenceLength()
-    with pytest.raises(SettingsError, match=r"unknown setting 'unti'.* Did you mean 'unit'"):
+    with pytest.raises(SettingsError, match=r"unti: unknown key.* Did you mean 'unit'"):
         SentenceLength(task="base", unti="words")
 
 

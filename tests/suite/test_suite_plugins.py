@@ -24,7 +24,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def fault(text: str, name: str = "p.py") -> str:
+def error(text: str, name: str = "p.py") -> str:
     Path(name).write_text(text)
     with pytest.raises(PluginError) as raised:
         load_plugin(name)
@@ -44,7 +44,7 @@ def test_a_plugin_registers_and_may_be_loaded_again() -> None:
     assert load_plugins(["own.py", Path("own.py").resolve()]) == (first,)
 
 
-def test_an_edited_plugin_is_another_one() -> None:
+def test_an_edited_plugin_is_loaded_again() -> None:
     from clbench.methods.base import METHODS
 
     Path("own.py").write_text(METHOD.format(name="plug-b", strength=0.5))
@@ -56,7 +56,7 @@ def test_an_edited_plugin_is_another_one() -> None:
     assert METHODS.get("plug-b")().settings() == {"strength": 0.25}
 
 
-def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
+def test_two_plugins_of_one_file_name(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "own.py").write_text(METHOD.format(name=f"plug-{folder}", strength=1))
@@ -65,7 +65,7 @@ def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
     assert second.registers == {"method": ["plug-two"]}
 
 
-def test_own_flags_of_the_plugin_only() -> None:
+def test_future_imports_of_clbench_do_not_leak_into_plugins() -> None:
     # `from __future__ import annotations` of clbench must not reach into the plug-in.
     text = METHOD.format(name="plug-c", strength=1).replace(
         "from __future__ import annotations\n", ""
@@ -85,7 +85,7 @@ def test_own_flags_of_the_plugin_only() -> None:
         ("import json\n\njson.loads('{')\n", "p.py:3: JSONDecodeError: "),
         ("import sys\nsys.exit(3)\n", "p.py:2: SystemExit: 3"),
         ("raise KeyError\n", "p.py:1: KeyError"),
-        ("x = 1\n", "p.py: registers no method, shift, task or model."),
+        ("x = 1\n", "p.py: registers nothing. Register one of method, shift"),
         (
             "import clbench\n@clbench.method('plug-d')\nclass A: ...\n",
             "not a subclass of clbench.M",
@@ -93,20 +93,20 @@ def test_own_flags_of_the_plugin_only() -> None:
         (METHOD.format(name="vanilla", strength=1), "method 'vanilla' is registered twice: by"),
     ],
 )
-def test_one_fault(text: str, expected: str) -> None:
+def test_an_error_names_the_line(text: str, expected: str) -> None:
     before = set(sys.modules)
-    assert expected in fault(text)
+    assert expected in error(text)
     leftover = {name for name in set(sys.modules) - before if name.startswith("clbench_plugin_p_")}
     assert leftover == set() or "registers no" in expected
 
 
-def test_what_is_no_plugin(tmp_path: Path) -> None:
+def test_files_that_are_not_plugins(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"q\.py: there is no such file"):
         load_plugin("q.py")
     with pytest.raises(PluginError, match=r"is a folder"):
         load_plugin(tmp_path)
     Path("t.txt").write_text("")
-    with pytest.raises(PluginError, match=r"t\.txt: must be a \.py file"):
+    with pytest.raises(PluginError, match=r"t\.txt: is not a \.py file"):
         load_plugin("t.txt")
 
 

@@ -1,0 +1,126 @@
+"""What a run's folder holds of a plan, and what is left to run; read once and handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clbench.results.cell import CellResult
+from clbench.results.conflicts import conflicts
+from clbench.results.store import Store
+
+if TYPE_CHECKING:
+    from clbench.suite.plan import Cell, Plan
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The cells of a run's folder, compared with a plan.
+
+    Attributes
+    ----------
+    plan
+        What is asked for.
+    replace
+        Whether cells of other settings may be replaced.
+    present
+        The finished and failed cells of the folder, without those in `replaced`.
+    replaced
+        Keys of finished cells of other settings, which the run moves aside.
+    pending
+        The cells to run, in the plan's order; failed ones run again.
+    notes
+        A line for each file that is not a cell.
+    files
+        Time and size of the folder's cell files just before they were read.
+    """
+
+    plan: Plan
+    replace: bool
+    present: tuple[CellResult, ...]
+    replaced: tuple[str, ...]
+    pending: tuple[Cell, ...]
+    notes: tuple[str, ...]
+    files: dict[str, tuple[int, int]]
+
+    def is_current(self) -> bool:
+        """Whether no other process has changed the folder's cells since they were read."""
+        return self.files == _files(Store(self.plan.out))
+
+    def put_aside(self, store: Store) -> tuple[str, ...]:
+        """Move broken and replaced files aside; returns lines for the user. Needs the lock."""
+        notes = self.notes
+        if notes:
+            pending = {cell.key for cell in self.pending}
+            notes = tuple(store.read(set_aside=pending).broken_lines(pending))
+        if self.replaced:
+            count = len(store.replace(self.plan.cells))
+            cells = f"{count} cell{'' if count == 1 else 's'}"
+            notes += (f"{cells} of other settings: now in cells/replaced/.",)
+        return notes
+
+    def with_new(self, results: Iterable[CellResult]) -> list[CellResult]:
+        """Return all cells of the folder once `results` are in it, in the order of tables."""
+        cells = {cell.key: cell for cell in (*self.present, *results)}
+        scenarios = [scenario.name for scenario in self.plan.scenarios]
+        methods = [baseline.name for baseline in self.plan.baselines]
+
+        def position(names: list[str], name: str) -> tuple[int, str]:
+            return (names.index(name) if name in names else len(names), name)
+
+        def order(cell: CellResult) -> tuple[object, ...]:
+            return (
+                position(scenarios, cell.scenario),
+                cell.reference_of is not None,
+                position(methods, cell.baseline),
+                cell.seed,
+                cell.reference_of or 0,
+            )
+
+        return sorted(cells.values(), key=order)
+
+    def scores_are_current(self) -> bool:
+        """Whether ``scores.csv`` is newer than every cell file."""
+        path = Store(self.plan.out).scores_path
+        newest = max((time for time, _ in self.files.values()), default=0)
+        return path.exists() and path.stat().st_mtime_ns >= newest
+
+
+def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
+    """Read the folder of a plan; writes nothing.
+
+    Raises
+    ------
+    RunFolderError
+        If the folder holds another suite's run, or cells of other settings without `replace`.
+    """
+    store = Store(plan.out)
+    store.check(plan.suite.name)
+    files = _files(store)
+    folder = store.read()
+    replaced = (
+        {conflict.cell.key for conflict in conflicts(plan.cells, folder.cells)}
+        if replace
+        else set()
+    )
+    present = [cell for cell in folder.cells if cell.key not in replaced]
+    finished = store.finished(plan.cells, present=present)
+    return RunState(
+        plan=plan,
+        replace=replace,
+        present=tuple(present),
+        replaced=tuple(sorted(replaced)),
+        pending=tuple(cell for cell in plan.cells if cell.key not in finished),
+        notes=tuple(folder.broken_lines({cell.key for cell in plan.cells})),
+        files=files,
+    )
+
+
+def _files(store: Store) -> dict[str, tuple[int, int]]:
+    def facts(path: Path) -> tuple[int, int]:
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size
+
+    return {path.name: facts(path) for path in store.cells.glob("*.json") if path.name[0] != "."}

@@ -1,0 +1,147 @@
+"""Columns of one split of a file or dataset, made into rows: texts, classes and targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clbench.errors import DataError, did_you_mean
+from clbench.messages import describe_type, format_value
+from clbench.tasks.spec import ColumnsSpec, label_name
+from clbench.tasks.task import Rows
+
+MANY_CLASSES = 20
+"""From here on, more classes than half the rows count as a mistake."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one split that a task needs.
+
+    Attributes
+    ----------
+    where
+        Task and file or split, the beginning of messages. Rows in messages count from 0.
+    spec
+        What the columns mean.
+    cells
+        Cells by column, each of n values of one type; None where a cell is missing.
+    """
+
+    where: str
+    spec: ColumnsSpec
+    cells: Mapping[str, Sequence[Any]]
+
+    def rows(self, classes: Sequence[str], *, coded: bool = False) -> Rows:
+        """Return the rows; `coded` makes whole numbers as labels positions in `classes`.
+
+        Raises
+        ------
+        DataError
+            Naming the first row with a missing or unusable text or label.
+        """
+        texts = [self._filled(column, str) for column in self.spec.text]
+        labels = self._filled(self.spec.label, (str, int, float))
+        if self.spec.regression:
+            labels = [self._target(row, cell) for row, cell in enumerate(labels)]
+        elif not (coded and labels and type(labels[0]) is int):
+            numbers = {name: number for number, name in enumerate(classes)}
+            labels = [self._number(row, cell, numbers) for row, cell in enumerate(labels)]
+        second = texts[1] if len(texts) == 2 else None
+        return Rows.of(texts[0], second, labels, regression=self.spec.regression)
+
+    def class_names(self) -> list[str]:
+        """Return the labels that occur, sorted as whole numbers if all are, else as text.
+
+        Raises
+        ------
+        DataError
+            If they cannot be classes, or one number is written in two ways.
+        """
+        labels = [label_name(cell) for cell in self._filled(self.spec.label, (str, int, float))]
+        where = f"{self.where}: column {self.spec.label!r} (key 'label')"
+        first_rows = {name: row for row, name in reversed(list(enumerate(labels)))}
+        names = sorted(first_rows)
+        spellings: dict[float, str] = {}
+        for name in names:
+            other = spellings.setdefault(_as_number(name), name)
+            if other != name:
+                raise DataError(
+                    f"{where} has {other!r} on row {first_rows[other]} and {name!r} on row "
+                    f"{first_rows[name]} (counted from 0). Write a number in one way, or list "
+                    "the classes in `labels`."
+                )
+        if len(names) > MANY_CLASSES and 2 * len(names) > len(labels):
+            raise DataError(
+                f"{where} has {len(names)} different values in {len(labels)} rows, too many for "
+                "classes. Name another column, set regression = true for numbers to predict, or "
+                "list the classes in `labels`."
+            )
+        if len(names) == 1:
+            hint = " (-1 marks an unlabelled test split)" if names == ["-1"] else ""
+            raise DataError(
+                f"{where} has the label {names[0]!r}{hint} on every row. A task needs at least "
+                "two classes."
+            )
+        try:
+            return sorted(names, key=int)
+        except ValueError:
+            return names
+
+    def _filled(self, column: str, types: type | tuple[type, ...]) -> list[Any]:
+        """Return the cells of a column; all must be there and of a type."""
+        cells = list(self.cells[column])
+        missing = [row for row, cell in enumerate(cells) if label_name(cell) is None]
+        if missing:
+            raise DataError(
+                f"{self.where}: {len(missing)} of {len(cells)} rows have nothing in column "
+                f"{column!r}, the first is row {missing[0]} (counted from 0). Fill them in or "
+                "remove these rows."
+            )
+        for row, cell in enumerate(cells):
+            if not isinstance(cell, types):
+                needed = "texts" if types is str else "labels, text or numbers"
+                raise DataError(
+                    f"{self.where}: column {column!r} has {format_value(cell)}, "
+                    f"{describe_type(cell)}, on row {row} (counted from 0). Name a column of "
+                    f"{needed}."
+                )
+        return cells
+
+    def _number(self, row: int, cell: Any, numbers: Mapping[str, int]) -> int:
+        name = label_name(cell)
+        if name not in numbers:
+            known = "`labels`" if self.spec.labels else "those of the training rows"
+            raise DataError(
+                f"{self.where}: label {name!r} on row {row} (counted from 0) is not among {known}."
+                f"{did_you_mean(name, numbers)}"
+            )
+        return numbers[name]
+
+    def _target(self, row: int, cell: Any) -> float:
+        number = math.nan if isinstance(cell, bool) else _as_number(cell)
+        if not isinstance(number, float) or not math.isfinite(number):
+            raise DataError(
+                f"{self.where}: {format_value(cell)} in column {self.spec.label!r} on row {row} "
+                "(counted from 0) is not a finite number, which regression = true needs."
+            )
+        return number
+
+
+def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> None:
+    """Raise a DataError unless each column is in `header` once; `where` begins the message."""
+    for column in columns:
+        if (times := header.count(column)) != 1:
+            problem = "there is no column" if not times else f"{times} columns are called"
+            raise DataError(f"{where}: {problem} {column!r}.{did_you_mean(column, header)}")
+
+
+def _as_number(label: Any) -> Any:
+    """Return a label as a number if it is a finite one, else as it is."""
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        return label
+    return number if math.isfinite(number) else label

@@ -1,0 +1,145 @@
+"""Tasks in CSV, TSV, JSON Lines and Parquet files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clbench.errors import DataError, did_you_mean
+from clbench.seeds import numpy_stream
+from clbench.tasks.columns import Columns, check_columns
+from clbench.tasks.metrics import check_metrics
+from clbench.tasks.spec import SUFFIXES, FileTaskSpec, Split
+from clbench.tasks.task import Task, hold_out
+
+if TYPE_CHECKING:
+    from clbench.tasks.registry import TaskSource
+
+
+@dataclass(frozen=True)
+class FileTask:
+    """The loader of `spec`, a ``[task.NAME]`` table of files."""
+
+    name: str
+    spec: FileTaskSpec
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics; the first is the score."""
+        return self.spec.scores
+
+    def __call__(self, source: TaskSource) -> Task:
+        """Read the files.
+
+        Raises
+        ------
+        DataError
+            If a file is missing or broken, lacks a column, or has an unusable text or label.
+        """
+        spec, paths = self.spec, self.spec.paths
+        table = self._read(source.base, "train")
+        labels = spec.labels or ([] if spec.regression else table.class_names())
+        train = table.rows(labels)
+        if spec.validation_fraction is not None:
+            where = f"task {self.name!r}: validation_fraction = {spec.validation_fraction:g}"
+            rng = numpy_stream("held out", self.name)
+            train, validation = hold_out(
+                train, spec.validation_fraction, rng, spec.regression, where
+            )
+        else:
+            if _path(source.base, paths["train"]).samefile(_path(source.base, paths["validation"])):
+                raise DataError(
+                    f"task {self.name!r}: train and validation are the same file. Give another "
+                    "file, or validation_fraction = 0.1 to hold out rows."
+                )
+            validation = self._read(source.base, "validation").rows(labels)
+        return Task(
+            self.name,
+            tuple(labels),
+            self.metrics,
+            train,
+            validation,
+            head=self.name,
+            source=self.identity(source),
+        )
+
+    def identity(self, source: TaskSource) -> dict[str, Any]:
+        """Return digests of the files and the settings that decide how they are read."""
+        check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
+        settings = self.spec.model_dump(exclude={"train", "validation", "format", "separator"})
+        if self.spec.separator is not None:
+            settings["separator"] = self.spec.separator
+        contents = {split: self._content(source.base, split) for split in self.spec.paths}
+        return {
+            "files": {
+                split: hashlib.blake2b(content, digest_size=16).hexdigest()
+                for split, content in contents.items()
+            },
+            "formats": {
+                split: self.spec.format_of(path) for split, path in self.spec.paths.items()
+            },
+            **settings,
+        }
+
+    def _content(self, base: Path, split: Split) -> bytes:
+        where, path = self._where(split), _path(base, self.spec.paths[split])
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            names = [other.name for other in path.parent.glob("*") if other.suffix in SUFFIXES]
+            near = did_you_mean(path.name, names) if names else ""
+            raise DataError(f"{where}: {path} cannot be read: {error.strerror}.{near}") from error
+        if not content.strip():
+            raise DataError(f"{where}: {path} is empty.")
+        return content
+
+    def _read(self, base: Path, split: Split) -> Columns:
+        """Return the columns of a file, typed as pyarrow reads them; those of CSV are text."""
+        import pyarrow as pa
+        import pyarrow.csv
+        import pyarrow.json
+        import pyarrow.parquet
+
+        spec, where, content = self.spec, self._where(split), self._content(base, split)
+        kind, buffer = spec.format_of(spec.paths[split]), pa.BufferReader(content)
+        block = {"block_size": len(content) + 1, "use_threads": False}
+        columns = [*spec.text, spec.label]
+        try:
+            if kind == "parquet":
+                table = pa.parquet.read_table(buffer)
+            elif kind == "jsonl":
+                table = pa.json.read_json(buffer, pa.json.ReadOptions(**block))
+            else:
+                separator = spec.separator or ("\t" if kind == "tsv" else ",")
+                table = pa.csv.read_csv(
+                    buffer,
+                    pa.csv.ReadOptions(**block),
+                    pa.csv.ParseOptions(
+                        delimiter=separator,
+                        quote_char='"' if spec.quotes else False,
+                        newlines_in_values=True,
+                    ),
+                    pa.csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+                )
+            check_columns(columns, table.column_names, where)
+            cells = {column: table.column(column).to_pylist() for column in columns}
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(f"{where}: not a valid {kind} file in UTF-8 ({reason}).") from error
+        if not len(table):
+            raise DataError(f"{where}: there are no rows in the file.")
+        if kind == "tsv" and any("\n" in cell for cell in cells[spec.text[0]]):
+            raise DataError(
+                f"{where}: a quoted text runs over several lines, which TSV does not allow. Set "
+                "quotes = false if quotes are plain characters, or save the file as CSV."
+            )
+        return Columns(where, spec, cells)
+
+    def _where(self, split: Split) -> str:
+        return f"task {self.name!r}, {split} = {self.spec.paths[split]!r}"
+
+
+def _path(base: Path, path: str) -> Path:
+    return base / Path(path).expanduser()

@@ -1,0 +1,171 @@
+"""Tasks on the Hugging Face hub, or in a copy of the hub's repository on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clbench.errors import DataError
+from clbench.tasks.columns import Columns, check_columns
+from clbench.tasks.metrics import check_metrics
+from clbench.tasks.spec import HubTaskSpec
+from clbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from clbench.tasks.registry import TaskSource
+
+SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
+"""Files of a copy on disk that are read."""
+
+
+@dataclass(frozen=True)
+class HubTask:
+    """The loader of `spec`, a table with a key `hub`.
+
+    The settings of a `packaged` table, which comes with clbench, are not part of the identity.
+    """
+
+    name: str
+    spec: HubTaskSpec
+    packaged: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics; the first is the score."""
+        return self.spec.scores
+
+    @property
+    def description(self) -> str:
+        """One line for lists."""
+        return self.spec.description
+
+    def __call__(self, source: TaskSource) -> Task:
+        """Read the rows from the copy in the data folder, or else from the hub.
+
+        Raises
+        ------
+        DataError
+            If the hub cannot be reached, the copy is incomplete, or the rows do not fit the
+            table.
+        """
+        spec, (dataset, place) = self.spec, self._load(source.data)
+        classes: list[str] = []
+        rows = []
+        for split in (spec.split("train"), spec.split("validation")):
+            where = f"task {self.name!r}, split {split!r} of {place}"
+            if split not in dataset:
+                raise DataError(f"{where}: there is no such split, only {', '.join(dataset)}.")
+            columns = [*spec.text, spec.label]
+            check_columns(columns, dataset[split].column_names, where)
+            table = Columns(where, spec, {name: list(dataset[split][name]) for name in columns})
+            labels = table.cells[spec.label]
+            missing = sum(label is None or label == -1 for label in labels)
+            if missing and not spec.regression:
+                raise DataError(
+                    f"{where}: {missing} of {len(labels)} rows have no label (-1 or empty), as in "
+                    "unlabelled test splits. Name a labelled split in `splits`."
+                )
+            names = getattr(dataset[split].features[spec.label], "names", None) or spec.labels
+            if names and spec.labels and names != spec.labels:
+                raise DataError(
+                    f"{where}: the classes are {', '.join(names)}, but `labels` are "
+                    f"{', '.join(spec.labels)}."
+                )
+            if not classes and not spec.regression:
+                classes = names or table.class_names()
+            rows.append(table.rows(classes, coded=bool(names)))
+        return Task(
+            self.name,
+            tuple(classes),
+            self.metrics,
+            train=rows[0],
+            validation=rows[1],
+            head=self.name,
+            source=self.identity(source),
+        )
+
+    def identity(self, source: TaskSource) -> dict[str, Any]:
+        """Return digests of the copy's files, or the name and revision on the hub."""
+        check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
+        spec = self.spec
+        settings = (
+            {}
+            if self.packaged
+            else {"columns": spec.model_dump(exclude={"description", "licence"})}
+        )
+        files = self._files(source.data)
+        if not files:
+            hub = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
+            return {**hub, **settings}
+        digests = {
+            path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+            for paths in files.values()
+            for path in paths
+        }
+        return {"dataset": "mirror", "config": spec.config, "files": digests, **settings}
+
+    def _folder(self, data: Path | None) -> Path | None:
+        """Return the folder of the copy on disk, or None if the hub is to be asked."""
+        folder = None if data is None else data / self.spec.hub.rpartition("/")[2]
+        return folder if folder is not None and folder.is_dir() else None
+
+    def _files(self, data: Path | None) -> dict[str, list[Path]]:
+        """Return the files of both splits in the copy on disk; empty if there is no copy."""
+        root, config = self._folder(data), self.spec.config
+        if root is None:
+            return {}
+        folder, files = root, {}
+        if config:
+            folder = next((f for f in (root / config, root / "data") if f.is_dir()), root)
+        for split in (self.spec.split("train"), self.spec.split("validation")):
+            pattern = f"{'' if config else '**/'}{split}[-.]*"
+            files[split] = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES)
+            if len({path.parent for path in files[split]}) != 1:
+                problem = "is in several folders" if files[split] else "has no files"
+                inside = sorted(path.name for path in root.iterdir() if path.is_dir())
+                raise DataError(
+                    f"task {self.name!r}: split {split!r} {problem} in {folder} (config = "
+                    f"{config!r}; folders in {root}: {', '.join(inside) or 'none'}). Use the "
+                    f"layout of {self.spec.hub}, with files {split}-*.parquet, and set config to "
+                    "one of its folders."
+                )
+        return files
+
+    def _load(self, data: Path | None) -> tuple[Any, str]:
+        """Return the splits and where they come from; every error becomes one line."""
+        import datasets
+
+        spec, root, files = self.spec, self._folder(data), self._files(data)
+        folder = spec.hub.rpartition("/")[2]
+        visible = datasets.is_progress_bar_enabled()
+        datasets.disable_progress_bars()
+        try:
+            if root is None:
+                place = f"{spec.hub} on the hub"
+                return datasets.load_dataset(
+                    spec.hub, name=spec.config, revision=spec.revision
+                ), place
+            # Named files are read whatever the card of the repository says: a copy may hold
+            # only some configurations and rows.
+            paths = {
+                split: [str(path.relative_to(root)) for path in paths]
+                for split, paths in files.items()
+            }
+            return datasets.load_dataset(
+                str(root.resolve()), data_files=paths, verification_mode="no_checks"
+            ), str(root)
+        # The library and what it calls raise errors of a dozen unrelated families here.
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+            problem = (
+                f"{spec.hub} could not be downloaded ({reason}). Check the network, or give a "
+                f"copy with --data DIR, as DIR/{folder}."
+                if root is None
+                else f"{root} cannot be read ({reason}). Copy the files of {spec.hub} again."
+            )
+            raise DataError(f"task {self.name!r}: {problem}") from error
+        finally:
+            if visible:
+                datasets.enable_progress_bars()

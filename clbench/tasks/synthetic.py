@@ -1,0 +1,224 @@
+"""The built-in tasks ``synthetic/<name>``: rows of generated English that come with clbench.
+
+For trials and tests; claims need real data. `tools/synthetic` generates the file of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clbench.errors import did_you_mean
+from clbench.seeds import numpy_stream
+from clbench.tasks.task import Rows, Task
+
+if TYPE_CHECKING:
+    from clbench.tasks.registry import TaskSource
+
+FILE = Path(__file__).with_name("synthetic.parquet")
+TEXTS = "texts"
+"""Name of the unlabelled texts in `FILE`."""
+
+
+@dataclass(frozen=True)
+class SyntheticTask:
+    """A built-in task as a loader; its rows are always the same.
+
+    Attributes
+    ----------
+    kind
+        A key of `SPECS`.
+    labels
+        Names of the classes; the label of a row is an index into them.
+    description
+        One line for lists.
+    pair
+        Whether a row has two texts.
+    metrics
+        Those of the GLUE task that it resembles; the first is the score.
+    name
+        Name of the task, by default ``synthetic/<kind>``.
+    options
+        Keyword arguments of `generate`.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    description: str
+    pair: bool = True
+    metrics: tuple[str, ...] = ("accuracy",)
+    name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, source: TaskSource) -> Task:
+        """Read the rows."""
+        name, rows = self.name or f"synthetic/{self.kind}", self._rows
+        return Task(
+            name,
+            self.labels,
+            self.metrics,
+            rows["train"],
+            rows["validation"],
+            head=name,
+            source=self.identity(source),
+        )
+
+    def identity(self, source: TaskSource) -> dict[str, Any]:
+        """Return digests of the rows, so that the identity changes when the rows do."""
+        digests = {split: rows.digest for split, rows in self._rows.items()}
+        return {"dataset": "synthetic", "config": self.kind, "rows": digests}
+
+    @cached_property
+    def _rows(self) -> dict[str, Rows]:
+        columns = {
+            split: [list(column) for column in zip(*rows, strict=True)]
+            for split, rows in generate(self.kind, **self.options).items()
+        }
+        return {
+            split: Rows.of(first, second if self.pair else None, labels)
+            for split, (first, second, labels) in columns.items()
+        }
+
+
+SPECS = {
+    task.kind: task
+    for task in (
+        SyntheticTask(
+            "sentiment", ("negative", "positive"), "praise or blame in a review (like SST-2)", False
+        ),
+        SyntheticTask(
+            "acceptability",
+            ("faulty", "sound"),
+            "is the grammar sound (like CoLA)",
+            False,
+            ("accuracy", "matthews"),
+        ),
+        SyntheticTask(
+            "paraphrase",
+            ("different", "same"),
+            "do both tell the same event (like MRPC)",
+            metrics=("accuracy", "f1"),
+        ),
+        SyntheticTask("qa", ("no", "yes"), "does the text answer the question (like QNLI)"),
+        SyntheticTask("entailment", ("entailed", "not"), "does the second follow (like RTE)"),
+        SyntheticTask(
+            "entailment3",
+            ("entailed", "neutral", "contradicted"),
+            "does the second follow, is it open, or false (like MNLI)",
+        ),
+    )
+}
+"""The built-in tasks by kind."""
+
+TRAIN_ROWS, VALIDATION_ROWS = 6000, 1200
+SIZES = {
+    **{(name, "train"): TRAIN_ROWS for name in SPECS},
+    **{(name, "validation"): VALIDATION_ROWS for name in SPECS},
+    (TEXTS, "train"): 6000,
+    (TEXTS, "validation"): 2000,
+}
+"""Rows in `FILE` by task and split, in the order of the file."""
+
+
+def generate(
+    name: str,
+    *,
+    train: int = 2000,
+    validation: int = 500,
+    seed: int = 0,
+    label_noise: float = 0.0,
+) -> dict[str, list[tuple[str, str | None, int]]]:
+    """Return rows of a built-in task.
+
+    The rows depend on the name, the split and the seed alone: a shorter split is the beginning
+    of a longer one, and one split does not depend on the size of the other. No text, first or
+    second, is in both splits, whatever the seeds. Every block of as many rows as there are
+    classes, counted from the start, holds each class once.
+
+    Parameters
+    ----------
+    name
+        One of `SPECS`.
+    train, validation
+        Rows of each split, at most `TRAIN_ROWS` and `VALIDATION_ROWS`.
+    seed
+        Of the choice of texts, and of the noise. Seed 0 takes the first rows of the file, other
+        seeds a sample, so that large splits of two seeds share rows.
+    label_noise
+        Chance of each training row that its label is replaced by another class, 0 to 1. Texts
+        and validation rows do not change.
+
+    Returns
+    -------
+    dict
+        ``train`` and ``validation``: rows ``(text, second text or None, label)``.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, a size too large, or a value out of range.
+    """
+    name = str(name).removeprefix("synthetic/")
+    if name not in SPECS:
+        raise ValueError(f"Unknown synthetic task {name!r}.{did_you_mean(name, SPECS)}")
+    if not 0.0 <= label_noise <= 1.0:
+        raise ValueError(f"label_noise must be between 0 and 1, got {label_noise!r}.")
+    rows = {
+        split: [rows[i] for i in _sample(name, split, size, seed)]
+        for split, size in (("train", train), ("validation", validation))
+        for rows in [_read(name, split)]
+    }
+    rng, classes = Random(f"{name}/noise/{seed}"), len(SPECS[name].labels)
+    for at, (first, second, label) in enumerate(rows["train"]):
+        chance, step = rng.random(), rng.randrange(1, classes)
+        if chance < label_noise:
+            rows["train"][at] = (first, second, (label + step) % classes)
+    return rows
+
+
+def unlabelled(n: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
+    """Return `n` distinct texts of the same kind, none of which is in a validation split.
+
+    With `held_out` none of them is in a training split. Seeds work as in `generate`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than `n` texts.
+    """
+    split = "validation" if held_out else "train"
+    rows = _read(TEXTS, split)
+    return [rows[i][0] for i in _sample(TEXTS, split, n, seed)]
+
+
+@cache
+def _read(task: str, split: str) -> list[tuple[str, str | None, int]]:
+    """Return all rows of one split in `FILE`, in order."""
+    import pyarrow.parquet as pq
+
+    group = list(SIZES).index((task, split))
+    columns = ["first", "second", "label"]
+    table = pq.ParquetFile(FILE).read_row_group(group, columns=columns)
+    return list(zip(*(table[column].to_pylist() for column in columns), strict=True))
+
+
+def _sample(task: str, split: str, size: int, seed: int) -> list[int]:
+    """Return the positions of `size` rows, in blocks that hold each class once."""
+    most = SIZES[task, split]
+    if not 0 <= size <= most:
+        raise ValueError(
+            f"synthetic {task}: {size} rows of the {split} split are not available. "
+            f"Ask for {most} at most."
+        )
+    if seed == 0:
+        return list(range(size))
+    block = len(SPECS[task].labels) if task in SPECS else 1
+    blocks = numpy_stream("synthetic", task, split, seed).permutation(most // block)
+    positions: list[int] = (blocks[:, None] * block + np.arange(block)).ravel()[:size].tolist()
+    return positions

@@ -1,0 +1,108 @@
+"""What a user can get wrong: one line, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["rnu"], ["No such command 'rnu'", "Did you mean 'run'?", "clbench --help"]),
+        (["run", "--metods", "a"], ["--metods", "--methods", "See clbench run --help"]),
+        (["run", "a", "b"], ["unexpected extra argument", "b"]),
+        (["run", "mine.toml", "--limit", "0"], ["--limit: must be greater than 0, got 0"]),
+        (["run", "mine.toml", "--limit", "many"], ["'--limit'", "integer"]),
+        (["run", "mine.toml", "--out", ""], ["--out: is empty. Name a folder"]),
+        (["run", "mine.toml", "--data", ""], ["--data: is empty. Name a folder"]),
+        (["run", "mine.toml", "--epochs", "-1"], ["--epochs: must be greater than 0"]),
+        (["run", "mine.toml", "--seeds", "0-x"], ["--seeds '0-x'", "0,1,2 or 0-4"]),
+        (["run", "mine.toml", "--seeds", ""], ["--seeds ''"]),
+        (
+            ["run", "mine.toml", "--precision", "bf"],
+            ["--precision", "Did you mean 'bf16'?"],
+        ),
+        (["run", "mine.toml", "--device", "tpu"], ["--device 'tpu'", "cuda"]),
+        (["run", "nosuch"], ["Unknown suite 'nosuch'", "Available"]),
+        (["run", "none.toml"], ["none.toml"]),
+        (["run", "mine.toml", "--methods", "vanila"], ["'vanila'", "Did you mean 'vanilla'"]),
+        (["run", "mine.toml", "--scenarios", "x*"], ["'x*'", "one-two"]),
+        (["run", "mine.toml", "--model", "./none"], ["./none"]),
+        (["run", "mine.toml", "--data", "none"], ["--data none"]),
+        (["run", "mine.toml", "--plugin", "none.py"], ["none.py"]),
+        (["run", "mine.toml", "--out", "one.csv"], ["one.csv is a file, not a folder"]),
+        (["run", "mine.toml", "--out", "one.csv", "--dry-run"], ["one.csv is a file"]),
+        (["list"], ["Missing argument", "suites|scenarios"]),
+        (["list", "suits"], ["'suits'", "Did you mean 'suites'"]),
+        (["list", "scenarios", "--suite", "nosuch"], ["Unknown suite 'nosuch'"]),
+        (["report"], ["Missing argument"]),
+        (["report", "none"], ["There is no folder none"]),
+        (["report", "one.csv"], ["one.csv is a file"]),
+        (["report", "."], ["holds no run"]),
+    ],
+)
+def test_wrong_usage_prints_one_line_and_writes_nothing(
+    place: Path, clbench: Call, arguments: list[str], parts: list[str]
+) -> None:
+    before = {str(path) for path in place.rglob("*")}
+    code, out, err = clbench(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    for part in parts:
+        assert part in err
+    assert {str(path) for path in place.rglob("*")} == before
+
+
+def test_help_and_version(clbench: Call) -> None:
+    code, out, _ = clbench()
+    assert code == 0
+    for verb in ("run", "list", "report"):
+        assert f"  {verb}" in out
+    code, out, _ = clbench("run", "--help")
+    assert code == 0
+    options = (
+        "--out --model --data --methods --scenarios --seeds --limit --epochs --device "
+        "--precision --plugin --references --replace --dry-run"
+    )
+    for option in options.split():
+        assert option in out
+    assert clbench("--version")[1].startswith("clbench 0.")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "clbench", "list", "shifts"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "error: the output cannot be written: No space left on device. Free some space or change "
+        "the permissions.\n"
+    )
+
+
+def test_unprintable_characters_become_question_marks() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "clbench", "list", "scenarios", "--suite", "quick"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0
+    assert "synthetic/sentiment ? synthetic/acceptability" in ended.stdout

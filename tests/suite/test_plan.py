@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clbench.api import plan_run
+from clbench.errors import (
+    ClbenchError,
+    DataError,
+    PluginError,
+    SettingsError,
+    SuiteError,
+    UnknownNameError,
+)
+from clbench.suite.baselines import read_baseline
+from clbench.suite.options import RunOptions
+from clbench.suite.plan import Plan, make_plan, validate
+from clbench.suite.read import read_suite
+
+SUITE = """methods = ["vanilla", "frozen"]
+seeds = [0, 1]
+
+[protocol]
+epochs = 3
+task_epochs = { "a" = 5 }
+limit = 100
+
+[task.a]
+train = "a.csv"
+validation = "a-dev.csv"
+text = "text"
+label = "label"
+
+[task.b]
+train = "b.csv"
+validation_fraction = 0.5
+text = "text"
+label = "label"
+
+[[scenario]]
+shift = "dataset"
+tasks = ["a", "b"]
+
+[[scenario]]
+shift = "sentence-length"
+task = "b"
+
+[[scenario]]
+shift = "embedding-cluster"
+task = "b"
+k = 3
+"""
+
+Make = Callable[..., Plan]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "clbench.models.locate.model_identity", lambda name, revision=None: {"files": name}
+    )
+    for name in ("a.csv", "a-dev.csv", "b.csv"):
+        Path(name).write_text("text,label\nwell,1\nbad,0\n")
+    Path("s.toml").write_text(SUITE)
+
+    def of(text: str | None = None, **options: Any) -> Plan:
+        if text is not None:
+            Path("s.toml").write_text(text)
+        return make_plan(read_suite("s.toml"), RunOptions(**options))
+
+    return of
+
+
+def test_order_and_names_of_cells(make: Make) -> None:
+    plan = make(scenarios=["a-b", "b-l*"], references=True)
+    assert [cell.key for cell in plan.cells] == [
+        "a-b--vanilla--seed0",
+        "a-b--frozen--seed0",
+        "a-b--reference1--seed0",
+        "a-b--vanilla--seed1",
+        "a-b--frozen--seed1",
+        "a-b--reference1--seed1",
+        "b-length--vanilla--seed0",
+        "b-length--frozen--seed0",
+        "b-length--reference1--seed0",
+        "b-length--vanilla--seed1",
+        "b-length--frozen--seed1",
+        "b-length--reference1--seed1",
+    ]
+    assert [c.reference_of for c in plan.cells[:3]] == [None, None, 1]
+    assert plan.cells[2].baseline.method == "vanilla"
+    assert plan.out == Path("results/s")
+    assert [b.name for b in plan.baselines] == ["vanilla", "frozen"]
+    clusters = make(scenarios=["*clusters"], references=True, seeds=[7]).cells
+    assert clusters[-1].key == "b-clusters--reference2--seed7"
+
+
+def test_patterns_keep_the_suites_order(make: Make) -> None:
+    plan = make(scenarios=["b-[cl]*", "a-b"], methods=["vanilla"], seeds=[4])
+    assert [s.name for s in plan.scenarios] == ["a-b", "b-length", "b-clusters"]
+    with pytest.raises(UnknownNameError) as raised:
+        make(scenarios=["a-b", "c*"])
+    assert str(raised.value) == (
+        "--scenarios 'c*' matches no scenario of s. Available: a-b, b-clusters, b-length."
+    )
+
+
+def test_options_override_the_protocol(make: Make) -> None:
+    protocol = make(epochs=1, limit=7, precision="bf16", model="other").protocol
+    assert (protocol.epochs, protocol.limit, protocol.precision) == (1, 7, "bf16")
+    assert protocol.task_epochs == {}
+    assert protocol.model == "other"
+    assert make().protocol.stage_length("a", 16) == (5, 1)
+    assert protocol.stage_length("a", 16) == (1, 1)
+
+
+def test_a_model_folder_beside_the_suite_is_found(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own-model").mkdir()
+    text = SUITE.replace("epochs = 3", 'epochs = 3\nmodel = "own-model"')
+    assert make(text).protocol.model == str(tmp_path / "own-model")
+    assert make(text, model="own-model").protocol.model == "own-model"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "expected"),
+    [
+        ({"seeds": [1, 1]}, SettingsError, "--seeds: 1 is given twice"),
+        ({"seeds": [-1]}, SettingsError, "--seeds: must be whole numbers from 0 on, got -1"),
+        ({"seeds": []}, SettingsError, "--seeds: is empty"),
+        ({"limit": 0}, SettingsError, "--limit: must be greater than 0, got 0"),
+        ({"epochs": -1}, SettingsError, "--epochs: must be greater than 0, got -1"),
+        ({"precision": "fp16"}, SettingsError, "--precision: must be 'auto', 'float32' or 'bf16'"),
+        ({"device": "gpu"}, SettingsError, "--device 'gpu': must be auto, cpu, cuda"),
+        ({"methods": ["vanila"]}, UnknownNameError, "'vanila'. Did you mean 'vanilla'?"),
+        ({"methods": []}, SettingsError, "--methods: is empty"),
+        ({"methods": ["vanilla", "vanilla"]}, UnknownNameError, "two baselines are called"),
+        ({"methods": ["m.toml"]}, SuiteError, "m.toml: there is no such file"),
+        ({"data": "nowhere"}, DataError, "--data nowhere: there is no such folder"),
+        ({"data": "a.csv"}, DataError, "--data a.csv: is a file. Give the folder"),
+        ({"plugins": ["none.py"]}, PluginError, "none.py: there is no such file"),
+    ],
+)
+def test_wrong_options(
+    make: Make, options: dict[str, Any], error: type[ClbenchError], expected: str
+) -> None:
+    with pytest.raises(error) as raised:
+        make(**options)
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
+    text = (
+        SUITE.replace('"frozen"', '"forzen"')
+        .replace('["a", "b"]', '["a", "glue/mprc"]')
+        .replace('"sentence-length"', '"sentence-lenght"')
+        .replace('"a" = 5', '"aa" = 5')
+        .replace("[task.b]", '[task."glue/sst2"]\ntrain = "a.csv"\nvalidation_fraction = 0.1\n'
+                 'text = "text"\nlabel = "label"\n\n[task.b]')
+    )  # fmt: skip
+    with pytest.raises(SuiteError) as raised:
+        make(text)
+    message = str(raised.value)
+    assert message.startswith("s.toml: 5 errors:")
+    assert "there is already a task 'glue/sst2'." in message
+    assert "[protocol] task_epochs.aa: there is no task 'aa'." in message
+    assert "[[scenario]] 1 'a-mprc' tasks: there is no task 'glue/mprc'." in message
+    assert "Did you mean 'glue/mrpc'" in message
+    assert "[[scenario]] 2 'b-sentence-lenght' shift: there is no shift 'sentence-leng" in message
+    assert "methods item 2: Unknown baseline or method 'forzen'. Did you mean 'frozen'?" in message
+
+
+def test_two_baselines_of_one_name(make: Make) -> None:
+    Path("mine.toml").write_text('name = "vanilla"\nmethod = "vanilla"\n')
+    with pytest.raises(UnknownNameError, match="--methods: two baselines are called 'vanilla'"):
+        make(methods=["vanilla", "mine.toml"])
+
+
+def test_settings_of_shifts_and_methods_are_checked(make: Make) -> None:
+    plan = make(SUITE.replace("k = 3", 'k = "3"\nkk = 1'))
+    with pytest.raises(SuiteError) as raised:
+        validate(plan, plan.cells)
+    assert str(raised.value) == (
+        "s.toml: 2 errors: (1) [[scenario]] 3 'b-clusters' k: must be a whole number, got '3'. "
+        "(2) [[scenario]] 3 'b-clusters' kk: unknown key. Did you mean 'k'?"
+    )
+    validate(plan, [cell for cell in plan.cells if cell.scenario.name == "a-b"])
+    Path("mine.toml").write_text('method = "vanilla"\n[settings]\nlr = 3\n')
+    with pytest.raises(
+        SuiteError, match=r"^mine\.toml: \[settings\] lr: must be less than or equal to 1"
+    ):
+        validate(plan := make(SUITE, methods=["mine.toml"]), plan.cells)
+
+
+def fingerprint(make: Make, text: str = SUITE, scenario: str = "a-b", **options: Any) -> str:
+    plan = make(text, scenarios=[scenario], seeds=options.pop("seeds", [0]), **options)
+    return plan.cells[0].fingerprint
+
+
+def test_the_fingerprint_is_stable_and_holds_what_decides_the_scores(make: Make) -> None:
+    plain = fingerprint(make)
+    assert plain == fingerprint(make)
+    assert len(plain) == 32
+    others = [
+        fingerprint(make, seeds=[1]),
+        fingerprint(make, limit=50),
+        fingerprint(make, epochs=3),
+        fingerprint(make, precision="float32"),
+        fingerprint(make, model="other"),
+        fingerprint(make, methods=["frozen"]),
+        fingerprint(make, SUITE.replace('tasks = ["a", "b"]', 'name = "a-b"\ntasks = ["b", "a"]')),
+        fingerprint(make, SUITE.replace("validation_fraction = 0.5", "validation_fraction = 0.4")),
+        fingerprint(make, SUITE.replace('"a" = 5', '"a" = 4')),
+    ]
+    Path("a.csv").write_text("text,label\nwell,1\nworse,0\n")
+    others.append(fingerprint(make))
+    assert len({plain, *others}) == 11
+
+
+def test_the_fingerprint_leaves_out_what_does_not(make: Make) -> None:
+    plain = fingerprint(make, scenario="b-length")
+    noted = SUITE.replace('task = "b"\n\n', 'task = "b"\nnote = "x"\n\n')
+    assert noted != SUITE
+    assert fingerprint(make, noted, scenario="b-length") == plain
+    # Another scenario's task, other methods beside it, another device.
+    assert fingerprint(make, SUITE.replace('"a" = 5', '"a" = 4'), scenario="b-length") == plain
+    assert fingerprint(make, scenario="b-length", methods=["vanilla"], device="cpu") == plain
+
+
+def test_a_reused_split_enters_the_fingerprint_by_content(make: Make) -> None:
+    text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "kept.json"\n\n')
+    Path("kept.json").write_text("{}")
+    first = fingerprint(make, text, scenario="b-length")
+    Path("kept.json").write_text("[]")
+    assert fingerprint(make, text, scenario="b-length") != first
+
+
+def test_an_edited_plugin_changes_the_fingerprint(make: Make) -> None:
+    plugin = (
+        "import clbench\n\n\n@clbench.method('{0}')\nclass A(clbench.Method):\n    x: int = {1}\n"
+        "\n\n@clbench.method('{0}-other')\nclass B(clbench.Method):\n    x: int = 1\n"
+    )
+    Path("own.py").write_text(plugin.format("planned", 1))
+    options = {"methods": ["planned"], "plugins": ["own.py"]}
+    first = fingerprint(make, **options)
+    assert first == fingerprint(make, **options)
+    assert first != fingerprint(make, methods=["planned-other"], plugins=["own.py"])
+    Path("own.py").write_text(plugin.format("planned", 2))
+    assert fingerprint(make, **options) != first
+
+
+def test_the_resolved_suite_is_plain_json(make: Make) -> None:
+    plan = make(epochs=1, seeds=[3], references=True, scenarios=["a-b"])
+    resolved = json.loads(json.dumps(plan.resolved(), allow_nan=False))
+    assert resolved["protocol"]["epochs"] == 1
+    assert resolved["seeds"] == [3]
+    assert resolved["methods"] == ["vanilla", "frozen"]
+    assert [s["name"] for s in resolved["scenario"]] == ["a-b"]
+    assert resolved["baseline"]["frozen"]["sources"].keys() == {"lr"}
+    assert resolved["references"] is True
+
+
+def test_the_recorded_command_makes_the_same_cells(make: Make, tmp_path: Path) -> None:
+    assert make().command == ("clbench", "run", "s.toml")
+    (tmp_path / "mirror").mkdir()
+    Path("text.txt").write_text("a line of five words\n" * 20)
+    options: dict[str, Any] = {
+        "epochs": 1, "seeds": [3, 5], "references": True, "scenarios": ["a-b", "b-l*"],
+        "methods": ["vanilla", read_baseline("frozen")], "data": tmp_path / "mirror",
+        "corpus": "text.txt", "device": "cpu",
+    }  # fmt: skip
+    command = make(**options).command
+    assert shlex.join(command) == (
+        "clbench run s.toml --data mirror --corpus text.txt --methods vanilla,frozen "
+        "--scenarios a-b --scenarios 'b-l*' --seeds 3,5 --epochs 1 --device cpu --references"
+    )
+    assert make_plan(read_suite("quick"), RunOptions(seeds=[0])).command == (
+        "clbench", "run", "quick", "--seeds", "0",
+    )  # fmt: skip
+
+
+def test_planning_imports_nothing_heavy(make: Make) -> None:
+    make()  # writes the files
+    code = (
+        "import sys\n"
+        "from clbench.suite.read import read_suite\n"
+        "from clbench.suite.options import RunOptions\n"
+        "from clbench.suite.plan import make_plan\n"
+        "import clbench.models.locate as locate\n"
+        "locate.model_identity = lambda name, revision=None: {}\n"
+        "make_plan(read_suite('s.toml'), RunOptions(references=True))\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas', 'matplotlib', 'ray'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(root), "PATH": ""},
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Make) -> None:
+    Path("own.py").write_text(
+        "import clbench\n\n\n@clbench.shift('plan-mirrored')\nclass Mirrored(clbench.Shift):\n"
+        "    tasks: list[str]\n    short_name = 'm'\n\n    def build(self, context):\n"
+        "        return [context.task(name) for name in self.tasks]\n"
+    )
+    Path("s.toml").write_text(SUITE.replace('shift = "dataset"', 'shift = "plan-mirrored"'))
+    for _ in range(2):
+        plan = plan_run("s.toml", RunOptions(plugins=["own.py"], seeds=[0]))
+        assert plan.scenarios[0].name == "a-b-m"

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clbench.errors import SuiteError, UnknownNameError
+from clbench.suite import read as reading
+from clbench.suite.read import Suite, packaged_files, read_suite
+from clbench.suite.schema import derived_name
+from clbench.training.protocol import Protocol
+
+GOOD = """name = "mine"
+methods = ["vanilla"]
+seeds = [0, 1]
+
+[protocol]
+epochs = 2
+
+[[scenario]]
+shift = "dataset"
+tasks = ["glue/sst2", "glue/mrpc"]
+"""
+
+Read = Callable[[str | bytes], Suite]
+Errors = Callable[[str | bytes], str]
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
+    monkeypatch.chdir(tmp_path)
+
+    def of(text: str | bytes) -> Suite:
+        Path("mine.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_suite("mine.toml")
+
+    return of
+
+
+@pytest.fixture
+def error(read: Read) -> Errors:
+    def of(text: str | bytes) -> str:
+        with pytest.raises(SuiteError) as raised:
+            read(text)
+        message = str(raised.value)
+        assert "\n" not in message
+        assert message.startswith("mine.toml")
+        return message
+
+    return of
+
+
+def test_a_suite_file_is_read_whole(read: Read, tmp_path: Path) -> None:
+    suite = read(
+        """methods = ["vanilla", "my/ewc.toml"]
+[protocol]
+model = "distilbert-base-uncased"
+betas = [0.9, 0.98]
+lr = 1
+
+[task.urgent]
+train = "data/urgent.csv"
+validation = "data/urgent-dev.csv"
+text = ["subject", "body"]
+label = "priority"
+
+[[scenario]]
+name = "first"
+shift = "dataset"
+tasks = ["glue/sst2", "urgent"]
+note = "why not"
+
+[[scenario]]
+shift = "sentence-length"
+task = "urgent"
+unit = "words"
+"""
+    )
+    file = suite.file
+    assert suite.name == "mine"  # after the file
+    assert suite.base == tmp_path
+    assert file.seeds == [0]
+    assert file.protocol == Protocol(model="distilbert-base-uncased", betas=(0.9, 0.98), lr=1.0)
+    assert list(file.task["urgent"].text) == ["subject", "body"]
+    assert suite.scenario_names == ["first", "urgent-length"]
+    assert file.scenario[0].note == "why not"
+    assert file.scenario[0].settings == {"tasks": ["glue/sst2", "urgent"]}
+    assert file.scenario[1].settings == {"task": "urgent", "unit": "words"}
+    assert file.scenario[1].task_names == ("urgent",)
+
+
+@pytest.mark.parametrize(
+    ("shift", "settings", "name"),
+    [
+        ("dataset", {"tasks": ["glue/sst2", "glue/mrpc"]}, "sst2-mrpc"),
+        ("dataset", {"tasks": ["glue/rte", "urgent", "glue/rte"]}, "rte-urgent-rte"),
+        ("sentence-length", {"task": "glue/qnli", "unit": "words"}, "qnli-length"),
+        ("embedding-cluster", {"task": "glue/sst2", "k": 3}, "sst2-clusters"),
+        ("reverse", {"tasks": ["glue/sst2", "a"]}, "sst2-a-reverse"),
+        ("dataset", {}, None),
+        ("dataset", {"tasks": []}, None),
+        ("dataset", {"tasks": ["glue/sst2", 3]}, None),
+        ("sentence-length", {"task": "my task"}, None),
+    ],
+)
+def test_derived_names(shift: str, settings: dict[str, object], name: str | None) -> None:
+    assert derived_name(shift, settings) == name
+
+
+def test_byte_order_mark_and_windows_line_ends_are_read(read: Read) -> None:
+    assert read(b"\xef\xbb\xbf" + GOOD.encode()).name == "mine"
+    assert read(GOOD.replace("\n", "\r\n")).scenario_names == ["sst2-mrpc"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("seeds", "seads", "mine.toml: seads: unknown key. Did you mean 'seeds'"),
+        ("epochs = 2", "epoch = 2", "[protocol] epoch: unknown key. Did you mean 'epochs'"),
+        ("epochs = 2", 'epochs = "2"', "[protocol] epochs: must be a whole number, got '2'."),
+        ("epochs = 2", "epochs = 2.0", "[protocol] epochs: must be a whole number, got 2.0."),
+        ("epochs = 2", "epochs = true", "[protocol] epochs: must be a whole number, got true."),
+        ("epochs = 2", "epochs = 0", "[protocol] epochs: must be greater than 0, got 0."),
+        ("epochs = 2", "warmup = 1.5", "[protocol] warmup: must be less than 1, got 1.5."),
+        ("epochs = 2", "lr = inf", "[protocol] lr: must be a finite number, got inf."),
+        ("epochs = 2", "lr = nan", "[protocol] lr: must be a finite number, got nan."),
+        ("epochs = 2", "model = 2020-01-01", "[protocol] model: must not be a date or time"),
+        ("epochs = 2", "betas = [0.9]", "[protocol] betas item 2: is missing."),
+        ("epochs = 2", 'precision = "bf61"', "got 'bf61'. Did you mean 'bf16'?"),
+        (
+            "epochs = 2",
+            'task_epochs = {"glue/sst2" = 0}',
+            '[protocol.task_epochs] "glue/sst2": must',
+        ),
+        ("[protocol]\nepochs = 2", "protocol = 3", "protocol: must be a table, got 3."),
+        ("[0, 1]", "0", "seeds: must be a list in [brackets], got 0."),
+        ("[0, 1]", "[]", "seeds: must have at least 1 item."),
+        ("[0, 1]", "[0, -1]", "seeds item 2: must be greater than or equal to 0, got -1."),
+        ("[0, 1]", "[0, 1, 0]", "seeds item 3: 0 repeats number 1."),
+        ('["vanilla"]', '"vanilla"', "methods: must be a list in [brackets], got 'vanilla'."),
+        ('["vanilla"]', '["a", "b", "b"]', "methods item 3: 'b' repeats number 2."),
+        ('methods = ["vanilla"]\n', "", "methods: is missing."),
+        ('name = "mine"', 'name = "../mine"', "name: a name consists of at most 100 letters"),
+        ("[[scenario]]", "[scenario]", "scenario: must be a table with [[two"),
+        (
+            "shift = ",
+            "shfit = ",
+            "[[scenario]] 1 'sst2-mrpc' shift: is missing.",
+        ),
+        (
+            "tasks = ",
+            "taks = ",
+            "[[scenario]] 1: has no `name`, and no valid `task` or `tasks` to derive one from.",
+        ),
+        ("epochs = 2", "x = = 2", "is not valid TOML: Invalid value (at line 6, column 5)."),
+        ("epochs = 2", "x = 1\nx = 2", "is not valid TOML: Cannot overwrite a value (at line 7"),
+    ],
+)
+def test_an_error_names_key_and_remedy(error: Errors, old: str, new: str, expected: str) -> None:
+    assert old in GOOD
+    assert expected in error(GOOD.replace(old, new))
+
+
+def test_errors_in_repeated_tables(error: Errors) -> None:
+    again = GOOD + '[[scenario]]\nshift = "dataset"\ntasks = ["x/sst2", "y/mrpc"]\n'
+    assert "[[scenario]] 2 'sst2-mrpc': 'sst2-mrpc' repeats number 1." in error(again)
+    named = GOOD.replace("shift", 'name = "a--b"\nshift')
+    assert "[[scenario]] 1 'a--b' name: a name consists of at most 100 letters" in error(named)
+    own = (
+        GOOD + '[task."my task"]\ntrain = "a.csv"\nvalidation_fraction = 2\ntext = "t"\nlabl = 1\n'
+    )
+    message = error(own)
+    assert '[task."my task"] validation_fraction: must be less than 1, got 2.' in message
+    assert '[task."my task"] label: is missing.' in message
+    assert "[task.\"my task\"] labl: unknown key. Did you mean 'label'" in message
+    neither = GOOD + '[task.u]\ntrain = "a.csv"\ntext = "t"\nlabel = "l"\n'
+    assert "[task.u]: give either validation = FILE" in error(neither)
+
+
+def test_errors_of_synthetic_task_tables(error: Errors, read: Read) -> None:
+    suite = read(GOOD + '[task.noisy]\nsynthetic = "sentiment"\nlabel_noise = 0.2\n')
+    assert suite.scenario_names == ["sst2-mrpc"]
+    wrong = '[task.n]\nsynthetic = "sentimant"\ntrain = "a.csv"\nlabel_noise = 2\nnoise = 1\n'
+    message = error(GOOD + wrong)
+    assert "got 'sentimant'. Did you mean 'sentiment' or" in message
+    assert "[task.n] train: must be a whole number, got 'a.csv'." in message
+    assert "[task.n] label_noise: must be less than or equal to 1, got 2." in message
+    assert "[task.n] noise: unknown key. Did you mean 'label_noise'" in message
+    mixed = error(GOOD + '[task.n]\nsynthetic = "qa"\nmetrics = ["f1"]\n')
+    own = "a table with a key `synthetic`"
+    assert f"[task.n] metrics: does not belong in {own}." in mixed
+    other = GOOD + '[task.n]\ntrain = "a.csv"\nvalidation = "b.csv"\ntext = "t"\nlabel = "l"\n'
+    assert "[task.n] seed: does not belong in a table of files." in error(other + "seed = 1\n")
+
+
+def test_all_errors_of_a_file_are_reported_together(error: Errors) -> None:
+    text = GOOD.replace("seeds", "seads").replace("epochs = 2", "epochs = 0\nlr = 'x'")
+    message = error(text.replace('"vanilla"', '"a", "a"'))
+    assert message.startswith("mine.toml: 4 errors: (1) ")
+    for part in ("[protocol] epochs", "[protocol] lr", "seads: unknown", "methods item 2"):
+        assert part in message
+
+
+def test_bytes_that_are_not_utf8_are_located(error: Errors) -> None:
+    message = error(GOOD.encode() + b"# gr\xfcn\n")
+    assert message.startswith("mine.toml, line 11: is not UTF-8.")
+    assert "is not valid TOML" in error(b"\x00\x01")
+
+
+def test_an_empty_file_names_the_missing_keys(error: Errors) -> None:
+    assert error("") == "mine.toml: 2 errors: (1) methods: is missing. (2) scenario: is missing."
+
+
+def test_missing_files_and_folders(read: Read, tmp_path: Path) -> None:
+    read(GOOD)
+    with pytest.raises(SuiteError, match=r"^m\.toml: there is no such file\. .*: mine\.toml\.$"):
+        read_suite("m.toml")
+    with pytest.raises(SuiteError, match=r"is a folder\. Give one of its files: mine\.toml\."):
+        read_suite(tmp_path)
+    with pytest.raises(UnknownNameError, match=r"For the file here write mine\.toml\."):
+        read_suite("mine")
+    Path("folder").mkdir()
+    with pytest.raises(UnknownNameError, match=r"write \./folder\."):
+        read_suite("folder")
+
+
+def test_an_unknown_suite_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"Unknown suite 'quik'\. Did you mean 'quick'\?"):
+        read_suite("quik")
+
+
+def test_the_folder_inside_an_installed_package_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "clbench"
+    (package / "_scenarios").mkdir(parents=True)
+    (tmp_path / "scenarios").mkdir()
+    (package / "_scenarios" / "inside.toml").write_text(GOOD)
+    (tmp_path / "scenarios" / "beside.toml").write_text(GOOD)
+    monkeypatch.setattr(reading, "PACKAGE", package)
+    assert list(packaged_files("scenarios")) == ["inside"]
+    assert read_suite("inside").name == "mine"
+    (package / "_scenarios" / "inside.toml").unlink()
+    (package / "_scenarios").rmdir()
+    assert list(packaged_files("scenarios")) == ["beside"]

@@ -1,0 +1,109 @@
+"""Variants of baselines in a suite's ``[baseline.NAME]`` tables, and settings task by task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clbench.errors import ClbenchError, SettingsError, SuiteError, UnknownNameError
+from clbench.suite.options import RunOptions
+from clbench.suite.plan import Plan, make_plan, validate
+from clbench.suite.read import read_suite
+from clbench.training.protocol import Protocol
+
+SUITE = """
+methods = ["vanilla", "soft"]
+[baseline.soft]
+of = "ewc"
+settings = { importance = 1.0 }
+sources = { importance = "ours" }
+[protocol]
+batch_size = 16
+task_batch_size = { "synthetic/sentiment" = 4 }
+[[scenario]]
+shift = "dataset"
+tasks = ["synthetic/sentiment", "synthetic/acceptability"]
+"""
+
+
+def planned(tmp_path: Path, text: str = SUITE, methods: list[str] | None = None) -> Plan:
+    path = tmp_path / "suite.toml"
+    path.write_text(text, encoding="utf-8")
+    plan = make_plan(read_suite(path), RunOptions(methods=methods))
+    validate(plan, plan.cells)
+    return plan
+
+
+def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None:
+    (_, soft) = planned(tmp_path).baselines
+    (ewc,) = planned(tmp_path, methods=["ewc"]).baselines
+    assert (soft.name, soft.method) == ("soft", "ewc")
+    assert soft.settings == {**ewc.settings, "importance": 1.0}
+    assert soft.sources == {**ewc.sources, "importance": "ours"}
+    assert [b.name for b in planned(tmp_path, methods=["soft", "ewc"]).baselines] == ["soft", "ewc"]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (('"ewc"', '"ewk"'), SuiteError,
+         r"methods item 2: \[baseline.soft\] of: Unknown baseline or method 'ewk'\. Did you mean"),
+        (("importance = 1.0", "strength = 1.0"), SuiteError,
+         r"\[baseline.soft\] settings strength: unknown key"),
+        (("importance = 1.0", "importance = -1.0"), SuiteError,
+         r"\[baseline.soft\] settings importance: must be greater"),
+        (("[baseline.soft]", "[baseline.soft]\nextra = 1"), SuiteError,
+         r"\[baseline.soft\] extra: unknown key"),
+        (('"soft"]', '"lwf"]\n[baseline.lwf]\nof = "ewc"'), SuiteError,
+         r"\[baseline.lwf\]: 'lwf' is already a baseline or method"),
+        (("[baseline.soft]", '[baseline."a b"]\nof = "ewc"\n[baseline.soft]'), SuiteError,
+         "'a b' cannot be a name: a name consists of at most"),
+        (("task_batch_size = { \"synthetic/sentiment\"", "task_batch_size = { \"sentiment\""),
+         SuiteError, r"task_batch_size.sentiment: there is no task 'sentiment'"),
+        (("task_batch_size = {", "task_metric = { \"synthetic/sentiment\" = \"mse\" }\n"
+          "task_batch_size = {"),
+         SuiteError, r"task_metric.\"synthetic/sentiment\": the task has no metric 'mse'"),
+        (("task_batch_size = {", "task_metric = { \"glue/mrpc\" = \"pearson\" }\n"
+          "task_batch_size = {"),
+         SuiteError, r"the task has no metric 'pearson'\. Take accuracy or f1"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_table(
+    tmp_path: Path, change: tuple[str, str], kind: type[ClbenchError], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        planned(tmp_path, SUITE.replace(*change))
+
+
+def test_a_method_can_refuse_a_protocol_before_the_run(tmp_path: Path) -> None:
+    fast = SUITE.replace("batch_size = 16", "batch_size = 16\nlr = 3e-4")
+    planned(tmp_path, fast, methods=["recadam"])
+    with pytest.raises(SettingsError, match=r"^recadam-paper, with this protocol: .* 1\.5"):
+        planned(tmp_path, fast, methods=["vanilla", "recadam-paper"])
+
+
+def test_unknown_methods_of_the_command(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Unknown baseline or method 'sofd'"):
+        planned(tmp_path, methods=["sofd"])
+
+
+def test_protocol_settings_for_single_tasks() -> None:
+    protocol = Protocol(
+        batch_size=16, task_batch_size={"glue/qqp": 32}, task_steps={"glue/qqp": 50}
+    )
+    assert (protocol.batch_of("glue/qqp"), protocol.batch_of("glue/sst2")) == (32, 16)
+    assert protocol.batch_of("glue/qqp[short]") == 32
+    assert protocol.stage_length("glue/qqp", 320) == (50, 10)
+    assert protocol.stage_length("glue/sst2", 320) == (60, 20)
+
+
+def test_settings_of_one_task_change_only_its_fingerprints(tmp_path: Path) -> None:
+    first = planned(tmp_path).cells[0].fingerprint
+    assert planned(tmp_path, SUITE.replace("= 4 }", "= 5 }")).cells[0].fingerprint != first
+    other = SUITE.replace('"synthetic/sentiment" = 4', '"synthetic/qa" = 4')
+    none = SUITE.replace('task_batch_size = { "synthetic/sentiment" = 4 }', "")
+    assert (
+        planned(tmp_path, other).cells[0].fingerprint
+        == planned(tmp_path, none).cells[0].fingerprint
+    )

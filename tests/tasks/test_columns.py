@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clbench.errors import DataError
+from clbench.tasks.columns import Columns, check_columns
+from clbench.tasks.spec import FileTaskSpec
+
+
+def columns(*labels: Any, texts: list[Any] | None = None, **keys: Any) -> Columns:
+    keys = {"train": "t.csv", "validation_fraction": 0.5, "text": "text", **keys}
+    spec = FileTaskSpec(label="label", **keys)
+    texts = texts or [f"text {i}" for i in range(len(labels))]
+    return Columns("here", spec, {"text": texts, "label": labels})
+
+
+def error(table: Columns) -> str:
+    with pytest.raises(DataError) as caught:
+        table.rows(table.spec.labels or ([] if table.spec.regression else table.class_names()))
+    assert str(caught.value).startswith("here: ")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ((10, 9, 10), ["9", "10"]),
+        (("10", "9"), ["9", "10"]),
+        ((10.0, 9.0), ["9", "10"]),
+        (("b", "a"), ["a", "b"]),
+        ((True, False), ["false", "true"]),
+        ((-1, 0, 1), ["-1", "0", "1"]),
+        (("NA", "null"), ["NA", "null"]),
+        (("nan", "inf", "nan"), ["inf", "nan"]),
+        ((" 1", "0 ", "1"), ["0", "1"]),
+    ],
+)
+def test_classes_are_the_labels_that_occur_in_order(labels: Any, names: list[str]) -> None:
+    table = columns(*labels)
+    assert table.class_names() == names
+    assert set(table.rows(names).labels.tolist()) == set(range(len(names)))
+
+
+def test_whole_numbers_are_names_or_positions() -> None:
+    table = columns(1, 0, 1, labels=["1", "0"])
+    assert table.rows(["1", "0"]).labels.tolist() == [0, 1, 0]
+    assert table.rows(["no", "yes"], coded=True).labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (columns("1", "1"), "has the label '1' on every row. A task needs at least two classes"),
+        (columns(-1, -1), "has the label '-1' (-1 marks an unlabelled test split) on every row"),
+        (
+            columns("1", "0", "1.0"),
+            "column 'label' (key 'label') has '1' on row 0 and '1.0' on row 2 (counted from 0). "
+            "Write a number in one way, or list the classes in `labels`.",
+        ),
+        (columns(*(i / 7 for i in range(30))), "30 different values in 30 rows, too many for"),
+        (columns("x", None, "y"), "1 of 3 rows have nothing in column 'label', the first is row 1"),
+        (columns("x", "y", texts=["a", "  "]), "1 of 2 rows have nothing in column 'text'"),
+        (columns("x", "y", texts=["a", 7]), "column 'text' has 7, a whole number, on row 1 (count"),
+        (columns("x", ["y"]), "column 'label' has ['y'], a list, on row 1"),
+        (
+            columns("ham", "spma", labels=["ham", "spam"]),
+            "label 'spma' on row 1 (counted from 0) is not among `labels`. Did you mean 'spam'",
+        ),
+        (columns("1", "x", regression=True), "'x' in column 'label' on row 1 (counted from 0) is"),
+        (columns("1", "inf", regression=True), "is not a finite number"),
+        (columns(True, False, regression=True), "is not a finite number"),
+    ],
+)
+def test_unusable_cells_are_named_with_their_row(table: Columns, message: str) -> None:
+    assert message in error(table)
+
+
+def test_a_missing_column_is_named_with_those_that_exist() -> None:
+    with pytest.raises(DataError, match=r"here: there is no column 'text'. Did you mean 'txt'\?"):
+        check_columns(["text"], ["txt", "label"], "here")
+    with pytest.raises(DataError, match="2 columns are called 'text'"):
+        check_columns(["text"], ["text", "text"], "here")
