@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clbench.methods.base import method as method
     from clbench.models.groups import lr_groups as lr_groups
     from clbench.shifts.base import Shift as Shift
-    from clbench.shifts.registry import shift as shift
+    from clbench.shifts.base import shift as shift
     from clbench.suite.options import RunOptions as RunOptions
     from clbench.tasks.metrics import metric as metric
     from clbench.tasks.registry import task as task
@@ -44,7 +44,7 @@ _EXPORTS = {
     "method": "clbench.methods.base",
     "metric": "clbench.tasks.metrics",
     "run": "clbench.api",
-    "shift": "clbench.shifts.registry",
+    "shift": "clbench.shifts.base",
     "task": "clbench.tasks.registry",
 }
 

@@ -7,11 +7,20 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+TENSORS_VERSION = 3
+"""Raised when the numbers that `cached_tensors` keeps are computed differently."""
+
+Facts = dict[str, Any]
+"""Facts about tensors, as plain JSON values."""
 
 
 class DamagedFileError(Exception):
@@ -117,6 +126,32 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error}") from error
     raise DamagedFileError(f"{path} does not match its checksum")
+
+
+def cached_tensors(
+    kind: str, key: Mapping[str, Any], compute: Callable[[], tuple[dict[str, Tensor], Facts]]
+) -> tuple[dict[str, Tensor], Facts]:
+    """Return what `compute` returns, from the cache if it is there for the same key.
+
+    Parameters
+    ----------
+    kind
+        Folder of the cache.
+    key
+        Everything that decides the numbers, as plain JSON values.
+    compute
+        Returns tensors by name and facts about them; called if the file is missing or damaged.
+    """
+    text = json.dumps([TENSORS_VERSION, key], sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    path = cache_dir(kind) / f"{digest}.safetensors"
+    with suppress(DamagedFileError):
+        stored: tuple[dict[str, Tensor], Facts] = load_tensors(path)
+        return stored
+    tensors, facts = compute()
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    write_if_possible(path, partial(save_tensors, tensors, facts=facts))
+    return tensors, facts
 
 
 def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ lr = 0.002
 batch_size = 8
 max_length = 24
 curve_points = 3
+curve_rows = 10
 precision = "float32"
 
 [task.mood]
@@ -105,23 +107,23 @@ class Workspace:
 
 
 def rows(seed: int, count: int, label: Callable[[list[str]], str]) -> list[tuple[str, str]]:
-    """Sentences with exactly one of good and bad, and one of film and story."""
+    """Return sentences with exactly one of good and bad, and one of film and story."""
     rng = random.Random(seed)
     fill = ["the", "a", "was", "is", "very", "and", "of", "it"]
-    made = []
+    sentences = []
     for _ in range(count):
         words = [rng.choice(fill) for _ in range(rng.randint(1, 7))]
         words += [rng.choice(["good", "bad"]), rng.choice(["film", "story"])]
         rng.shuffle(words)
-        made.append((" ".join(words), label(words)))
-    return made
+        sentences.append((" ".join(words), label(words)))
+    return sentences
 
 
-def write_rows(path: Path, made: list[tuple[str, str]]) -> None:
+def write_rows(path: Path, sentences: list[tuple[str, str]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["text", "label"])
-        writer.writerows(made)
+        writer.writerows(sentences)
 
 
 def make_toy_scenario(tmp_path: Path) -> Workspace:
@@ -135,15 +137,15 @@ def make_toy_scenario(tmp_path: Path) -> Workspace:
     for number, (name, label) in enumerate(tasks.items()):
         write_rows(tmp_path / f"{name}.csv", rows(number, 160, label))
         write_rows(tmp_path / f"{name}-dev.csv", rows(100 + number, 80, label))
-    made = Workspace(tmp_path)
-    made.suite.write_text(SUITE.format(epochs=4), encoding="utf-8")
-    made.plugin.write_text(OPPOSITE, encoding="utf-8")
-    return made
+    workspace = Workspace(tmp_path)
+    workspace.suite.write_text(SUITE.format(epochs=4), encoding="utf-8")
+    workspace.plugin.write_text(OPPOSITE, encoding="utf-8")
+    return workspace
 
 
 @pytest.fixture(autouse=True)
 def forget_plugins() -> Iterator[None]:
-    """What a test's plug-ins register goes with the test."""
+    """Unregister what a test's plug-ins registered."""
     from clbench.suite.plugins import registries
 
     before = [(registry, dict(registry._entries)) for registry in registries()]
@@ -158,14 +160,21 @@ def forget_plugins() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    made = make_toy_scenario(tmp_path)
+def world(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Workspace:
+    """A copy of the toy scenario's files, as the working directory."""
+    template = tmp_path_factory.getbasetemp() / "toy-scenario"
+    if not template.exists():
+        template.mkdir()
+        make_toy_scenario(template)
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    return made
+    return Workspace(tmp_path)
 
 
 class Steps(Listener):
-    """Counts training steps, and stops the run after so many of them if asked to."""
+    """Counts training steps, and interrupts the run after `stop_after` of them."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.steps = 0
@@ -175,12 +184,6 @@ class Steps(Listener):
 
     def started(self, total_cells: int, pending: int) -> None:
         self.pending = pending
-
-    def cell_started(self, cell: Any) -> None:
-        pass
-
-    def point(self, cell: Any, stage: int, step: int, values: Any) -> None:
-        pass
 
     def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
         self.steps += 1
@@ -195,7 +198,7 @@ class Steps(Listener):
 
 
 def measured(run: clbench.Run) -> dict[str, Any]:
-    """What of a run must be equal whatever happened on the way."""
+    """Return what must be equal in equal runs, whatever happened on the way."""
     return {
         cell.key: (
             cell.R,

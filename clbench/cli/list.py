@@ -106,7 +106,7 @@ def _models() -> Iterable[Row]:
 
 
 def _shifts() -> Iterable[Row]:
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
 
     for name in SHIFTS.names():
         yield name, _first_line(SHIFTS.get(name))

@@ -18,12 +18,12 @@ from torch import nn
 from clbench.conformance.candidate import Candidate
 from clbench.conformance.toy_scenario import COMPUTE, ToyScenario
 from clbench.evaluation.cell_runner import CellRunner
-from clbench.evaluation.stage_cache import Entry, StageCache
+from clbench.evaluation.listener import Listener
+from clbench.evaluation.stage_cache import CachedStage, StageCache
 from clbench.methods.base import Method
+from clbench.suite.plan import Cell
 from clbench.training.batches import TaskData
-from clbench.training.live_bytes import LiveBytes
-from clbench.training.reachable import bytes_held
-from clbench.training.scoring import outputs_of
+from clbench.training.memory import LiveBytes, bytes_held
 from clbench.training.stage import Context, Stage
 
 Hashes = dict[str, int]
@@ -96,23 +96,16 @@ def _train(
     run: CheckRun, toy: ToyScenario, candidate: Candidate, kind: type[Method], resume: str | None
 ) -> None:
     """Fill `run`; model, method and stages must be gone when this returns."""
-    times: list[tuple[int, float]] = []
-
-    def progress(stage: int, step: int, steps: int) -> None:
-        times.append((stage, time.perf_counter()))
-
-    method = kind(**candidate.baseline.settings)
+    method, steps = kind(**candidate.baseline.settings), _StepTimes()
     cache = _ObservedCache(toy.folder / "stages", run, resume)
-    runner = CellRunner(toy.cell(candidate), toy.scenario, method, COMPUTE, cache, progress)
+    runner = CellRunner(toy.cell(candidate), toy.scenario, method, COMPUTE, cache, steps)
     runner.run()
     context = runner.context
     run.final = hashes(context.model)
     for data in toy.scenario.scored:
         with method.scoring(data.task):
-            size = context.protocol.eval_batch_size
-            outputs = outputs_of(context.model, data, size, context.precision, context.device)
-        run.final[f"outputs for {data.name}"] = hash(outputs.tobytes())
-    last = [moment for stage, moment in times if stage == times[-1][0]]
+            run.final[f"outputs for {data.name}"] = hash(context.outputs(data).tobytes())
+    last = [moment for stage, moment in steps.times if stage == len(toy.scenario.train)]
     run.step_seconds = statistics.median([b - a for a, b in itertools.pairwise(last)] or [0.0])
 
 
@@ -164,6 +157,16 @@ def _observe(
     return Observed
 
 
+class _StepTimes(Listener):
+    """Records the stage, counted from 1, and the time of each training step."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+
+    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        self.times.append((stage, time.perf_counter()))
+
+
 class _ObservedCache(StageCache):
     """Saves all stages for later runs, and loads only the one to resume from."""
 
@@ -171,10 +174,10 @@ class _ObservedCache(StageCache):
         super().__init__(folder)
         self._run, self._resume = run, resume
 
-    def load(self, digest: str, device: Any) -> Entry | None:
+    def load(self, digest: str, device: Any) -> CachedStage | None:
         return super().load(digest, device) if digest == self._resume else None
 
-    def save(self, digest: str, entry: Entry) -> str | None:
+    def save(self, digest: str, entry: CachedStage) -> str | None:
         refused = super().save(digest, entry)
         if refused is not None:
             self._run.refused.append(refused)

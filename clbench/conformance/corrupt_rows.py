@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -15,7 +16,7 @@ from torch import Tensor
 from clbench.methods.base import Method
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
-from clbench.training.reachable import reachable
+from clbench.training.memory import walk
 from clbench.training.stage import Stage
 
 BatchTensors = list[tuple[int, "weakref.ref[Tensor]"]]
@@ -56,7 +57,7 @@ class RowCorrupter:
         rows = stage.data.rows
         ids = rows.ids.astype(np.int64)
         tokens = [ids[a:b].tobytes() for a, b in itertools.pairwise(rows.offsets)]
-        for array in reachable(method):
+        for array in walk(_roots(method)):
             if _contains(array, tokens):
                 reverse(array)
         for task, reference in self._tensors:
@@ -76,6 +77,17 @@ def reverse(array: Any) -> None:
             array.copy_(array.detach().flatten().flip(0).view(array.shape))
     elif array.flags.writeable:
         array[...] = array.ravel()[::-1].reshape(array.shape).copy()
+
+
+def _roots(method: Method) -> list[Any]:
+    """Return the attributes of a method, of its classes and of the modules that define them."""
+    kinds = type(method).__mro__
+    roots = list(vars(method).values())
+    for kind in kinds[: kinds.index(Method)]:
+        if issubclass(kind, Method):
+            roots += vars(kind).values()
+            roots += vars(sys.modules.get(kind.__module__, object)).values()
+    return roots
 
 
 def _contains(array: Any, tokens: Sequence[bytes]) -> bool:

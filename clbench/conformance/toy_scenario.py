@@ -82,7 +82,7 @@ def make_toy_scenario(model: str, folder: Path, *, rows: int = 24) -> ToyScenari
         _make_task("third", rows, {"bad": 0, "good": 1}, head="first"),
     )
     scenario = Scenario("check", "dataset", tasks, {}, None, ScenarioReport(()))
-    return ToyScenario(preparer.ready(scenario), protocol, folder)
+    return ToyScenario(preparer.tokenise(scenario), protocol, folder)
 
 
 def _make_task(name: str, rows: int, labels: Mapping[str, int], *, head: str) -> Task:

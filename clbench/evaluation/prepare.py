@@ -1,11 +1,11 @@
-"""Scenarios made ready for training: rows loaded, shifted, tokenised; kept between cells."""
+"""Scenarios prepared for training: rows loaded, shifted and tokenised."""
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,7 @@ import numpy.typing as npt
 import torch
 
 from clbench.cache import cache_dir, write_atomically
-from clbench.errors import ModelError, ShiftError
-from clbench.evaluation.pretraining import PretrainingScore, pretraining_score
+from clbench.errors import ShiftError
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
@@ -23,8 +22,8 @@ from clbench.models.families import usable_length
 from clbench.models.locate import model_identity
 from clbench.results.output_folder import as_folder_error
 from clbench.seeds import numpy_stream
-from clbench.shifts.build import build_scenario
-from clbench.shifts.scenario import Scenario
+from clbench.shifts.base import ColumnScorer
+from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus
 from clbench.tasks.registry import load_task
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from clbench.tasks.spec import OwnTaskSpec
 
 KEPT = 4
-"""Scenes kept in memory; cells come scenario by scenario."""
+"""Scenarios, and tasks, kept in memory; cells come scenario by scenario."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,9 @@ class PreparedScenario:
         For each task its training rows, the rows that R is scored on, and a stratified
         subset of those for the points of curves.
     vocabulary
-        Ids of the tokens that the rows can meet, ascending; None if the table is not cut.
-    pretraining
-        Scores the first column of R, where the pretraining is the first task; else None.
+        Ids of the tokens that occur, ascending; None if the embedding table is not cut.
+    scorers
+        Of the columns of R before those of the tasks.
     """
 
     scenario: Scenario
@@ -63,11 +62,11 @@ class PreparedScenario:
     scored: tuple[TaskData, ...]
     curve: tuple[TaskData, ...]
     vocabulary: IntArray | None
-    pretraining: PretrainingScore | None = None
+    scorers: tuple[ColumnScorer, ...] = ()
 
 
 class ScenarioPreparer:
-    """Makes scenes for one model and protocol.
+    """Prepares scenarios for one model and protocol; the `ShiftContext` of their shifts.
 
     Parameters
     ----------
@@ -92,78 +91,92 @@ class ScenarioPreparer:
         saved: Path | None,
     ) -> None:
         self.protocol = protocol
-        self._base = base
+        self.base = base
+        self.seed = protocol.data_seed
         self._data = data
         self._own = own
         self._device = device
         self._saved = saved
-        self._scenes: OrderedDict[str, PreparedScenario] = OrderedDict()
-        self._tasks: OrderedDict[str, Task] = OrderedDict()
-        self._tokenizer: PreTrainedTokenizerBase | None = None
-        self._backbone: PreTrainedModel | None = None
+        self._prepared: dict[str, PreparedScenario] = {}
+        self._tasks: dict[str, Task] = {}
 
-    def scene(self, spec: ScenarioSpec) -> PreparedScenario:
-        """The scene of `spec`, from memory if it was made lately.
+    def prepare(self, spec: ScenarioSpec) -> PreparedScenario:
+        """Return the scenario of `spec`, from memory if it was prepared lately.
 
         Raises
         ------
         ClbenchError
             If the data, the shift or the model do not allow it.
         """
-        if spec.name in self._scenes:
-            self._scenes.move_to_end(spec.name)
-            return self._scenes[spec.name]
-        scenario = build_scenario(spec, self)
-        self._backbone = None
-        if self._saved is not None:
-            _save(self._saved / f"{spec.name}.json", scenario)
-        scene = self.ready(scenario)
-        self._scenes[spec.name] = scene
-        while len(self._scenes) > KEPT:
-            self._scenes.popitem(last=False)
-        return scene
+        if spec.name not in self._prepared:
+            scenario = build_scenario(spec, self)
+            self.__dict__.pop("_backbone", None)
+            if self._saved is not None:
+                _save(self._saved / f"{spec.name}.json", scenario)
+            _remember(self._prepared, spec.name, self.tokenise(scenario))
+        return self._prepared[spec.name]
 
-    @property
+    def tokenise(self, scenario: Scenario) -> PreparedScenario:
+        """Return `scenario` with its rows tokenised.
+
+        The embedding table is not cut where columns besides the tasks are scored: their texts
+        need the whole vocabulary, and weights that start at random are recalled in all rows.
+        """
+        protocol, columns = self.protocol, scenario.extra_columns
+        train = [self._encode(task.train) for task in scenario.tasks]
+        scored = [self._encode(self._scored_rows(task)) for task in scenario.tasks]
+        pad, vocabulary = int(self.tokenizer.pad_token_id), None
+        if protocol.trim_embeddings and not columns:
+            size = load_config(protocol.model, protocol.revision).vocab_size
+            specials = self.tokenizer.all_special_ids
+            vocabulary = vocabulary_of([*train, *scored], specials, size)
+            train = [rows.remap(vocabulary) for rows in train]
+            scored = [rows.remap(vocabulary) for rows in scored]
+            pad = int(np.searchsorted(vocabulary, pad))
+        curve = []
+        for task, rows in zip(scenario.tasks, scored, strict=True):
+            rng = numpy_stream("curve", task.name, self.seed)
+            drawn = stratified(rows.labels, protocol.curve_rows, rng, task.regression)
+            curve.append(rows.take(drawn))
+
+        def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
+            return tuple(
+                TaskData(i, task.name, task.head, task.regression, rows, pad)
+                for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
+            )
+
+        scorers = tuple(column.scorer(protocol, self._device) for column in columns)
+        return PreparedScenario(
+            scenario, data(train), data(scored), data(curve), vocabulary, scorers
+        )
+
+    @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's tokenizer."""
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self.protocol.model, self.protocol.revision)
-        return self._tokenizer
+        return load_tokenizer(self.protocol.model, self.protocol.revision)
 
     @property
     def max_length(self) -> int:
-        """Tokens of a row at most: the protocol's, or fewer if the model takes fewer."""
-        config = load_config(self.protocol.model, self.protocol.revision)
-        usable = usable_length(config)
+        """Most tokens of a row: the protocol's number, or fewer if the model takes fewer."""
+        usable = usable_length(load_config(self.protocol.model, self.protocol.revision))
         return self.protocol.max_length if usable is None else min(self.protocol.max_length, usable)
 
-    # What a shift may ask for (clbench.shifts.base.ShiftContext).
-
-    @property
-    def seed(self) -> int:
-        """The protocol's `data_seed`."""
-        return self.protocol.data_seed
-
-    @property
-    def base(self) -> Path:
-        """Folder of the suite file."""
-        return self._base
+    # The rest of clbench.shifts.base.ShiftContext.
 
     def task(self, name: str) -> Task:
-        """The task of that name, limited, with a tuning split if that is what is scored."""
+        """Return the task of that name, limited, with a tuning split if that is scored."""
         if name not in self._tasks:
-            task = load_task(name, data=self._data, base=self._base, own=self._own)
-            task = task.scored_by(self.protocol.task_metric.get(name))
-            task = task.limited(self.protocol.limit, self.seed)
-            if self.protocol.score_on == "tuning":
-                task = task.with_tuning(self.protocol.tuning_fraction, self.seed)
-            self._tasks[name] = task
-            while len(self._tasks) > KEPT:
-                self._tasks.popitem(last=False)
+            protocol = self.protocol
+            task = load_task(name, data=self._data, base=self.base, own=self._own)
+            task = task.scored_by(protocol.task_metric.get(name))
+            task = task.limited(protocol.limit, self.seed)
+            if protocol.score_on == "tuning":
+                task = task.with_tuning(protocol.tuning_fraction, self.seed)
+            _remember(self._tasks, name, task)
         return self._tasks[name]
 
     def lengths(self, rows: Rows) -> IntArray:
-        """Tokens of each row without specials and without cutting; shape (n,)."""
+        """Return the tokens of each row without specials and without cutting; shape (n,)."""
         total = np.zeros(len(rows), dtype=np.int64)
         for column in (rows.first, rows.second):
             if column is not None:
@@ -178,10 +191,8 @@ class ScenarioPreparer:
         return total
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """Pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
+        """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
         protocol = self.protocol
-        if self._backbone is None:
-            self._backbone = load_backbone(protocol.model, protocol.revision)
         return embed_rows(
             self._backbone,
             self.tokenizer,
@@ -194,43 +205,15 @@ class ScenarioPreparer:
         )
 
     def held_out_texts(self, count: int) -> list[str]:
-        """At most `count` texts of the protocol's corpus that no method sees."""
+        """Return at most `count` texts of the protocol's corpus that no method sees."""
         return read_corpus(self.protocol.corpus, count, self.seed, held_out=True)
 
-    def ready(self, scenario: Scenario) -> PreparedScenario:
-        """`scenario` with its rows tokenised, however it was built; keeps nothing.
+    @cached_property
+    def _backbone(self) -> PreTrainedModel:
+        return load_backbone(self.protocol.model, self.protocol.revision)
 
-        The embedding table is not cut where the pretraining is scored: its texts need the
-        whole vocabulary, and weights that start at random are recalled in all of its rows.
-        """
-        protocol = self.protocol
-        texts = scenario.pretraining
-        train = [self._encode(task.train) for task in scenario.tasks]
-        scored = [self._encode(self._scored_rows(task)) for task in scenario.tasks]
-        vocabulary = None
-        if protocol.trim_embeddings and texts is None:
-            tokenizer = self.tokenizer
-            size = load_config(protocol.model, protocol.revision).vocab_size
-            _check_ids([*train, *scored], size, protocol.model)
-            vocabulary = vocabulary_of([*train, *scored], tokenizer.all_special_ids, size)
-            train = [rows.remap(vocabulary) for rows in train]
-            scored = [rows.remap(vocabulary) for rows in scored]
-        pad = int(self.tokenizer.pad_token_id)
-        if vocabulary is not None:
-            pad = int(np.searchsorted(vocabulary, pad))
-        curve = [
-            rows.take(self._curve_rows(task, rows))
-            for task, rows in zip(scenario.tasks, scored, strict=True)
-        ]
-
-        def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
-            return tuple(
-                TaskData(i, task.name, task.head, task.regression, rows, pad)
-                for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
-            )
-
-        score = None if texts is None else pretraining_score(texts, protocol, self._device)
-        return PreparedScenario(scenario, data(train), data(scored), data(curve), vocabulary, score)
+    def _encode(self, rows: Rows) -> EncodedRows:
+        return encode(rows, self.tokenizer, self.max_length, cache=cache_dir("tokens"))
 
     def _scored_rows(self, task: Task) -> Rows:
         if self.protocol.score_on == "validation":
@@ -242,21 +225,12 @@ class ScenarioPreparer:
             )
         return task.tuning
 
-    def _encode(self, rows: Rows) -> EncodedRows:
-        return encode(rows, self.tokenizer, self.max_length, cache=cache_dir("tokens"))
 
-    def _curve_rows(self, task: Task, rows: EncodedRows) -> IntArray:
-        rng = numpy_stream("curve", task.name, self.seed)
-        return stratified(rows.labels, self.protocol.curve_rows, rng, task.regression)
-
-
-def _check_ids(parts: list[EncodedRows], size: int, model: str) -> None:
-    largest = max((int(part.ids.max()) for part in parts if len(part.ids)), default=0)
-    if largest >= size:
-        raise ModelError(
-            f"model {model!r}: its tokenizer gives token {largest}, but its embeddings end at "
-            f"{size - 1}. Tokenizer and weights do not belong together."
-        )
+def _remember(items: dict[str, Any], name: str, value: Any) -> None:
+    """Add to `items`, of which the latest `KEPT` stay."""
+    items[name] = value
+    if len(items) > KEPT:
+        del items[next(iter(items))]
 
 
 def _save(path: Path, scenario: Scenario) -> None:

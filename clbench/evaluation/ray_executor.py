@@ -1,50 +1,84 @@
-"""Cells as tasks of Ray: on this machine, or on a cluster that is already there."""
+"""Cells as tasks of Ray, on this machine or on a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from clbench.errors import SettingsError
-from clbench.evaluation.cell_resources import check_room, needed
+from clbench.errors import ClbenchError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
-from clbench.evaluation.ray_scheduling import Flow
-from clbench.evaluation.ray_session import connected
-from clbench.evaluation.ray_worker import warm_up
-from clbench.evaluation.resources import Resources, cores
+from clbench.evaluation.ray_worker import ProgressActor, WorkerSetup, run_in_worker, warm_up
+from clbench.evaluation.resources import (
+    RETRIES,
+    Resources,
+    cell_resources,
+    connected,
+    cores,
+)
+from clbench.evaluation.run_cell import explain, failed
+from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell, Plan
 from clbench.training.device import resolve_device
 
+POLL_SECONDS = 0.5
+"""Time between two looks at the workers' progress."""
+ANSWER_SECONDS = 5.0
+"""Time in which the progress actor must answer."""
+DEATHS = {
+    "OutOfMemoryError": "its node ran out of memory",
+    "NodeDiedError": "its node left",
+    "WorkerCrashedError": "its worker died",
+}
+"""Ray's errors in words."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A cell that Ray runs: whether it trains a first stage for others, or waits for one."""
+
+    cell: Cell
+    leads: bool
+    shared: Any
+
 
 class RayExecutor:
-    """Runs cells in workers of Ray.
+    """Runs cells as tasks of Ray.
 
-    A worker that dies costs only its cell, which is tried again, twice; so does a node that
-    leaves. Results come to this process and are written by it.
+    The first cell of a group that shares a first stage trains it. The others get a reference to
+    it as an argument, so Ray starts them when it is there. At most as many cells as can run at a
+    time are submitted, those that need not wait first.
+
+    A worker that dies, or a node that leaves, costs only its running cell, which Ray starts
+    again, twice. Results come to this process, which writes them.
 
     Parameters
     ----------
     place
-        How many, where, and what each gets.
+        How many cells at a time, where, and what each gets.
     """
 
     def __init__(self, place: Resources) -> None:
         self.place = place
+        self._tasks: dict[Any, _Task] = {}
+        self._scenarios: dict[str, Any] = {}
+        self._stages: dict[Hashable, Any] = {}
+        self._starts: Counter[str] = Counter()
+        self._without_node = False
 
     def device(self, plan: Plan) -> torch.device:
-        """The plan's on this machine; the best there is if a cluster trains."""
-        here = resolve_device(plan.device if self.place.address is None else "auto")
-        if self.place.address is None and self.place.gpus and here.type == "cpu":
-            raise SettingsError("--gpus: there is no GPU that the workers could share.")
-        return here
+        """Return the plan's device; if a cluster trains, the best one of this machine."""
+        return resolve_device(plan.device if self.place.address is None else "auto")
 
     @contextmanager
     def ready(self, plan: Plan) -> Iterator[None]:
-        """Start Ray or join the cluster, and leave it at the end.
+        """Start Ray or join the cluster; leave it at the end.
 
         Raises
         ------
@@ -52,18 +86,16 @@ class RayExecutor:
             If there is no such cluster, or none of its nodes can ever run a cell.
         """
         with connected(self.place) as self._ray:
-            self._needs = needed(self._ray, self.place, plan.device)
-            check_room(self._ray, self._needs)
-            if self.place.address is None and not self._needs.gpus:
-                # Meanwhile this process makes the rows ready.
-                warm = self._ray.remote(num_cpus=self._needs.threads, max_retries=0)(warm_up)
+            self._resources = cell_resources(self._ray, self.place, plan.device)
+            if self.place.address is None and not self._resources.gpus:
+                warm = self._ray.remote(num_cpus=self._resources.threads)(warm_up)
                 self._warm = [warm.remote() for _ in range(self.place.workers or 1)]
             yield
 
     def results(
-        self, plan: Plan, pending: Sequence[Cell], builder: ScenarioPreparer, listener: Listener
+        self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
-        """The results in the order in which they come.
+        """Yield the results as they come; after Ctrl-C those that are there already.
 
         Raises
         ------
@@ -72,15 +104,144 @@ class RayExecutor:
         ClbenchError
             If a node has another version of clbench.
         """
-        workers = self.place.workers
-        wanted = (workers or 1) * self._needs.threads
-        if self.place.address is None and wanted > cores():
+        ray, cell = self._ray, self._resources
+        self._preparer, self._listener = preparer, listener
+        self._waiting = list(pending)
+        self._groups = {cell.key: _group(cell) for cell in pending}
+        if self.place.address is None and (self.place.workers or 1) * cell.threads > cores():
             listener.note(
-                f"{workers} workers of {self._needs.threads} threads share {cores()} cores, which "
-                "slows all of them."
+                f"{self.place.workers} workers of {cell.threads} threads share {cores()} cores, "
+                "which slows all of them."
             )
-        flow = Flow(self._ray, plan, pending, builder, listener, self._needs, workers)
+        self._setup = ray.put(WorkerSetup.of(plan, cell.threads))
+        self._progress = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
+        self._run = ray.remote(
+            num_returns=2, max_retries=RETRIES, num_cpus=cell.threads, num_gpus=cell.gpus
+        )(run_in_worker)
         try:
-            yield from flow.run()
+            while self._waiting or self._tasks:
+                yield from self._submit()
+                done, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
+                self._report()
+                for reference in done:
+                    yield from self._collect(reference)
+        except KeyboardInterrupt:
+            done, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
+            for reference in done:
+                yield from self._collect(reference)
+            raise
         finally:
-            flow.stop()
+            for reference in self._tasks:
+                with suppress(Exception):  # it may have ended, or its node may be gone
+                    ray.cancel(reference, force=True)
+
+    def _submit(self) -> Iterator[CellResult]:
+        """Start what fits; yield failed results of cells whose scenario cannot be prepared."""
+        room = self._room()
+        while self._waiting and len(self._tasks) < room:
+            leading = {self._groups[task.cell.key] for task in self._tasks.values() if task.leads}
+            free = [cell for cell in self._waiting if self._groups[cell.key] not in leading]
+            cell = (free or self._waiting)[0]
+            self._waiting.remove(cell)
+            self._listener.cell_started(cell)
+            spec, group = cell.scenario, self._groups[cell.key]
+            try:
+                if spec.name not in self._scenarios:
+                    self._scenarios[spec.name] = self._ray.put(self._preparer.prepare(spec))
+            except Exception as error:
+                yield failed(cell, explain(error))
+                continue
+            scenario, shared = self._scenarios[spec.name], self._stages.get(group)
+            others = [other for other in self._waiting if self._groups[other.key] == group]
+            leads = bool(group and others and shared is None)
+            result, stage = self._run.options(name=cell.key).remote(
+                self._setup, cell, [scenario], shared, leads, self._progress
+            )
+            self._tasks[result] = _Task(cell, leads, shared)
+            if leads:
+                self._stages[group] = stage
+            # Let go of what no cell to come can use.
+            if not others:
+                self._stages.pop(group, None)
+            if not any(other.scenario.name == spec.name for other in self._waiting):
+                del self._scenarios[spec.name]
+
+    def _room(self) -> int:
+        """Return how many cells can run at a time."""
+        if self.place.workers or self.place.address is None:
+            return self.place.workers or 1
+        room = self._resources.capacity(self._ray.nodes())
+        if not room and not self._without_node:
+            self._listener.note(f"No node has {self._resources} for a cell; waiting for one.")
+        self._without_node = not room
+        return max(1, room)
+
+    def _collect(self, reference: Any) -> Iterator[CellResult]:
+        task = self._tasks.pop(reference)
+        cell, errors = task.cell, self._ray.exceptions
+        try:
+            result: CellResult = self._ray.get(reference)
+        except errors.RayTaskError as error:
+            if task.shared is not None and isinstance(error.cause, errors.RayError):
+                # The first stage is lost: train it again.
+                self._stages.pop(self._groups[cell.key], None)
+                self._waiting.insert(0, cell)
+                return
+            _stop_if_node_differs(error)
+            result = failed(cell, explain(error.cause or error))
+        except errors.RayError as error:
+            name = type(error).__name__
+            result = failed(
+                cell,
+                f"{DEATHS.get(name, f'its worker was lost ({name})')}, {1 + RETRIES} times. Such a "
+                "process was killed, perhaps for its memory, or ended itself; without --workers "
+                "it may say more.",
+            )
+        if task.leads and result.status != "ok":
+            self._stages.pop(self._groups[cell.key], None)
+        yield result
+
+    def _report(self) -> None:
+        """Pass on what the workers reported."""
+        try:
+            events = self._ray.get(self._progress.read.remote(), timeout=ANSWER_SECONDS)
+        except self._ray.exceptions.RayError:
+            return  # its node left; Ray starts it elsewhere
+        cells = {task.cell.key: task.cell for task in self._tasks.values()}
+        for key, event, values in events:
+            if key not in cells:
+                continue
+            if event == "progress":
+                self._listener.progress(cells[key], *values)
+            elif event == "point":
+                self._listener.point(cells[key], *values)
+            else:
+                self._starts[key] += 1
+                if self._starts[key] > 1:
+                    self._listener.note(
+                        f"{key}: its worker died or its node left; attempt {self._starts[key]} of "
+                        f"{1 + RETRIES} has started."
+                    )
+
+
+def _group(cell: Cell) -> Hashable | None:
+    """Return scenario and seed if the cell's first stage is trained as vanilla trains it."""
+    if cell.reference_of not in (None, 0):
+        return None
+    try:
+        acts = METHODS.get(cell.baseline.method)(**cell.baseline.settings).acts_in(0)
+    except Exception:
+        return None  # the cell will fail with this as its reason
+    return None if acts else (cell.scenario.name, cell.seed)
+
+
+def _stop_if_node_differs(error: Any) -> None:
+    """Raise ClbenchError if a node has no clbench or another version: no cell can run there."""
+    cause = error.cause
+    if isinstance(cause, ClbenchError):
+        raise cause
+    if isinstance(cause, ModuleNotFoundError) and (cause.name or "").startswith("clbench"):
+        raise SettingsError(
+            "A node of the cluster has no clbench, or another version of it. Install the same "
+            "version on all nodes."
+        ) from error

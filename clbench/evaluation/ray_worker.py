@@ -1,4 +1,4 @@
-"""What runs in a worker: one cell, with rows that the driver made ready."""
+"""What runs in a Ray worker: one cell, with the rows that the driver prepared."""
 
 from __future__ import annotations
 
@@ -6,50 +6,45 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import clbench
 from clbench.errors import PluginError
+from clbench.evaluation.listener import Listener
+from clbench.suite.plan import Cell, Plan
+from clbench.suite.plugins import load_plugin, registries
 
 if TYPE_CHECKING:
-    import torch
-
-    from clbench.evaluation.prepare import PreparedScenario
-    from clbench.evaluation.stage_cache import Entry
+    from clbench.evaluation.stage_cache import CachedStage
     from clbench.results.cell import CellResult
-    from clbench.suite.plan import Cell, Plan
-    from clbench.suite.schema import ScenarioSpec
 
-TELL_EVERY = 1.0
-"""Seconds between a worker's messages on how far its cell is."""
-PASSED_ON = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "TOKENIZERS_PARALLELISM")
-"""Variables of the driver's environment that a worker takes over where it has none."""
-
-Entries = dict[str, "Entry"]
+PROGRESS_SECONDS = 1.0
+"""Least time between two messages of a worker on the progress of its cell."""
+VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "TOKENIZERS_PARALLELISM")
+"""Variables of the driver's environment that a worker adopts unless it has its own."""
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What every cell of a run needs in a worker.
+    """What a worker needs for every cell of a run.
 
     Attributes
     ----------
     plan
-        The run's, without its cells; its folder absolute.
+        The run's, without its cells; its folder is absolute.
     threads
         Processor threads of a cell.
-    version
-        Of clbench on the driver.
-    folder, lock
-        The driver's working directory, and the text of the run's lock file: where a worker
-        finds the same text, it sees the run's folder.
-    path, environment
-        The driver's ``sys.path`` and some of its variables.
+    version, folder, path, environment
+        The driver's clbench, working directory, ``sys.path`` and some of its variables.
+    lock
+        Text of the run's lock file. A worker that reads the same text sees the run's folder.
     plugins
-        Content of the plug-in files by their paths.
+        Contents of the plug-in files by path.
     registered
-        Methods and models that were registered in the driver's own script, by registry.
+        Methods and models that the user's script registered, by registry and name.
     """
 
     plan: Plan
@@ -62,92 +57,126 @@ class WorkerSetup:
     plugins: Mapping[str, bytes]
     registered: Mapping[str, Mapping[str, Any]]
 
+    @classmethod
+    def of(cls, plan: Plan, threads: int) -> WorkerSetup:
+        """Collect the setup in the driver.
 
-class InMemoryStageCache:
-    """Trained stages in memory, for a worker that does not see the run's folder.
+        Raises
+        ------
+        PluginError
+            If a method or model of the user's script cannot be pickled.
+        """
+        return cls(
+            plan=replace(plan, cells=(), plugins=(), out=plan.out.resolve()),
+            threads=threads,
+            version=clbench.__version__,
+            folder=str(Path.cwd()),
+            lock=(plan.out / ".lock").read_text(encoding="utf-8"),
+            path=tuple(sys.path),
+            environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
+            plugins={str(plugin.path): plugin.path.read_bytes() for plugin in plan.plugins},
+            registered={
+                # Shifts and tasks have done their work when the rows are sent.
+                registry.kind: _of_the_script(registry)
+                for registry in registries()
+                if registry.kind in ("method", "model")
+            },
+        )
 
-    Parameters
-    ----------
-    entries
-        To begin with.
-    """
+    def apply(self) -> None:
+        """Give this worker the driver's paths, variables, plug-ins and registered classes.
 
-    def __init__(self, entries: Entries | None = None) -> None:
-        self.entries: Entries = dict(entries or {})
+        Raises
+        ------
+        PluginError
+            If the worker has another version of clbench.
+        """
+        if clbench.__version__ != self.version:
+            raise PluginError(
+                f"a worker has clbench {clbench.__version__}, the driver {self.version}. Install "
+                "the same version on all nodes."
+            )
+        for name, value in self.environment.items():
+            os.environ.setdefault(name, value)
+        if Path(self.folder).is_dir():
+            os.chdir(self.folder)
+        sys.path += [entry for entry in self.path if entry not in sys.path]
+        for path, content in self.plugins.items():
+            file = Path(path)
+            if file.is_file() and file.read_bytes() == content:
+                load_plugin(file)
+                continue
+            with TemporaryDirectory(prefix="clbench-plugin-") as folder:
+                copy = Path(folder) / file.name
+                copy.write_bytes(content)
+                load_plugin(copy)
+        for registry in registries():
+            for name, entry in self.registered.get(registry.kind, {}).items():
+                registry.add(name, entry, replace=True)
 
-    def load(self, digest: str, device: torch.device) -> Entry | None:
-        """The entry of that recipe, or None."""
-        return self.entries.get(digest)
-
-    def save(self, digest: str, entry: Entry) -> str | None:
-        """Keep a copy, on the CPU, of an entry that others can use; never refuses."""
-        from dataclasses import replace
-
-        if not entry.state:
-            weights = {name: w.detach().to("cpu", copy=True) for name, w in entry.weights.items()}
-            self.entries[digest] = replace(entry, weights=weights)
-        return None
-
-    def drop(self, digest: str) -> None:
-        """Forget an entry."""
-        self.entries.pop(digest, None)
-
-
-class RemoteListener:
-    """Stands for the listener: tells the board, not too often."""
-
-    def __init__(self, board: Any) -> None:
-        self._board = board
-        self._spoke = 0.0
-
-    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
-        """Tell how far the cell is."""
-        if time.monotonic() - self._spoke >= TELL_EVERY:
-            self._spoke = time.monotonic()
-            self._board.tell.remote(cell.key, (stage, stages, step, steps))
-
-    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
-        """Tell a point of a curve."""
-        self._board.add.remote(cell.key, (stage, step, dict(values)))
+    @property
+    def sees_folder(self) -> bool:
+        """Whether this node sees the run's folder."""
+        try:
+            return (self.plan.out / ".lock").read_text(encoding="utf-8") == self.lock
+        except OSError:
+            return False
 
 
-Point = tuple[int, int, dict[str, float]]
+def _of_the_script(registry: Any) -> dict[str, Any]:
+    """Return what the user's script or notebook registered, which workers cannot import."""
+    from ray import cloudpickle
+
+    modules = ("__main__", "__mp_main__")
+    names = [n for n in registry.names() if registry.where(n).partition(":")[0] in modules]
+    entries = {name: registry.get(name) for name in names}
+    for name, entry in entries.items():
+        try:
+            cloudpickle.dumps(entry)
+        except Exception as error:
+            raise PluginError(
+                f"{registry.kind} {name!r} cannot be sent to workers ({type(error).__name__}: "
+                f"{error}). Put it into a file and give it as --plugin."
+            ) from error
+    return entries
 
 
 class ProgressActor:
-    """An actor that remembers how far each running cell is, and the points of curves."""
+    """A Ray actor that queues what workers report until the driver reads it."""
 
     def __init__(self) -> None:
-        self._latest: dict[str, tuple[int, int, int, int]] = {}
-        self._points: list[tuple[str, Point]] = []
+        self._events: list[tuple[str, str, tuple[Any, ...]]] = []
 
-    def tell(self, key: str, position: tuple[int, int, int, int]) -> None:
-        """Remember a position."""
-        self._latest[key] = position
+    def add(self, key: str, event: str, *values: Any) -> None:
+        """Queue an event of the cell `key`: ``started``, ``progress`` or ``point``."""
+        self._events.append((key, event, values))
 
-    def add(self, key: str, point: Point) -> None:
-        """Remember a point: stage, step and values."""
-        self._points.append((key, point))
-
-    def read(self) -> tuple[dict[str, tuple[int, int, int, int]], list[tuple[str, Point]]]:
-        """Positions by cell, and points, that were told since the last time."""
-        (latest, self._latest), (points, self._points) = (self._latest, {}), (self._points, [])
-        return latest, points
+    def read(self) -> list[tuple[str, str, tuple[Any, ...]]]:
+        """Return the events since the last call."""
+        events, self._events = self._events, []
+        return events
 
 
-class _Given:
-    """The one scene that the driver sent."""
+class RemoteListener(Listener):
+    """Reports a cell's progress to a `ProgressActor`."""
 
-    def __init__(self, scene: PreparedScenario) -> None:
-        self._scene = scene
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._last = 0.0
 
-    def scene(self, spec: ScenarioSpec) -> PreparedScenario:
-        """It, whatever is asked for."""
-        return self._scene
+    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
+        """Report the position, at most once in `PROGRESS_SECONDS`."""
+        if time.monotonic() - self._last >= PROGRESS_SECONDS:
+            self._last = time.monotonic()
+            self._actor.add.remote(cell.key, "progress", stage, stages, step, steps)
+
+    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
+        """Report a point of a curve."""
+        self._actor.add.remote(cell.key, "point", stage, step, dict(values))
 
 
 def warm_up() -> None:
-    """Import what cells need: seconds, while the driver makes the rows ready."""
+    """Import what cells need, which takes seconds, while the driver prepares the rows."""
     import transformers.modeling_utils
     import transformers.models.auto.modeling_auto  # noqa: F401
 
@@ -155,98 +184,41 @@ def warm_up() -> None:
     import clbench.models.checkpoint  # noqa: F401
 
 
-def work(
-    parcel: WorkerSetup,
+def run_in_worker(
+    setup: WorkerSetup,
     cell: Cell,
-    scene: list[Any],
-    first: Entries | None,
+    scenario: list[Any],
+    shared: dict[str, CachedStage] | None,
     leads: bool,
-    board: Any,
-) -> tuple[CellResult, Entries | None]:
-    """Run a cell.
+    actor: Any,
+) -> tuple[CellResult, dict[str, CachedStage] | None]:
+    """Return a cell's result, and its first stage if it `leads` and the folder is not seen.
 
     Parameters
     ----------
-    parcel, cell
+    setup, cell
         What to run.
-    scene
-        The reference to its scene in a list, so that it is read when plug-ins are loaded.
-    first
-        The first stage that it shares with others, if one of them sent it.
+    scenario
+        One reference to its prepared scenario, which can be read once plug-ins are loaded.
+    shared
+        The first stage that the cell shares with others, if one of them has sent it.
     leads
-        Whether others wait for its first stage.
-    board
+        Whether others wait for the first stage.
+    actor
         Handle of the `ProgressActor`.
-
-    Returns
-    -------
-    tuple
-        The result, and the first stage for the others if they cannot find it in the folder.
     """
-    _prepare(parcel)
+    actor.add.remote(cell.key, "started")
+    setup.apply()
     import ray
 
     from clbench.evaluation.run_cell import run_cell
     from clbench.evaluation.run_plan import compute_settings, thread_count
-    from clbench.evaluation.stage_cache import StageCache
+    from clbench.evaluation.stage_cache import InMemoryStageCache, StageCache
 
-    rows = _Given(ray.get(scene[0]))
-    with thread_count(parcel.threads):
-        setting = compute_settings(parcel.plan)
-        if _sees(parcel):
-            cache = StageCache(parcel.plan.out / "stages")
-            return run_cell(cell, rows, setting, cache, RemoteListener(board)), None
-        memory = InMemoryStageCache(first)
-        result = run_cell(cell, rows, setting, memory, RemoteListener(board))
-        return result, memory.entries if leads else None
-
-
-def _prepare(parcel: WorkerSetup) -> None:
-    """Make this process what the driver is."""
-    import clbench
-
-    if clbench.__version__ != parcel.version:
-        raise PluginError(
-            f"a worker has clbench {clbench.__version__}, the driver {parcel.version}. Install "
-            "the same version on all nodes."
-        )
-    for name, value in parcel.environment.items():
-        os.environ.setdefault(name, value)
-    if Path(parcel.folder).is_dir():
-        os.chdir(parcel.folder)
-    sys.path += [entry for entry in parcel.path if entry not in sys.path]
-    _load_plugins(parcel.plugins)
-    _register(parcel.registered)
-
-
-def _load_plugins(plugins: Mapping[str, bytes]) -> None:
-    """Load the driver's plug-ins; a node that has not the same file gets one."""
-    from tempfile import TemporaryDirectory
-
-    from clbench.suite.plugins import load_plugin
-
-    for path, content in plugins.items():
-        file = Path(path)
-        if file.is_file() and file.read_bytes() == content:
-            load_plugin(file)
-            continue
-        with TemporaryDirectory(prefix="clbench-plugin-") as folder:
-            copy = Path(folder) / file.name
-            copy.write_bytes(content)
-            load_plugin(copy)
-
-
-def _register(registered: Mapping[str, Mapping[str, Any]]) -> None:
-    from clbench.suite.plugins import registries
-
-    for registry in registries():
-        for name, entry in registered.get(registry.kind, {}).items():
-            registry.add(name, entry, replace=True)
-
-
-def _sees(parcel: WorkerSetup) -> bool:
-    """Whether this node sees the run's folder."""
-    try:
-        return (parcel.plan.out / ".lock").read_text(encoding="utf-8") == parcel.lock
-    except OSError:
-        return False
+    prepared = ray.get(scenario[0])
+    with thread_count(setup.threads):
+        compute = compute_settings(setup.plan)
+        memory = None if setup.sees_folder else InMemoryStageCache(shared)
+        cache = memory or StageCache(setup.plan.out / "stages")
+        result = run_cell(cell, lambda spec: prepared, compute, cache, RemoteListener(actor))
+    return result, memory.stages if memory and leads else None

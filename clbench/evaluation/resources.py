@@ -1,11 +1,31 @@
-"""Where the cells of a run are trained, as the user says it."""
+"""Where cells run: what the user asks for, what a cell takes of a node, and the Ray session."""
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from clbench.errors import SettingsError
+
+CONNECT_SECONDS = 10.0
+"""Seconds in which a cluster must answer."""
+RETRIES = 2
+"""Times that a cell is started again after its worker died."""
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_task_oom_retries": str(RETRIES),
+}
+"""Set before Ray is imported: no telemetry, no notices, and no endless retries without memory."""
 
 
 @dataclass(frozen=True)
@@ -15,15 +35,15 @@ class Resources:
     Attributes
     ----------
     workers
-        Cells at a time; None is one, or on a cluster as many as its resources allow.
+        Cells at a time. By default one, or on a cluster as many as fit.
     address
-        Of a Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``. None is this machine.
+        Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``. None is this machine.
     threads
-        Processor threads of a cell. None shares this machine's cores among the workers; on a
+        Processor threads of a cell. By default the workers share this machine's cores; on a
         cluster it is 1.
     gpus
-        GPUs of a cell: a fraction below 1, or a whole number. None is 1 where cells train on
-        GPUs, or a fraction where this machine has fewer of them than workers.
+        GPUs of a cell: a fraction below 1 or a whole number. The default where cells train on
+        GPUs is 1, or a fraction if this machine has fewer GPUs than workers.
 
     Raises
     ------
@@ -63,12 +83,147 @@ class Resources:
 
     @property
     def threads_here(self) -> int:
-        """Threads of a cell among `workers` of this machine."""
+        """Threads of a cell when `workers` share this machine."""
         return self.threads or max(1, cores() // (self.workers or 1))
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class CellResources:
+    """What a cell takes of a node."""
+
+    threads: int
+    gpus: float
+
+    def capacity(self, nodes: Sequence[dict[str, Any]]) -> int:
+        """Return how many cells these nodes, as Ray describes them, can run at a time."""
+        total = 0
+        for resources in (node["Resources"] for node in nodes if node["Alive"]):
+            room = resources.get("CPU", 0) // self.threads
+            total += int(min(room, resources.get("GPU", 0) // self.gpus) if self.gpus else room)
+        return total
+
+    def __str__(self) -> str:
+        text = f"{self.threads} core{'s' if self.threads > 1 else ''}"
+        return f"{text} and {self.gpus:g} GPU" if self.gpus else text
+
+
+def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources:
+    """Return what a cell takes, from what the user asks for and what the nodes have.
+
+    Parameters
+    ----------
+    ray
+        The module, connected.
+    resources
+        What the user asks for.
+    device
+        As the user gives it: ``auto``, ``cpu``, ``cuda`` …
+
+    Raises
+    ------
+    SettingsError
+        If workers cannot share the device, or no node can ever run a cell.
+    """
+    kind = device.partition(":")[0]
+    gpus = float(ray.cluster_resources().get("GPU", 0))
+    if kind == "auto":
+        kind = "cuda" if gpus else "cpu"
+    if kind == "mps":
+        raise SettingsError("--device mps: workers cannot share its GPU. Leave out --workers.")
+    if device.startswith("cuda:"):
+        raise SettingsError(f"--device {device}: Ray chooses the GPU. Give --device cuda.")
+    if resources.gpus and kind != "cuda":
+        raise SettingsError("--gpus: there is no GPU that the workers could share.")
+    share = 0.0
+    if kind == "cuda":
+        share, workers = resources.gpus or 1.0, resources.workers or 0
+        if resources.gpus is None and resources.address is None and 0 < gpus < workers:
+            share = math.floor(1e4 * gpus / workers) / 1e4
+    threads = resources.threads_here if resources.address is None else resources.threads or 1
+    cell = CellResources(threads, share)
+    nodes = ray.nodes()
+    if cell.capacity(nodes):
+        return cell
+    if share and not gpus:
+        raise SettingsError("No node has a GPU that Ray knows of. Leave out --device cuda.")
+    largest = [
+        max((node["Resources"].get(name, 0) for node in nodes if node["Alive"]), default=0)
+        for name in ("CPU", "GPU")
+    ]
+    text, remedy = f"{largest[0]:g} cores", "--threads"
+    if share:
+        text, remedy = f"{text} and {largest[1]:g} GPUs", "--threads or --gpus"
+    raise SettingsError(
+        f"A cell takes {cell}, but no node has that: the largest has {text}. Lower {remedy}."
+    )
+
+
+@contextmanager
+def connected(resources: Resources) -> Iterator[Any]:
+    """Start Ray on this machine or join the cluster, yield the module, and leave again.
+
+    Raises
+    ------
+    SettingsError
+        If Ray cannot be started or the cluster does not answer.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    options: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": False,
+    }
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        if resources.address is None:
+            ray.init(
+                address="local",
+                num_cpus=(resources.workers or 1) * resources.threads_here,
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                **options,
+            )
+        else:
+            check_listening(resources.address)
+            ray.init(address=resources.address, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = f"--address {resources.address}" if resources.address else "this machine"
+        line = str(error).strip().partition("\n")[0]
+        raise SettingsError(f"{where}: Ray cannot be reached or started: {line}") from error
+    finally:
+        # `ray.init` replaces this handler in the main thread.
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+    # Ray prints each death to stdout, among the results, and has no public switch for it.
+    ray._private.worker._worker_logs_enabled = False
+    try:
+        yield ray
+    finally:
+        ray._private.worker._worker_logs_enabled = True
+        ray.shutdown()
+
+
+def check_listening(address: str) -> None:
+    """Raise ConnectionError if nothing listens at `address`; Ray would retry for minutes."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return  # auto without an address, or a form that Ray itself judges
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"{error}. Does `ray status` show the cluster?") from error

@@ -1,90 +1,135 @@
-"""Runs one cell, wherever that is; what goes wrong in it becomes its result."""
+"""Runs one cell in any process; an error in it becomes its result."""
 
 from __future__ import annotations
 
+import os
+import platform
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache as cache_result
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import torch
+
+import clbench
 from clbench.errors import ClbenchError
 from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
-from clbench.evaluation.host import host, versions
+from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
-from clbench.evaluation.stage_cache import Stages
+from clbench.evaluation.stage_cache import InMemoryStageCache, StageCache
 from clbench.methods.base import METHODS, Method
 from clbench.results.cell import CellResult
 from clbench.results.scores import scores_of
 from clbench.suite.plan import Cell
 from clbench.suite.schema import ScenarioSpec
-from clbench.training.device import PeakMemory
+from clbench.training.memory import PeakMemory
 
-
-class Scenes(Protocol):
-    """Where a cell's rows come from."""
-
-    def scene(self, spec: ScenarioSpec) -> PreparedScenario:
-        """The scene of `spec`; raises what makes it impossible."""
-
-
-class Reporter(Protocol):
-    """Who is told how a cell goes on; a listener, or what stands for it in a worker."""
-
-    def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
-        """Called after a training step; stages and steps counted from 1 when done."""
-
-    def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
-        """Called at the points of a stage's curves; stages count from 1."""
+PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "tokenizers")
 
 
 def run_cell(
-    cell: Cell, scenes: Scenes, setting: ComputeSettings, cache: Stages, reporter: Reporter
+    cell: Cell,
+    prepare: Callable[[ScenarioSpec], PreparedScenario],
+    compute: ComputeSettings,
+    cache: StageCache | InMemoryStageCache,
+    listener: Listener,
 ) -> CellResult:
-    """Run one cell; what it raises becomes a failed result with its reason."""
-    started = datetime.now(UTC)
-    memory = PeakMemory(setting.device)
+    """Run a cell and return its result, a failed one if anything raises; see `CellRunner`.
+
+    `prepare` returns the prepared scenario, or raises what makes it impossible.
+    """
+    memory = PeakMemory(compute.device)
+    result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
     method: Method | None = None
-    common: dict[str, Any] = {
-        **_identity(cell),
-        "versions": versions(),
-        "host": host(setting.device),
-        "started": started.isoformat(timespec="seconds"),
-    }
     try:
-        scene = scenes.scene(cell.scenario)
-        common["tasks"] = [name for name, _ in scene.scenario.columns]
-        common["scenario_report"] = scene.scenario.report.to_json()
+        prepared = prepare(cell.scenario)
+        result["tasks"] = [name for name, _ in prepared.scenario.columns]
+        result["scenario_report"] = prepared.scenario.report.to_json()
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
-        common["keeps_rows"] = method.keeps_rows
-        stages = 1 if cell.reference_of is not None else len(scene.train)
-
-        def progress(stage: int, step: int, steps: int) -> None:
-            reporter.progress(cell, stage + 1, stages, step, steps)
-
-        def point(stage: int, step: int, values: Mapping[str, float]) -> None:
-            reporter.point(cell, stage + 1, step, values)
-
-        carrier = CellRunner(cell, scene, method, setting, cache, progress, points=point)
-        outcome = carrier.run()
-        common |= _outcome(cell, scene, outcome)
-        status, reason = "ok", None
-    except (Exception, SystemExit) as fault:
-        status, reason = "failed", explain(fault)
-    common["settings"] = _settings(cell, method, setting)
-    return CellResult(
-        **common,
-        status=status,
-        reason=reason,
-        peak_memory_mb=memory.megabytes(),
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+        result["keeps_rows"] = method.keeps_rows
+        outcome = CellRunner(cell, prepared, method, compute, cache, listener).run()
+        result |= _measured(cell, prepared, outcome)
+    except (Exception, SystemExit) as error:
+        result |= {"status": "failed", "reason": explain(error)}
+    result["settings"] = {
+        "protocol": cell.protocol.model_dump(mode="json"),
+        "precision": compute.precision.name,
+        "method": method.settings() if method else dict(cell.baseline.settings),
+        "sources": dict(cell.baseline.sources),
+        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
+    }
+    return CellResult(**result, peak_memory_mb=memory.megabytes(), finished=_now())
 
 
 def failed(cell: Cell, reason: str) -> CellResult:
-    """The result of a cell that could not be run to its end."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return CellResult(**_identity(cell), status="failed", reason=reason, started=now, finished=now)
+    """Return the result of a cell that never ran to its end."""
+    identity = _identity(cell) | {"status": "failed"}
+    return CellResult(**identity, reason=reason, finished=_now())
+
+
+def explain(error: BaseException) -> str:
+    """Return one line: the message, and for errors that are not ours the place in the code."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ClbenchError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
+    frame = (ours or frames)[-1]
+    name = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{name} ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
+
+
+@cache_result
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that decide numbers."""
+    own = {"clbench": clbench.__version__, "python": platform.python_version()}
+    return own | {name: version(name) for name in PACKAGES}
+
+
+def numerics(device: torch.device, precision: str) -> dict[str, Any]:
+    """Return what decides the digits of a stage besides its recipe."""
+    return {
+        "device": _device_name(device),
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "precision": precision,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+
+def _host(device: torch.device) -> dict[str, Any]:
+    """Return the machine and the device that trains, without names of people or hosts."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "device_name": _device_name(device),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _processor() if device.type == "cpu" else f"{device.type} on {_processor()}"
+
+
+@cache_result
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    for line in lines.splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _identity(cell: Cell) -> dict[str, Any]:
@@ -100,73 +145,43 @@ def _identity(cell: Cell) -> dict[str, Any]:
         "seed": cell.seed,
         "reference_of": cell.reference_of,
         "search": {} if cell.baseline.cost is None else cell.baseline.cost.model_dump(),
+        "started": _now(),
     }
 
 
-def explain(fault: BaseException) -> str:
-    """One line: the message, and for faults that are not ours the place in the code."""
-    text = " ".join(str(fault).split())
-    if isinstance(fault, ClbenchError):
-        return text
-    frame = traceback.extract_tb(fault.__traceback__)[-1]
-    inside = [
-        entry
-        for entry in traceback.extract_tb(fault.__traceback__)
-        if "site-packages" not in Path(entry.filename).parts
-    ]
-    frame = inside[-1] if inside else frame
-    place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-    return (
-        f"{type(fault).__name__}: {text} ({place})" if text else f"{type(fault).__name__} ({place})"
-    )
-
-
-def _settings(cell: Cell, method: Method | None, setting: ComputeSettings) -> dict[str, Any]:
-    return {
-        "protocol": cell.protocol.model_dump(mode="json"),
-        "precision": setting.precision.name,
-        "method": dict(cell.baseline.settings) if method is None else method.settings(),
-        "sources": dict(cell.baseline.sources),
-        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
-    }
-
-
-def _outcome(cell: Cell, scene: PreparedScenario, outcome: Outcome) -> dict[str, Any]:
-    tasks = scene.scenario.tasks
-    rows = outcome.rows if outcome.before is None else [outcome.before, *outcome.rows]
-    matrix = [scene.scenario.main_scores(row) for row in rows]
-    stages = [
-        {
-            "task": tasks[index].name,
-            "rows": trace.rows,
-            "steps": trace.steps,
-            "epochs": round(trace.steps / trace.epoch_steps, 4),
-            "examples": trace.examples,
-            "tokens": trace.tokens,
-            "train_seconds": trace.train_seconds,
-            "eval_seconds": trace.probe_seconds + seconds,
-            "memory_mb": trace.memory_bytes / 1e6 or None,
-            "cached": cached,
-            "curves": trace.curves,
-        }
-        for index, trace, seconds, cached in zip(
-            range(len(tasks)) if cell.reference_of is None else [cell.reference_of],
-            outcome.traces,
-            outcome.eval_seconds,
-            outcome.cached,
-            strict=True,
-        )
-    ]
+def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[str, Any]:
+    tasks, stages = prepared.scenario.tasks, outcome.stages
+    rows = [stage.row for stage in stages]
+    if outcome.before is not None:
+        rows.insert(0, outcome.before)
+    matrix = [prepared.scenario.main_scores(row) for row in rows]
     if cell.reference_of is None:
-        scores = scores_of(matrix)
+        indices, scores = list(range(len(tasks))), scores_of(matrix)
     else:
+        indices = [cell.reference_of]
         scores = {"reference": next(score for score in matrix[0] if score is not None)}
     return {
+        "status": "ok",
         "metrics": rows,
         "R": matrix,
         "scores": scores,
-        "stages": stages,
-        "train_seconds": sum(trace.train_seconds for trace in outcome.traces),
-        "training_memory_mb": outcome.traces[-1].memory_bytes / 1e6 or None,
-        "notes": [*scene.scenario.report.notes, *outcome.notes],
+        "stages": [
+            {
+                "task": tasks[index].name,
+                "rows": stage.trace.rows,
+                "steps": stage.trace.steps,
+                "epochs": round(stage.trace.steps / stage.trace.epoch_steps, 4),
+                "examples": stage.trace.examples,
+                "tokens": stage.trace.tokens,
+                "train_seconds": stage.trace.train_seconds,
+                "eval_seconds": stage.trace.probe_seconds + stage.eval_seconds,
+                "memory_mb": stage.trace.memory_bytes / 1e6 or None,
+                "cached": stage.cached,
+                "curves": stage.trace.curves,
+            }
+            for index, stage in zip(indices, stages, strict=True)
+        ],
+        "train_seconds": sum(stage.trace.train_seconds for stage in stages),
+        "training_memory_mb": stages[-1].trace.memory_bytes / 1e6 or None,
+        "notes": [*prepared.scenario.report.notes, *outcome.notes],
     }

@@ -11,10 +11,9 @@ import torch
 
 from clbench.errors import ClbenchError
 from clbench.evaluation.cell_runner import ComputeSettings
-from clbench.evaluation.host import numerics
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
-from clbench.evaluation.run_cell import explain, run_cell
+from clbench.evaluation.run_cell import explain, numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
@@ -79,7 +78,7 @@ class InProcessExecutor:
             setting = compute_settings(plan)
             for cell in pending:
                 listener.cell_started(cell)
-                yield run_cell(cell, builder, setting, cache, listener)
+                yield run_cell(cell, builder.prepare, setting, cache, listener)
 
 
 def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[CellResult]:
@@ -121,7 +120,6 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     with store.lock(), executor.ready(plan):
         if not state.is_current():
             state = read_run_state(plan, replace=state.replace)
-        StageCache(plan.out / "stages").check()
         _prepare_all(builder, state.pending, listener)
         for text in state.put_aside(store):
             listener.note(text)
@@ -179,17 +177,17 @@ def _prepare_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: L
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
         started = time.perf_counter()
         try:
-            scene = builder.scene(spec)
+            prepared = builder.prepare(spec)
         except ClbenchError:
             raise
         except Exception as error:
             listener.note(f"{spec.name} cannot be built: {explain(error)}")
             continue
         seconds = time.perf_counter() - started
-        scenario = scene.scenario
+        scenario = prepared.scenario
         severity = scenario.report.severity
-        told = "" if severity is None else f", severity {severity:.2f}"
+        suffix = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)
-        listener.note(f"{scenario.name}: {sizes}{told} [{seconds:.1f} s]")
-        if scene.pretraining is not None:
-            listener.note(f"{scenario.name}: {scene.pretraining.counted}")
+        listener.note(f"{scenario.name}: {sizes}{suffix} [{seconds:.1f} s]")
+        for scorer in prepared.scorers:
+            listener.note(f"{scenario.name}: {scorer.describe()}")

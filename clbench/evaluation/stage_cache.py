@@ -1,6 +1,6 @@
-"""Trained stages by their recipe, as safetensors under `stages/` of a run's folder.
+"""Trained stages by their recipe, as safetensors under ``stages/`` of a run's folder.
 
-An entry holds the weights as training left them, before the method consolidates, so that
+A cached stage holds the weights as training left them, before the method consolidates, so that
 every method can consolidate in its own way. Deleting the folder loses time only.
 """
 
@@ -10,31 +10,30 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_atomically
-from clbench.errors import RunFolderError
-from clbench.evaluation.state_io import UnstorableStateError, pack, unpack
 from clbench.training.engine import Trace
 
 FORMAT = 2
 
 
 def recipe_digest(recipe: Mapping[str, Any]) -> str:
-    """Digest of everything that decides a stage's weights."""
+    """Return the digest of everything that decides a stage's weights."""
     text = json.dumps([FORMAT, recipe], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedStage:
     """A trained stage.
 
     Attributes
@@ -46,9 +45,9 @@ class Entry:
     trace
         What training took.
     history
-        Traces and rows of R of the stages before, for a cell that goes on from here.
+        Trace, row of R and scoring time of each stage before, for a cell that resumes here.
     notes
-        Lines for the reader of the result that training gave, here and in the stages before.
+        Lines for the reader of the result from training, here and in the stages before.
     """
 
     weights: dict[str, Tensor]
@@ -58,116 +57,158 @@ class Entry:
     notes: list[str]
 
 
-class Stages(Protocol):
-    """Trained stages by the digests of their recipes."""
-
-    def load(self, digest: str, device: torch.device) -> Entry | None:
-        """The entry of that recipe, or None."""
-
-    def save(self, digest: str, entry: Entry) -> str | None:
-        """Keep an entry; returns why that is impossible, or None."""
-
-    def drop(self, digest: str) -> None:
-        """Forget an entry that no other cell can use."""
-
-
-class NoStageCache:
-    """Keeps nothing, for training that nobody shares."""
-
-    def load(self, digest: str, device: torch.device) -> Entry | None:
-        """None."""
-        return None
-
-    def save(self, digest: str, entry: Entry) -> str | None:
-        """Nothing to say."""
-        return None
-
-    def drop(self, digest: str) -> None:
-        """Nothing to forget."""
-
-
 class StageCache:
-    """Entries under one folder.
+    """Trained stages in a folder.
 
     Parameters
     ----------
     folder
-        Made when the first entry is written.
+        Created with the first stage.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def load(self, digest: str, device: torch.device) -> Entry | None:
-        """The entry of that recipe, or None if there is none or it is damaged."""
+    def load(self, digest: str, device: torch.device) -> CachedStage | None:
+        """Return the stage of that recipe, or None if there is none or its file is damaged."""
         try:
             tensors, facts = load_tensors(self._path(digest))
         except DamagedFileError:
-            return None  # it is trained again, and then written anew
-        state = unpack(facts["state"], _part(tensors, "state"), device)
-        return Entry(
-            weights=_part(tensors, "weights"),
-            state=state,
-            trace=Trace(**facts["trace"]),
-            history=facts["history"],
-            notes=facts["notes"],
-        )
+            return None
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "state": {}}
+        for name, value in tensors.items():
+            part, _, key = name.partition("/")
+            parts[part][key] = value
+        state = unpack(facts["state"], parts["state"], device)
+        trace = Trace(**facts["trace"])
+        return CachedStage(parts["weights"], state, trace, facts["history"], facts["notes"])
 
-    def save(self, digest: str, entry: Entry) -> str | None:
-        """Write an entry, whole or not at all.
+    def save(self, digest: str, stage: CachedStage) -> str | None:
+        """Write a stage, whole or not at all.
 
         Returns
         -------
         str or None
-            Why nothing was written, if the method's state cannot be stored or the disk is full.
+            Why nothing was written: the method's state cannot be stored, or the disk is full.
         """
         try:
-            skeleton, state = pack(entry.state)
-        except UnstorableStateError as fault:
+            skeleton, state = pack(stage.state)
+        except UnstorableStateError as error:
             return (
-                f"the method's {fault}, which cannot be stored; an interrupted cell starts from "
+                f"the method's {error}, which cannot be stored; an interrupted cell starts from "
                 "its first stage. Name it with a leading underscore or define state()."
             )
-        tensors = {f"weights/{name}": value for name, value in entry.weights.items()}
+        tensors = {f"weights/{name}": value for name, value in stage.weights.items()}
         tensors |= {f"state/{name}": value for name, value in state.items()}
         facts = {
             "state": skeleton,
-            "trace": asdict(entry.trace),
-            "history": entry.history,
-            "notes": entry.notes,
+            "trace": asdict(stage.trace),
+            "history": stage.history,
+            "notes": stage.notes,
         }
         try:
             write_atomically(self._path(digest), partial(save_tensors, tensors, facts=facts))
-        except (OSError, SafetensorError) as fault:
+        except (OSError, SafetensorError) as error:
             return (
-                f"a trained stage could not be kept in {self.folder} ({fault}); an interrupted "
+                f"a trained stage could not be kept in {self.folder} ({error}); an interrupted "
                 "cell starts from its first stage."
             )
         return None
 
     def drop(self, digest: str) -> None:
-        """Remove an entry that no other cell can use."""
+        """Remove a stage that no other cell can use."""
         with suppress(OSError):
             self._path(digest).unlink()
-
-    def check(self) -> None:
-        """See that entries can be written.
-
-        Raises
-        ------
-        RunFolderError
-            If something else than a folder is in the way.
-        """
-        if self.folder.exists() and not self.folder.is_dir():
-            raise RunFolderError(
-                f"{self.folder} is a file, but trained stages are kept in a folder of that "
-                "name. Move it away, or take another --out."
-            )
 
     def _path(self, digest: str) -> Path:
         return self.folder / f"{digest}.safetensors"
 
 
-def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    start = f"{part}/"
-    return {n.removeprefix(start): value for n, value in tensors.items() if n.startswith(start)}
+class InMemoryStageCache:
+    """Trained stages in memory, for a worker that does not see the run's folder.
+
+    It keeps only stages that other cells can use: those without a method's state.
+    """
+
+    def __init__(self, stages: Mapping[str, CachedStage] | None = None) -> None:
+        self.stages = dict(stages or {})
+
+    def load(self, digest: str, device: torch.device) -> CachedStage | None:
+        """Return the stage of that recipe, or None."""
+        return self.stages.get(digest)
+
+    def save(self, digest: str, stage: CachedStage) -> str | None:
+        """Keep a copy on the CPU; always returns None."""
+        if not stage.state:
+            weights = {name: w.detach().to("cpu", copy=True) for name, w in stage.weights.items()}
+            self.stages[digest] = replace(stage, weights=weights)
+        return None
+
+    def drop(self, digest: str) -> None:
+        """Remove a stage."""
+        self.stages.pop(digest, None)
+
+
+class UnstorableStateError(TypeError):
+    """A method's state holds a value of a type that cannot be stored."""
+
+
+def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Split a nested value into JSON and tensors, so that no pickle is needed.
+
+    Dictionaries, lists, tuples, tensors, arrays, numbers, texts and None may be nested. The JSON
+    has a reference in place of each tensor; tensors are detached copies on the CPU, by reference.
+
+    Raises
+    ------
+    UnstorableStateError
+        For any other type, with the path to it.
+    """
+    tensors: dict[str, Tensor] = {}
+    return _pack(value, tensors, "state"), tensors
+
+
+def unpack(skeleton: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+    """Return the value that `pack` split.
+
+    A tensor that was on an accelerator is moved to `device`; others stay on the CPU.
+    """
+    kind, content = skeleton
+    if kind == "value":
+        return content
+    if kind == "tensor":
+        name, was_on_device = content
+        return tensors[name].to(device) if was_on_device else tensors[name]
+    if kind == "array":
+        return tensors[content].numpy()
+    if kind == "dict":
+        return {key: unpack(inner, tensors, device) for key, inner in content}
+    items = [unpack(inner, tensors, device) for inner in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _pack(value: Any, tensors: dict[str, Tensor], path: str) -> list[Any]:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return ["value", value]
+    name = f"t{len(tensors)}"
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return ["tensor", [name, value.device.type != "cpu"]]
+    if isinstance(value, np.ndarray):
+        try:
+            tensors[name] = torch.from_numpy(np.ascontiguousarray(value)).clone()
+        except TypeError as error:
+            raise UnstorableStateError(f"{path} is an array of {value.dtype}") from error
+        return ["array", name]
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str | int):
+                raise UnstorableStateError(f"{path} has a key of type {type(key).__name__}")
+        content = [[k, _pack(inner, tensors, f"{path}.{k}")] for k, inner in value.items()]
+        return ["dict", content]
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return [kind, [_pack(v, tensors, f"{path}[{i}]") for i, v in enumerate(value)]]
+    raise UnstorableStateError(f"{path} is a {type(value).__name__}")

@@ -4,6 +4,6 @@ from clbench.fisher import diagonal_fisher, mask_tokens
 """
 
 from clbench.fisher.diagonal import diagonal_fisher
-from clbench.fisher.mlm import mask_tokens, text_batches
+from clbench.fisher.language_modelling import mask_tokens, text_batches
 
 __all__ = ["diagonal_fisher", "mask_tokens", "text_batches"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Literal
+from dataclasses import replace
+from functools import partial
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clbench.errors import DataError, PluginError, SettingsError
-from clbench.fisher.capture import Capture, squares_one_by_one
 from clbench.fisher.losses import (
     AnyBatch,
     LossName,
@@ -23,14 +24,15 @@ from clbench.fisher.losses import (
     size_of,
     take,
 )
+from clbench.fisher.per_example import Capture, squares_one_by_one
 from clbench.seeds import torch_stream
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 
 Mode = Literal["sampled", "empirical", "batched"]
 RTOL, ATOL, NOISE = 1e-2, 1e-5, 1e-11
-"""How far the squares of a rule may be from those of autograd: of each, of its weight's
-largest, and of the largest of all (some gradients, as of key biases, are rounding only)."""
+"""Tolerance of a rule's squares beside those of autograd: relative to each, to the largest of its
+weight, and to the largest of all (some gradients, as of key biases, are rounding errors only)."""
 
 
 def diagonal_fisher(
@@ -44,18 +46,16 @@ def diagonal_fisher(
     names: Iterable[str] | None = None,
     precision: Literal["float32", "bf16"] = "float32",
 ) -> dict[str, Tensor]:
-    """Mean over examples of the squared gradients of each example's loss.
+    """Return the mean over examples of the squared gradients of each example's loss.
 
-    One forward and one backward pass a batch; per-example gradients of dense layers,
-    layer norms and embeddings (tied and shared weights included) are formed from what
-    enters a layer and what flows back, and never kept. That covers the usual
-    architectures; it is checked against plain backward passes on two examples. What is not
-    covered, and in any batch what its layers use otherwise than there, is computed by one
-    backward pass an example. (What cannot be seen is a weight that its own layer uses as
-    ever and that something else reads beside it, but not for the first two examples.) Memory
-    does not grow with the number of examples, only with the size of a batch.
+    It takes one forward and one backward pass a batch. Per-example gradients of dense layers,
+    layer norms and embeddings, also with tied and shared weights, are formed from the layers'
+    inputs and output gradients and never kept, so memory grows with the batch size only. This is
+    checked against plain backward passes on two examples. Weights of other layers, and weights
+    that a batch uses differently than these two examples, get one backward pass an example. Not
+    detected: a weight that another module also reads after the first two examples.
 
-    Dropout is off while it runs. Weights and their gradients are left as they were.
+    Dropout is off meanwhile. Weights and their gradients are left as they were.
 
     Parameters
     ----------
@@ -63,266 +63,223 @@ def diagonal_fisher(
         A transformers model with a language-model or classification head, a clbench
         ``Classifier``, or any module if `loss` is a function.
     batches
-        Dictionaries of what the model takes, with ``labels`` of shape (b, t) for ``mlm``
-        (-100 where a token is not masked; see `mask_tokens`), (b,) for ``task``; or
-        batches of a clbench stage. They are moved to the model's device.
+        Dictionaries of the model's inputs with ``labels``, of shape (b, t) for ``mlm`` (-100
+        where a token is not masked; see `mask_tokens`) and (b,) for ``task``; or batches of a
+        clbench stage. They are moved to the model's device.
     loss
-        ``mlm``: the mean over an example's masked tokens. ``clm``: the mean over its next
-        tokens. ``task``: cross-entropy, or squared error where labels are floats, shape (b,)
-        or (b, 1). Or a
-        function of model and batch that returns the losses of its examples, shape (b,);
-        no example's loss may depend on the others. It is quick if it calls the model on the
-        whole batch.
+        ``mlm``: mean over an example's masked tokens. ``clm``: mean over its next tokens.
+        ``task``: cross-entropy, or squared error for float labels of shape (b,) or (b, 1). Or a
+        function of model and batch that returns the loss of each example, shape (b,), none of
+        which may depend on other examples. It is fast if it calls the model on the whole batch.
     mode
-        ``sampled``: for labels drawn from the model itself, an unbiased estimate of the
-        Fisher information. ``empirical``: for the true labels. ``batched``: squares of the
-        gradient of a batch's mean loss, averaged over batches; smaller by about the
-        batch size, and another quantity (van de Ven 2025, section 3).
+        ``sampled``: labels drawn from the model, an unbiased estimate of the Fisher information.
+        ``empirical``: true labels. ``batched``: squared gradient of a batch's mean loss, averaged
+        over batches; another quantity, smaller by about the batch size (van de Ven 2025,
+        section 3).
     seed, generator
-        Where ``sampled`` draws from; a generator on the CPU, or a seed for one.
+        Source of ``sampled`` labels: a seed, or a generator on the CPU.
     names
-        Weights that are wanted; by default all that require a gradient.
+        Weights to compute; by default all that require a gradient.
     precision
-        ``bf16`` runs the model under autocast, which is quicker and less exact.
+        ``bf16`` runs the model under autocast: faster and less exact.
 
     Returns
     -------
     dict of str to Tensor
-        By the names of ``named_parameters``, float32, of each weight's shape, on its
-        device. A weight that the loss does not depend on has zeros.
+        By the names of ``named_parameters``: float32, of the weight's shape, on its device. Zero
+        for a weight that the loss does not depend on.
 
     Raises
     ------
     SettingsError
-        If `loss`, `mode` or `precision` is unknown, or labels are to be sampled for a function.
+        If `loss`, `mode` or `precision` is unknown, or labels cannot be sampled as `loss` is a
+        function.
     DataError
-        If there are no batches or they are no dictionaries, or labels are missing or of another
-        shape.
+        If there are no batches, or a batch or its labels do not have the right form.
     PluginError
-        If a function returns no loss for each example, `names` has an unknown one, or a
-        gradient is no finite number.
+        If a function does not return one loss for each example, a name is unknown, or a gradient
+        is not finite.
     """
     if precision not in ("float32", "bf16"):
         raise SettingsError(f"precision {precision!r}: must be float32 or bf16.")
-    if isinstance(batches, Mapping | Batch):
-        raise DataError("batches is a single batch. Give a list of batches, such as [batch].")
-    if not isinstance(batches, Iterable):
-        raise DataError(f"batches is a {type(batches).__name__} where a list of batches is needed.")
-    if mode not in ("sampled", "empirical", "batched"):
-        raise SettingsError(f"mode {mode!r}: must be sampled, empirical or batched.")
+    if mode not in get_args(Mode):
+        raise SettingsError(f"mode {mode!r}: must be {', '.join(get_args(Mode))}.")
     if mode == "sampled" and callable(loss):
-        raise SettingsError(
-            "mode 'sampled' draws labels, which a loss function of your own does not show. "
-            "Use mode='empirical'."
-        )
+        raise SettingsError("mode 'sampled' needs a named loss. Use mode='empirical'.")
+    if isinstance(batches, Mapping | Batch) or not isinstance(batches, Iterable):
+        raise DataError(f"batches is a {type(batches).__name__}. Give a list, such as [batch].")
     rng = generator if generator is not None else torch_stream("fisher", seed)
-    wanted = _wanted(model, names)
-    device = next(iter(wanted.values())).device
-    job = _Job(model, wanted, loss, mode, rng, Precision(precision, device.type))
-    with _prepared(model, wanted):
+    weights = _weights(model, names)
+    device = next(iter(weights.values())).device
+    sums = _Sums(model, weights, loss, mode, rng, Precision(precision, device.type))
+    with _evaluating(model, weights):
         for number, batch in enumerate(batches):
-            job.add(on_device(checked(batch, number), device))
-    return job.mean()
+            sums.add(on_device(checked(batch, number), device))
+    return sums.mean()
 
 
-class _Job:
-    """Sums of squares on their way."""
+class _Sums:
+    """Sums of squared gradients over the batches so far."""
 
     def __init__(
         self,
         model: nn.Module,
-        wanted: dict[str, nn.Parameter],
+        weights: dict[str, nn.Parameter],
         loss: LossName | OwnLoss,
         mode: Mode,
         rng: torch.Generator,
         precision: Precision,
     ) -> None:
         self._model = model
-        self._wanted = wanted
-        self._named = None if callable(loss) else named_loss(loss)
+        self._weights = weights
         self._own = loss if callable(loss) else None
+        self._named = None if callable(loss) else named_loss(loss)
         self._mode = mode
         self._rng = rng
         self._precision = precision
-        self._capture: Capture | None = None  # made after a trial on the first batch
+        self._capture: Capture | None = None  # there after a trial on the first batch
         self._slow: dict[str, nn.Parameter] = {}
         self._sums: dict[str, Tensor] = {}
         self._labels: Tensor | None = None  # sampled once for all passes over a batch
         self._count = 0
 
     def add(self, batch: AnyBatch) -> None:
-        if self._mode == "batched":
-            self._add(squares_one_by_one(self._wanted, [lambda: self._together(batch)]))
-            self._count += 1
-            return
         examples = size_of(batch)
-        if self._capture is None:
-            tried = self._tried(batch)
-            if tried is None:  # on the next batch, then
-                self._add(squares_one_by_one(self._wanted, self._one_by_one(batch, examples)))
-                self._count += examples
-                return
-            self._slow, self._capture = tried
-        self._labels = None
-        slow = self._slow
-        if self._capture.totals:
-            with self._capture as capture:
-                left = capture.add(examples, lambda: self._each(batch))
-            slow = slow | {name: self._wanted[name] for name in left}
-        if slow:
-            self._add(squares_one_by_one(slow, self._one_by_one(batch, examples)))
-        self._count += examples
+        self._count += 1 if self._mode == "batched" else examples
+        if self._mode == "batched":
+            self._add(squares_one_by_one(self._weights, [partial(self._together, batch)]))
+        elif self._capture is None and not self._try_rules(batch):  # the next batch may tell more
+            self._add(squares_one_by_one(self._weights, self._singly(batch, range(examples))))
+        else:
+            assert self._capture is not None
+            self._labels = None
+            slow = self._slow
+            if self._capture.totals:
+                with self._capture as capture:
+                    left_out = capture.add(examples, partial(self._each, batch))
+                slow = slow | {name: self._weights[name] for name in left_out}
+            if slow:
+                self._add(squares_one_by_one(slow, self._singly(batch, range(examples))))
 
     def mean(self) -> dict[str, Tensor]:
         if self._count == 0:
             raise DataError("there is no batch to compute the Fisher information from.")
         if self._capture is not None:
             self._add(self._capture.totals)
-        sums = self._sums
-        for name in self._wanted:
-            if not bool(torch.isfinite(sums[name].sum())):  # squares: nothing cancels
+        for name in self._weights:
+            if not bool(torch.isfinite(self._sums[name].sum())):  # squares do not cancel
                 raise PluginError(
-                    f"the squared gradients of {name} are not finite numbers. Look for weights "
-                    "or a loss that are not, or use precision='float32'."
+                    f"the squared gradients of {name} are not finite numbers. Check the weights "
+                    "and the loss, or use precision='float32'."
                 )
-        return {name: sums[name].div_(self._count) for name in self._wanted}
+        return {name: self._sums[name].div_(self._count) for name in self._weights}
 
     def _add(self, squares: Mapping[str, Tensor]) -> None:
         for name, value in squares.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _tried(self, batch: AnyBatch) -> tuple[dict[str, nn.Parameter], Capture] | None:
-        """Weights whose squares, on two examples, are not those of plain backward passes.
+    def _try_rules(self, batch: AnyBatch) -> bool:
+        """Find the weights whose squares rules get right on two examples.
 
-        And what captures the others. None if no gradient flows from the two, which shows nothing.
+        Returns False if the two have no gradients, which proves nothing.
         """
         small = take(batch, [0, min(1, size_of(batch) - 1)])
-        trial, precision = Capture(self._model, self._wanted), self._precision
+        trial, precision = Capture(self._model, self._weights), self._precision
         self._precision = Precision("float32", precision.device_type)
         before = self._rng.get_state()
         with trial:
-            left = trial.add(2, lambda: self._each(small))
-        exact = squares_one_by_one(self._wanted, self._singly(small, ([0], [1])))
+            left_out = trial.add(2, partial(self._each, small))
+        exact = squares_one_by_one(self._weights, self._singly(small, range(2)))
         self._precision, self._labels = precision, None
         self._rng.set_state(before)
         largest = max(float(value.max()) for value in exact.values())
         if largest == 0.0:
-            return None
-        noise = NOISE * largest
-        slow = {
-            name: parameter
-            for name, parameter in self._wanted.items()
-            if name in left or not _agree(trial.totals[name], exact[name], noise)
-        }
-        covered = {name: value for name, value in self._wanted.items() if name not in slow}
-        return slow, Capture(self._model, covered, like=trial)
+            return False
+        covered: dict[str, nn.Parameter] = {}
+        for name, weight in self._weights.items():
+            allowed = (RTOL * exact[name]).add_(ATOL * exact[name].max() + NOISE * largest)
+            agrees = bool(((trial.totals[name] - exact[name]).abs_() <= allowed).all())
+            (covered if agrees and name not in left_out else self._slow)[name] = weight
+        self._capture = Capture(self._model, covered, like=trial)
+        return True
 
-    def _one_by_one(self, batch: AnyBatch, examples: int) -> Iterator[_Single]:
-        return self._singly(batch, ([i] for i in range(examples)))
-
-    def _singly(self, batch: AnyBatch, picks: Iterable[list[int]]) -> Iterator[_Single]:
-        """The loss of each example alone, for the labels of the whole batch."""
+    def _singly(self, batch: AnyBatch, examples: Sequence[int]) -> Iterator[partial[Tensor]]:
+        """Yield functions for the loss of each example alone, with the labels of the batch."""
         if self._mode == "sampled" and self._labels is None:
             with torch.no_grad():
                 self._each(batch)
-        for pick in picks:
-            labels = None if self._labels is None else self._labels[pick]
-            yield _Single(self, take(batch, pick), labels)
+        for i in examples:
+            labels = None if self._labels is None else self._labels[[i]]
+            yield partial(self._single, take(batch, [i]), labels)
+
+    def _single(self, batch: AnyBatch, labels: Tensor | None) -> Tensor:
+        return self._each(batch, labels)[0]
 
     @contextmanager
-    def _numbers(self) -> Iterator[None]:
-        """Autocast; on processors torch's fused attention is slow in bf16, so without it."""
+    def _autocast(self) -> Iterator[None]:
+        """Autocast; on the CPU without torch's fused attention, which is slow in bf16."""
         slow = self._precision.name == "bf16" and self._precision.device_type == "cpu"
-        fused = sdpa_kernel(SDPBackend.MATH) if slow else nullcontext()
-        with self._precision.autocast(), fused:
+        kernel = sdpa_kernel(SDPBackend.MATH) if slow else nullcontext()
+        with self._precision.autocast(), kernel:
             yield
 
     def _outputs(self, batch: AnyBatch) -> Outputs:
         assert self._named is not None
-        with self._numbers():
+        with self._autocast():
             return self._named(self._model, batch)
 
     def _each(self, batch: AnyBatch, labels: Tensor | None = None) -> Tensor:
+        """Return the loss of each example, shape (b,)."""
         if self._own is not None:
-            with self._numbers():
+            with self._autocast():
                 losses = self._own(self._model, batch)
-            shape = tuple(losses.shape) if isinstance(losses, Tensor) else None
-            if shape != (size_of(batch),):
-                found = f"a {type(losses).__name__}" if shape is None else f"the shape {shape}"
+            if not isinstance(losses, Tensor) or losses.shape != (size_of(batch),):
+                what = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
                 raise PluginError(
-                    f"the loss function returned {found} for {size_of(batch)} examples. "
-                    "Return a tensor with one loss for each."
+                    f"the loss function must return a tensor of shape ({size_of(batch)},) with "
+                    f"one loss for each example, not {what}."
                 )
             return losses
         outputs = self._outputs(batch)
         if labels is not None:
-            outputs = _with(outputs, labels)
+            # A batch with more places has labels beyond those of this example; they do not count.
+            if outputs.counted is not None:
+                labels = labels[:, : outputs.labels.shape[1]]
+            outputs = replace(outputs, labels=labels)
         elif self._mode == "sampled":
-            outputs = outputs.drawn(self._rng)
+            outputs = outputs.sampled(self._rng)
             self._labels = outputs.labels
         return outputs.each()
 
     def _together(self, batch: AnyBatch) -> Tensor:
-        if self._own is not None:
-            return self._each(batch).mean()
-        return self._outputs(batch).together()
+        return self._outputs(batch).together() if self._own is None else self._each(batch).mean()
 
 
-class _Single:
-    """The loss of one example, to be computed when it is its turn."""
-
-    def __init__(self, job: _Job, batch: AnyBatch, labels: Tensor | None) -> None:
-        self._job, self._batch, self._labels = job, batch, labels
-
-    def __call__(self) -> Tensor:
-        return self._job._each(self._batch, self._labels)[0]
-
-
-def _with(outputs: Outputs, labels: Tensor) -> Outputs:
-    """Labels of more places than a part of the batch has are cut; they are not counted."""
-    if outputs.counted is not None:
-        labels = labels[:, : outputs.labels.shape[1]]
-    return Outputs(outputs.logits, labels, outputs.counted)
-
-
-def _agree(found: Tensor, exact: Tensor, noise: float) -> bool:
-    allowed = (RTOL * exact).add_(ATOL * exact.max() + noise)
-    return bool(((found - exact).abs_() <= allowed).all())
-
-
-def _wanted(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
-    every = dict(model.named_parameters())
+def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
+    by_name = dict(model.named_parameters())
     if names is None:
-        wanted = {name: value for name, value in every.items() if value.requires_grad}
-        if not wanted:
-            raise PluginError("no weight of the model requires a gradient: there is no Fisher.")
-        return wanted
-    if isinstance(names, str):
-        raise PluginError(f"names is a single name. Give a list of names: names=[{names!r}].")
-    chosen = list(names)
+        weights = {name: value for name, value in by_name.items() if value.requires_grad}
+        if not weights:
+            raise PluginError("no weight of the model requires a gradient.")
+        return weights
+    chosen = [] if isinstance(names, str) else list(names)
     if not chosen:
-        raise PluginError("names is empty. Name some weights, or leave it out for all of them.")
+        raise PluginError(f"names is {names!r}. Give a list of names, or omit it for all weights.")
     for name in chosen:
-        if name not in every:
-            raise PluginError(f"the model has no weight {name!r}{_alias(model, name)}.")
-    return {name: every[name] for name in chosen}
-
-
-def _alias(model: nn.Module, name: str) -> str:
-    """What to say of a tied weight, which goes by its first name."""
-    tied = dict(model.named_parameters(remove_duplicate=False)).get(name)
-    if tied is None:
-        return ""
-    first = next(other for other, value in model.named_parameters() if value is tied)
-    return f" of its own: it is the same tensor as {first!r}; name that"
+        if name not in by_name:
+            tied = dict(model.named_parameters(remove_duplicate=False)).get(name)
+            first = next((n for n, value in by_name.items() if value is tied), None)
+            hint = "" if first is None else f" of its own: it is the same tensor as {first!r}"
+            raise PluginError(f"the model has no weight {name!r}{hint}.")
+    return {name: by_name[name] for name in chosen}
 
 
 @contextmanager
-def _prepared(model: nn.Module, wanted: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Dropout off, gradients for the wanted weights only; all as before afterwards."""
+def _evaluating(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Turn dropout off and gradients on for `weights` only; restore both afterwards."""
     training = [(layer, layer.training) for layer in model.modules()]
     required = [(p, p.requires_grad) for p in model.parameters()]
-    inside = {id(parameter) for parameter in wanted.values()}
+    inside = {id(parameter) for parameter in weights.values()}
     model.eval()
     for parameter, _ in required:
         parameter.requires_grad_(id(parameter) in inside)

@@ -1,4 +1,4 @@
-"""What is differentiated: the losses of single examples, and the labels that they are for."""
+"""Losses of single examples, the labels they are for, and the batches they are computed on."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OwnLoss = Callable[[nn.Module, Any], Tensor]
 IGNORED = -100
 """Label of a token that is not masked, as in transformers."""
 BLOCK = 256
-"""Classes in a block that labels are drawn from."""
+"""Classes in a block that labels are sampled from."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model says to a batch.
+    """Outputs of a model for a batch.
 
     Attributes
     ----------
@@ -33,26 +33,26 @@ class Outputs:
         Shape (b, m, v) with `labels` (b, m) for language models, (b, c) with (b,) for
         classes, (b,) with (b,) for regression.
     labels
-        The true ones.
+        The labels that the loss is for.
     counted
-        Shape (b, m): which of a language model's places are there.
+        Shape (b, m): 1 for a language model's places that exist, 0 for padding; else None.
     """
 
     logits: Tensor
     labels: Tensor
     counted: Tensor | None = None
 
-    def drawn(self, rng: torch.Generator) -> Outputs:
-        """With labels drawn from the model's own distribution in place of the true ones."""
+    def sampled(self, rng: torch.Generator) -> Outputs:
+        """Return the same with labels drawn from the model's own distribution."""
         logits = self.logits.detach()
         if logits.dim() == 1:
             # Squared error is the negative log-likelihood of a variance of ½, up to a constant.
             noise = torch.randn(len(logits), generator=rng).to(logits.device)
             return replace(self, labels=logits + noise * 0.5**0.5)
-        return replace(self, labels=_drawn(torch.softmax(logits, -1), rng))
+        return replace(self, labels=_sample(torch.softmax(logits, -1), rng))
 
     def each(self) -> Tensor:
-        """The loss of every example, shape (b,); for language models the mean over places."""
+        """Return the loss of every example, shape (b,); the mean over its places."""
         if self.counted is not None:
             losses = self._by_place() * self.counted
             return losses.sum(1) / self.counted.sum(1)
@@ -61,23 +61,21 @@ class Outputs:
         return functional.cross_entropy(self.logits, self.labels, reduction="none")
 
     def together(self) -> Tensor:
-        """The loss of the batch, a scalar: the mean over all its places or examples."""
+        """Return the loss of the batch, a scalar: the mean over all its places or examples."""
         if self.counted is None:
             return self.each().mean()
         return (self._by_place() * self.counted).sum() / self.counted.sum()
 
     def _by_place(self) -> Tensor:
-        flat = functional.cross_entropy(
-            self.logits.flatten(0, 1), self.labels.flatten(), reduction="none"
-        )
-        return flat.view(self.labels.shape)
+        flat = self.logits.flatten(0, 1), self.labels.flatten()
+        return functional.cross_entropy(*flat, reduction="none").view(self.labels.shape)
 
 
-def _drawn(probabilities: Tensor, rng: torch.Generator) -> Tensor:
-    """Numbers below v with these probabilities (…, v), shape (…).
+def _sample(probabilities: Tensor, rng: torch.Generator) -> Tensor:
+    """Return classes below v, shape (…), drawn with probabilities of shape (…, v).
 
-    Sums of a whole vocabulary, one number after the other, would take as long as the model:
-    first a block is drawn, then a number in it.
+    Cumulative sums over a whole vocabulary would take as long as the model. Therefore first a
+    block of classes is drawn, then a class in it.
     """
     size = probabilities.shape[-1]
     padded = functional.pad(probabilities, (0, -size % BLOCK))
@@ -86,13 +84,13 @@ def _drawn(probabilities: Tensor, rng: torch.Generator) -> Tensor:
     block, rest = _at_height(blocks.sum(-1), height.to(blocks.device))
     inside = blocks.gather(-2, block[..., None].expand(*block.shape, BLOCK)).squeeze(-2)
     number = block * BLOCK + _at_height(inside, rest)[0]
-    return number.squeeze(-1).clamp_(max=size - 1)  # where the model says nan
+    return number.squeeze(-1).clamp_(max=size - 1)  # if the model returns nan
 
 
 def _at_height(weights: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-    """Where a share of the sum of weights (…, n) is reached, and the share left there.
+    """Return where the share `height` of the sum of weights (…, n) is reached, and the rest.
 
-    `height` and both answers have the shape (…, 1); shares are at least 0 and less than 1.
+    `height` and both results have the shape (…, 1); shares are at least 0 and less than 1.
     """
     upper = weights.double().cumsum(-1)
     height = height * upper[..., -1:]
@@ -103,70 +101,60 @@ def _at_height(weights: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Loss(Protocol):
-    """From a model and a batch to logits and labels."""
+    """A function from a model and a batch on its device to logits and labels."""
 
     def __call__(self, model: nn.Module, batch: AnyBatch) -> Outputs:
-        """The model's outputs for a batch on its device."""
+        """Return the model's outputs for a batch.
+
+        Raises
+        ------
+        DataError
+            If the labels are missing or do not fit the outputs.
+        """
         ...
 
 
 def named_loss(name: str) -> Loss:
-    """The loss of that name.
+    """Return the loss of that name.
 
     Raises
     ------
     SettingsError
         If there is none.
     """
-    known: dict[str, Loss] = {"mlm": masked_lm, "clm": causal_lm, "task": task_loss}
-    if name not in known:
-        raise SettingsError(f"loss {name!r}: must be {', '.join(known)} or a function.")
-    return known[name]
+    losses: dict[str, Loss] = {"mlm": masked_lm, "clm": causal_lm, "task": task_loss}
+    if name not in losses:
+        raise SettingsError(f"loss {name!r}: must be {', '.join(losses)} or a function.")
+    return losses[name]
 
 
 def masked_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
-    """A masked language model at its masked places only.
-
-    Raises
-    ------
-    DataError
-        If the batch has no labels or not one a token, or an example of it no masked token.
-    """
-    inputs = _mapping(batch, "mlm")
+    """Return a masked language model's outputs at its masked places."""
+    inputs = _text_of(batch, "mlm")
     labels = inputs.get("labels")
-    if labels is None:
+    shape = inputs["input_ids"].shape if "input_ids" in inputs else None
+    if labels is None or labels.dim() != 2 or shape not in (None, labels.shape):
+        what = "none" if labels is None else f"of shape {tuple(labels.shape)}"
         raise DataError(
-            "loss 'mlm': a batch has no labels. Mask its tokens with clbench.fisher.mask_tokens."
+            f"loss 'mlm' needs a label for each token, -100 where it is not masked; labels are "
+            f"{what}. Mask tokens with clbench.fisher.mask_tokens. For classes use loss='task'."
         )
-    ids = inputs.get("input_ids")
-    if labels.dim() != 2 or (ids is not None and labels.shape != ids.shape):
-        wanted = "(b, t)" if ids is None else str(tuple(ids.shape))
-        raise DataError(
-            f"loss 'mlm': labels have the shape {tuple(labels.shape)} where {wanted} is needed: a "
-            "label for each token, -100 where it is not masked. For labels of classes: loss='task'."
-        )
-    masked = labels != IGNORED
-    return _language(model, inputs, labels, masked, "masked token. Mask at least one in each")
+    return _language(model, inputs, labels, labels != IGNORED, "masked token")
 
 
 def causal_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
-    """A decoder at every place that has a next token.
-
-    Raises
-    ------
-    DataError
-        If an example has fewer than two tokens.
-    """
-    inputs = _mapping(batch, "clm")
+    """Return a decoder's outputs at every place that has a next token."""
+    inputs = _text_of(batch, "clm")
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask", torch.ones_like(ids))
     following = functional.pad(ids[:, 1:], (0, 1))
-    there = functional.pad(mask[:, 1:], (0, 1)).bool()
-    return _language(model, inputs, following, there, "next token. Leave out texts of one token")
+    return _language(
+        model, inputs, following, functional.pad(mask[:, 1:], (0, 1)).bool(), "next token"
+    )
 
 
 def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
-    """A classifier of this package, or a transformers model for sequence classification."""
+    """Return outputs of a clbench or transformers classifier."""
     if isinstance(batch, Batch):
         logits = model(batch.inputs, batch.head).float()
         return Outputs(logits.squeeze(-1) if batch.regression else logits, batch.labels)
@@ -174,28 +162,17 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
     if labels is None:
         raise DataError("loss 'task': a batch has no labels.")
     logits = model(**_without_labels(batch)).logits.float()
-    shapes = f"labels have the shape {_shape(labels)}, outputs {_shape(logits)}"
-    if labels.is_floating_point():
-        if logits[0].numel() != 1 or labels[0].numel() != 1:
-            raise DataError(
-                f"loss 'task': {shapes}, and labels are floats: squared error needs one number of "
-                "each for an example. For other losses give a function."
-            )
+    if labels.is_floating_point() and logits[0].numel() == labels[0].numel() == 1:
         return Outputs(logits.flatten(), labels.flatten())
-    if logits.dim() != 2 or labels.shape != logits.shape[:1]:
-        raise DataError(f"loss 'task': {shapes}. For a language model take loss='mlm' or 'clm'.")
-    if logits.shape[1] < 2:
+    classes = logits.dim() == 2 and labels.shape == logits.shape[:1] and logits.shape[1] > 1
+    if labels.is_floating_point() or not classes:
         raise DataError(
-            f"loss 'task': {shapes}: one output tells no classes apart. For regression give labels "
-            "that are floats."
+            "loss 'task' needs one integer label and two outputs or more, or one float label and "
+            f"one output, for each example. Labels of an example have the shape "
+            f"{tuple(labels.shape[1:])}, outputs {tuple(logits.shape[1:])}. For language models "
+            "use loss='mlm' or 'clm'; for other losses give a function."
         )
     return Outputs(logits, labels)
-
-
-def _shape(values: Tensor) -> str:
-    """The shape whatever the number of examples."""
-    rest = "".join(f" {size}," for size in values.shape[1:])
-    return f"(b,{rest.rstrip(',')})"
 
 
 def _language(
@@ -203,28 +180,25 @@ def _language(
 ) -> Outputs:
     counts = there.sum(1)
     if int(counts.min()) == 0:
-        raise DataError(f"an example has no {what}.")
-    # Places that count first, then as many others as the fullest example needs.
+        raise DataError(f"an example has no {what}; leave it out.")
+    # Places that count come first, then others up to the number of the longest example.
     order = torch.sort(there.int(), dim=1, descending=True, stable=True).indices
     places = order[:, : int(counts.max())]
     counted = there.gather(1, places)
     with _only_places(model, places):
         logits = model(**_without_labels(inputs)).logits.float()
     if logits.shape[:-1] != places.shape:
-        raise DataError(
-            f"{type(model).__name__} has no language-model head: its outputs are of the shape "
-            f"{_shape(logits)}. For a classifier take loss='task'."
-        )
+        raise _no_head(model)
     chosen = labels.gather(1, places).masked_fill(~counted, 0)
     return Outputs(logits, chosen, counted.to(logits.dtype))
 
 
 @contextmanager
 def _only_places(model: nn.Module, places: Tensor) -> Iterator[None]:
-    """Let the language-model head see these places (b, m) of the last hidden state only."""
+    """Let the language-model head see only these places (b, m) of the last hidden state."""
     base = getattr(model, "base_model", model)
     if base is model:
-        raise DataError(f"{type(model).__name__} has no language-model head.")
+        raise _no_head(model)
 
     def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
         hidden = output[0]
@@ -241,13 +215,18 @@ def _only_places(model: nn.Module, places: Tensor) -> Iterator[None]:
         handle.remove()
 
 
+def _no_head(model: nn.Module) -> DataError:
+    name = type(model).__name__
+    return DataError(f"{name} has no language-model head. For a classifier use loss='task'.")
+
+
 def _without_labels(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: value for key, value in inputs.items() if key != "labels"}
 
 
-def _mapping(batch: AnyBatch, name: str) -> Mapping[str, Tensor]:
+def _text_of(batch: AnyBatch, loss: str) -> Mapping[str, Tensor]:
     if isinstance(batch, Batch):
-        raise DataError(f"loss {name!r}: a batch is a task's, not text for a language model.")
+        raise DataError(f"loss {loss!r} needs text for a language model, not rows of a task.")
     return batch
 
 
@@ -255,7 +234,7 @@ def _mapping(batch: AnyBatch, name: str) -> Mapping[str, Tensor]:
 
 
 def checked(batch: AnyBatch, number: int) -> AnyBatch:
-    """The batch, if it is one.
+    """Return the batch.
 
     Raises
     ------
@@ -264,32 +243,22 @@ def checked(batch: AnyBatch, number: int) -> AnyBatch:
     """
     if isinstance(batch, Batch):
         return batch
-    if not isinstance(batch, Mapping) or not batch:
-        raise DataError(
-            f"batch {number + 1} is a {type(batch).__name__} (or empty) where a dictionary of "
-            "tensors is needed, such as {'input_ids': …, 'labels': …}."
-        )
-    for key, value in batch.items():
-        if not isinstance(value, Tensor) or value.dim() == 0:
-            raise DataError(
-                f"batch {number + 1}: {key!r} is no tensor with a row for each example."
-            )
-    lengths = {key: len(value) for key, value in batch.items()}
-    if not any(lengths.values()):
-        raise DataError(f"batch {number + 1} has no examples.")
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise DataError(f"batch {number + 1}: its tensors differ in their examples: {told}.")
+    where = f"batch {number + 1} must be a dictionary of tensors with one row for each example"
+    if not isinstance(batch, Mapping):
+        raise DataError(f"{where}, not a {type(batch).__name__}.")
+    rows = {k: len(v) if isinstance(v, Tensor) and v.dim() else None for k, v in batch.items()}
+    if len(set(rows.values())) != 1 or not all(rows.values()):
+        raise DataError(f"{where}; its rows are {rows}.")
     return batch
 
 
 def size_of(batch: AnyBatch) -> int:
-    """Number of examples."""
+    """Return the number of examples."""
     return len(batch) if isinstance(batch, Batch) else len(next(iter(batch.values())))
 
 
 def take(batch: AnyBatch, examples: list[int]) -> AnyBatch:
-    """Some examples of a batch; one may be taken twice."""
+    """Return some examples of a batch; an example may be taken twice."""
     if isinstance(batch, Batch):
         return replace(
             batch,
@@ -301,7 +270,7 @@ def take(batch: AnyBatch, examples: list[int]) -> AnyBatch:
 
 
 def on_device(batch: AnyBatch, device: torch.device) -> AnyBatch:
-    """The batch where the model is."""
+    """Return the batch on `device`."""
     if isinstance(batch, Batch):
         inputs = {key: value.to(device) for key, value in batch.inputs.items()}
         return replace(batch, inputs=inputs, labels=batch.labels.to(device))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
 
 import torch
 import transformers
 from torch import Tensor
 
+from clbench.cache import Facts, cached_tensors
 from clbench.errors import ModelError
-from clbench.fisher.cache import Facts, cached
 from clbench.fisher.diagonal import Mode, diagonal_fisher
-from clbench.fisher.head import fit_head
+from clbench.fisher.language_modelling import Masking, fit_head, text_batches
 from clbench.fisher.losses import named_loss
-from clbench.fisher.mlm import Masking, text_batches
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
 from clbench.models.language import load_language_model
@@ -26,24 +25,24 @@ from clbench.training.device import Precision
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the Fisher information of a pretrained model is computed.
+    """Settings of the Fisher information of a pretrained model.
 
     Attributes
     ----------
     mode
         As in `diagonal_fisher`.
     masking
-        As in `clbench.fisher.mlm.mask_tokens`; encoders only.
+        As in `clbench.fisher.mask_tokens`; encoders only.
     examples
-        Texts of the corpus, at most.
+        Largest number of texts of the corpus.
     text_length
         Tokens after which a text is cut.
     batch_size
-        Texts in a batch; it decides the result in mode ``batched`` only.
+        Texts in a batch; it matters in mode ``batched`` only.
     head_steps
         Steps of fitting a head that the checkpoint lacks.
     seed
-        Of texts, masks and sampled labels.
+        Seed of texts, masks and sampled labels.
     """
 
     mode: Mode = "sampled"
@@ -64,7 +63,7 @@ def pretrained_fisher(
     device: torch.device,
     precision: Precision,
 ) -> tuple[dict[str, Tensor], Facts]:
-    """The Fisher information at the pretrained weights, computed once and kept on disk.
+    """Return the Fisher information at the pretrained weights, computed once and kept on disk.
 
     Parameters
     ----------
@@ -75,7 +74,7 @@ def pretrained_fisher(
     recipe
         Settings.
     device, precision
-        Where and in which numbers the model runs.
+        Where and in which number format the model runs.
 
     Returns
     -------
@@ -97,11 +96,9 @@ def pretrained_fisher(
         "numerics": [device.type, precision.name, torch.get_num_threads()],
         "versions": [torch.__version__, transformers.__version__],
     }
-
-    def compute() -> tuple[dict[str, Tensor], Facts]:
-        return _compute(name, revision, corpus, recipe, device, precision)
-
-    return cached(key, compute)
+    return cached_tensors(
+        "fisher", key, partial(_compute, name, revision, corpus, recipe, device, precision)
+    )
 
 
 def _compute(
@@ -118,24 +115,21 @@ def _compute(
     tokenizer = load_tokenizer(name, revision)
     if language.loss == "mlm" and tokenizer.mask_token_id is None:
         raise ModelError(f"model {name!r}: its tokenizer has no mask token.")
-    usable = usable_length(model.config)
-    texts = read_corpus(corpus, recipe.examples, recipe.seed)
     batches = list(
         text_batches(
-            texts,
+            read_corpus(corpus, recipe.examples, recipe.seed),
             tokenizer,
-            max_length=min(recipe.text_length, usable or recipe.text_length),
+            max_length=min(recipe.text_length, usable_length(model.config) or recipe.text_length),
             generator=torch_stream("masks", recipe.seed),
             masking=recipe.masking if language.loss == "mlm" else None,
             batch_size=recipe.batch_size if recipe.mode == "batched" else None,
         )
     )
     names = language.backbone_names()
-    facts: dict[str, Any] = {"loss": language.loss, "head_loss": None}
-    facts["texts"] = sum(len(batch["input_ids"]) for batch in batches)
+    head_loss = None
     if language.missing:
         order = torch.randperm(len(batches), generator=torch_stream("head-order", recipe.seed))
-        facts["head_loss"] = fit_head(
+        head_loss = fit_head(
             model,
             list(names),
             [batches[i] for i in order.tolist()],
@@ -143,7 +137,7 @@ def _compute(
             steps=recipe.head_steps,
             precision=precision,
         )
-    found = diagonal_fisher(
+    fisher = diagonal_fisher(
         model,
         batches,
         language.loss,
@@ -152,6 +146,11 @@ def _compute(
         names=list(names),
         precision="bf16" if precision.name == "bf16" else "float32",
     )
-    count = sum(value.numel() for value in found.values())
-    facts["mean"] = float(sum(value.double().sum() for value in found.values())) / count
-    return {names[key]: value for key, value in found.items()}, facts
+    facts = {
+        "loss": language.loss,
+        "texts": sum(len(batch["input_ids"]) for batch in batches),
+        "mean": float(sum(value.double().sum() for value in fisher.values()))
+        / sum(value.numel() for value in fisher.values()),
+        "head_loss": head_loss,
+    }
+    return {names[key]: value for key, value in fisher.items()}, facts

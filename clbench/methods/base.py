@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
 from clbench.registry import Registry
 from clbench.settings import Configured
+from clbench.training.protocol import Phase as Phase
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,22 +39,6 @@ if TYPE_CHECKING:
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 CURVE_POINTS = 30
 """Points that a method adds to a curve per stage, at most; each waits for the device."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of a stage with its own optimizer and schedule.
-
-    Attributes
-    ----------
-    name
-        Shown in progress and curves.
-    steps
-        Number of steps; None for the length that the protocol gives the stage.
-    """
-
-    name: str = "train"
-    steps: int | None = None
 
 
 class Method(Configured):

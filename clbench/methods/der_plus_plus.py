@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from clbench.methods.base import should_record
 from clbench.methods.replay import Rehearsal
 from clbench.training.batches import Batch
-from clbench.training.scoring import outputs_of
 from clbench.training.stage import Stage
 
 
@@ -54,13 +53,7 @@ class DerPlusPlus(Rehearsal):
         super().after_stage(stage)
         entry = self.kept[stage.index]
         if len(entry["positions"]):
-            outputs = outputs_of(
-                stage.model,
-                self.memory_rows(stage, stage.index),
-                stage.protocol.eval_batch_size,
-                stage.precision,
-                stage.device,
-            )
+            outputs = stage.outputs(self.memory_rows(stage, stage.index))
             entry["outputs"] = torch.from_numpy(outputs).to(stage.device)
 
     def _distance(self, stage: Stage) -> Tensor:

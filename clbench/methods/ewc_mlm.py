@@ -12,7 +12,7 @@ from clbench.tasks.corpus import corpus_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clbench.fisher.cache import Facts
+    from clbench.cache import Facts
     from clbench.models.classifier import Classifier
     from clbench.training.stage import Context, Stage
 

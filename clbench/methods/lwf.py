@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from clbench.methods.base import Method, should_record
 from clbench.training.batches import Batch
-from clbench.training.scoring import outputs_of
 from clbench.training.stage import Stage
 
 
@@ -48,13 +47,7 @@ class LwF(Method):
         self._regression = {task.head: task.regression for task in stage.tasks[: stage.index]}
         self._targets = {}
         for head in self._regression:
-            outputs = outputs_of(
-                stage.model,
-                replace(stage.data, head=head),
-                stage.protocol.eval_batch_size,
-                stage.precision,
-                stage.device,
-            )
+            outputs = stage.outputs(replace(stage.data, head=head))
             self._targets[head] = torch.from_numpy(outputs).to(stage.device)
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:

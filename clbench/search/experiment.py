@@ -198,11 +198,10 @@ def _search(
     pending: int,
 ) -> None:
     import clbench
-    from clbench.evaluation.cell_resources import check_room, needed
     from clbench.evaluation.cell_runner import start_model
-    from clbench.evaluation.host import versions
     from clbench.evaluation.prepare import ScenarioPreparer
-    from clbench.evaluation.ray_session import connected
+    from clbench.evaluation.resources import cell_resources, connected
+    from clbench.evaluation.run_cell import versions
     from clbench.search.objective import TrialSetup, run_trial
     from clbench.training.device import resolve_device
 
@@ -215,7 +214,7 @@ def _search(
         device=resolve_device(run.device if resources.address is None else "auto"),
         saved=None,
     )
-    scenario = preparer.scene(run.scenarios[0])
+    scenario = preparer.prepare(run.scenarios[0])
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]
     epochs = sum(-(-steps // epoch_steps) for steps, epoch_steps in lengths)
 
@@ -227,8 +226,7 @@ def _search(
     with connected(resources) as ray, quiet_ray_tune():
         from clbench.search.ray_tune import TrialRecorder, run_trials
 
-        needs = needed(ray, resources, run.device)
-        check_room(ray, needs)
+        needs = cell_resources(ray, resources, run.device)
         facts = {
             "suite": run.suite.name,
             "scenario": scenario.scenario.name,

@@ -41,7 +41,6 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
     from clbench.evaluation.cell_runner import CellRunner
     from clbench.evaluation.run_cell import explain
     from clbench.evaluation.run_plan import compute_settings, thread_count
-    from clbench.evaluation.stage_cache import NoStageCache
     from clbench.methods.layerwise import Layerwise
 
     def after_epoch(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
@@ -60,7 +59,6 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
                 setup.scenario,
                 Layerwise(rates=rates, division=setup.division),
                 compute_settings(setup.plan),
-                NoStageCache(),
                 after_epoch=after_epoch,
                 model=setup.model,
             ).run()

@@ -18,7 +18,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.hyperopt import HyperOptSearch
 
-from clbench.evaluation.cell_resources import CellResources
+from clbench.evaluation.resources import CellResources
 from clbench.messages import count
 from clbench.search.objective import Report
 from clbench.search.search_folder import EpochRecord, TrialRecord

@@ -1,67 +1,97 @@
-"""What a shift is: a generator of scenarios."""
+"""What a shift is: a generator of scenarios. And the shifts that have a name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from clbench.registry import Registry
 from clbench.settings import Configured
-from clbench.shifts.split import Split
 from clbench.tasks.task import IntArray, Rows, Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from clbench.shifts.split import Split
+    from clbench.training import protocol
+    from clbench.training.device import Precision
 
 
 class ShiftContext(Protocol):
-    """What a shift may ask for."""
-
-    @property
-    def seed(self) -> int:
-        """The protocol's `data_seed`: one for all cells."""
-        ...
-
-    @property
-    def base(self) -> Path:
-        """Folder of the suite file; relative paths in settings start there."""
-        ...
-
-    def task(self, name: str) -> Task:
-        """The task of that name, already limited."""
-        ...
-
-    def lengths(self, rows: Rows) -> IntArray:
-        """Tokens of each row without cutting, specials excluded, both texts of a pair; (n,)."""
-        ...
-
-    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """Pooled embeddings of the frozen pretrained encoder; shape (n, H)."""
-        ...
-
-    def held_out_texts(self, count: int) -> list[str]:
-        """At most `count` texts of the protocol's corpus that no method sees."""
-        ...
-
-
-@dataclass(frozen=True)
-class PretrainingTexts:
-    """Texts on which it is scored what a model keeps of its pretraining.
+    """What a shift may ask for.
 
     Attributes
     ----------
-    texts
-        Running text that nothing is trained on.
-    text_length
-        Tokens after which a text is cut.
-    head_steps
-        Steps of fitting a language-model head that the checkpoint lacks.
+    seed
+        The protocol's `data_seed`: one for all cells.
+    base
+        Folder of the suite file. Relative paths in settings start there.
     """
 
-    texts: tuple[str, ...]
-    text_length: int = 128
-    head_steps: int = 300
+    seed: int
+    base: Path
+
+    def task(self, name: str) -> Task:
+        """Return the task of that name, already limited."""
+
+    def lengths(self, rows: Rows) -> IntArray:
+        """Return the tokens of each row, uncut and without specials, of both texts; (n,)."""
+
+    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
+
+    def held_out_texts(self, count: int) -> list[str]:
+        """Return at most `count` texts of the protocol's corpus that no method sees."""
+
+
+class ColumnScorer(Protocol):
+    """Scores a backbone on something that is not a task of the scenario."""
+
+    @property
+    def part_tokens(self) -> int:
+        """Number of tokens, without padding, that `score` reads with `part`."""
+
+    def score(
+        self,
+        backbone: nn.Module,
+        *,
+        part: bool = False,
+        precision: Precision,
+        device: torch.device,
+    ) -> dict[str, float]:
+        """Return all metrics of the backbone, on `device` and with its whole vocabulary.
+
+        With `part`, score only a part, for the points of curves.
+        """
+
+    def describe(self, initial: dict[str, float] | None = None) -> str:
+        """Return a line on what is scored, and on the scores before training if given."""
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """A column of R that is scored, with a row before training, and never trained.
+
+    Attributes
+    ----------
+    name
+        Of the column.
+    metric
+        The metric that R holds.
+    scorer
+        Returns the column's scorer for a protocol and a device.
+    """
+
+    name: str
+    metric: str
+    scorer: Callable[[protocol.Protocol, torch.device], ColumnScorer]
 
 
 @dataclass(frozen=True)
@@ -73,20 +103,28 @@ class ScenarioTasks:
     tasks
         In training order. Tasks with an equal `head` share it.
     split
-        How a task was divided, where it was.
+        How a task was divided, if one was.
     numbers
         Plain JSON values for the report, such as mean lengths.
     picture
-        What `clbench.figures.shift` draws, as plain JSON values; kept once a scenario.
+        Plain JSON values that `clbench.figures.shift` draws; kept once per scenario.
+    columns
+        Columns of R before those of the tasks.
     pretraining
-        Makes the pretraining the first task of R, scored on these texts and never trained.
+        Deprecated: the same as one of `columns`.
     """
 
     tasks: tuple[Task, ...]
     split: Split | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     picture: Mapping[str, Any] = field(default_factory=dict)
-    pretraining: PretrainingTexts | None = None
+    columns: tuple[ColumnSpec, ...] = ()
+    pretraining: InitVar[ColumnSpec | None] = None
+
+    def __post_init__(self, pretraining: ColumnSpec | None) -> None:
+        if pretraining is not None:
+            _deprecate("ScenarioTasks(pretraining=…)", "columns=(pretraining_column(texts),)")
+            object.__setattr__(self, "columns", (*self.columns, pretraining))
 
 
 class Shift(Configured):
@@ -112,7 +150,7 @@ class Shift(Configured):
     short_name: ClassVar[str | None] = None
 
     def build(self, context: ShiftContext) -> ScenarioTasks | Sequence[Task]:
-        """The tasks of the scenario in training order.
+        """Return the tasks of the scenario in training order.
 
         Raises
         ------
@@ -121,9 +159,40 @@ class Shift(Configured):
         """
         raise NotImplementedError
 
-    def task_names(self) -> tuple[str, ...]:
-        """Names of the tasks that `build` will ask for: those in `task` and `tasks`."""
-        names = [*getattr(self, "tasks", ())]
-        if hasattr(self, "task"):
-            names.append(self.task)
-        return tuple(dict.fromkeys(names))
+
+def _check(name: str, entry: object) -> str | None:
+    if not (isinstance(entry, type) and issubclass(entry, Shift)):
+        return "a shift must be a subclass of clbench.Shift"
+    if entry.build is Shift.build:
+        return "it does not define build(self, context)"
+    entry.settings_model()
+    if "name" not in entry.__dict__:
+        entry.name = name
+    return None
+
+
+SHIFTS: Registry[type[Shift]] = Registry("shift", check=_check, group="clbench.shifts")
+SHIFTS.add("dataset", "clbench.shifts.dataset:DatasetShift")
+SHIFTS.add("pretraining", "clbench.shifts.dataset:Pretraining")
+SHIFTS.add("sentence-length", "clbench.shifts.sentence_length:SentenceLength")
+SHIFTS.add("embedding-cluster", "clbench.shifts.embedding_cluster:EmbeddingCluster")
+
+Kind = TypeVar("Kind", bound=type[Shift])
+
+
+def shift(name: str) -> Callable[[Kind], Kind]:
+    """Register a shift: ``@clbench.shift("name")`` over a subclass of `Shift`."""
+    return SHIFTS.register(name)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "PretrainingTexts":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from clbench.shifts.dataset import pretraining_column
+
+    _deprecate("clbench.shifts.base.PretrainingTexts", "clbench.shifts.dataset.pretraining_column")
+    return pretraining_column
+
+
+def _deprecate(old: str, new: str) -> None:
+    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)

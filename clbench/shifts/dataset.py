@@ -1,13 +1,20 @@
-"""Dataset shift: one task after another."""
+"""Shifts from one task to another: dataset shift, and from the pretraining to tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
+from clbench.shifts.base import ColumnScorer, ColumnSpec, ScenarioTasks, Shift, ShiftContext
+
+if TYPE_CHECKING:
+    import torch
+
+    from clbench.training.protocol import Protocol
 
 
 class DatasetShift(Shift):
@@ -23,13 +30,85 @@ class DatasetShift(Shift):
     """
 
     name = "dataset"
-    short_name = ""
+    short_name: ClassVar[str | None] = ""
 
     tasks: Annotated[list[str], Field(min_length=2)]
 
     def build(self, context: ShiftContext) -> ScenarioTasks:
-        """The tasks, in order."""
+        """Return the tasks in order."""
         loaded = {name: context.task(name) for name in self.tasks}
         return ScenarioTasks(
             tuple(replace(loaded[name], head=loaded[name].name) for name in self.tasks)
         )
+
+
+class Pretraining(DatasetShift):
+    """From the pretraining to one task, or to several one after another.
+
+    D_o is the pretraining, which is scored and not trained. R has a row and a column for it
+    before those of the tasks, so that p_o is the masked-LM accuracy after all training and
+    ``p_o_before`` that of the pretrained model. Chen et al. 2020 (section 4.3, figure 2b) infer
+    this forgetting from the distance to the pretrained weights; here both are recorded.
+
+    The texts are the held-out part of the protocol's corpus, which no method sees. In each text
+    15 % of the tokens, always the same ones, are replaced by the mask and predicted by the
+    model's own language-model head, which is not trained along; a head that is tied to the
+    embeddings follows them. A decoder predicts every next token.
+
+    Attributes
+    ----------
+    tasks
+        Names of one or more tasks, in training order.
+    texts
+        Most held-out texts.
+    text_length
+        Tokens after which a text is cut.
+    head_steps
+        Steps of fitting a head for a checkpoint without one, its encoder frozen.
+    """
+
+    name = "pretraining"
+    short_name = None
+
+    tasks: Annotated[list[str], Field(min_length=1)]
+    texts: Annotated[int, Field(ge=1)] = 500
+    text_length: Annotated[int, Field(ge=4)] = 128
+    head_steps: Annotated[int, Field(ge=1)] = 300
+
+    def build(self, context: ShiftContext) -> ScenarioTasks:
+        """Return the tasks in order, and the column of the pretraining."""
+        texts = context.held_out_texts(self.texts)
+        return replace(
+            super().build(context),
+            numbers={"pretraining_texts": len(texts)},
+            columns=(pretraining_column(texts, self.text_length, self.head_steps),),
+        )
+
+
+def pretraining_column(
+    texts: Sequence[str], text_length: int = 128, head_steps: int = 300
+) -> ColumnSpec:
+    """Return the column of R that scores what a model keeps of its pretraining.
+
+    Parameters
+    ----------
+    texts
+        Running text that nothing is trained on.
+    text_length
+        Tokens after which a text is cut.
+    head_steps
+        Steps of fitting a language-model head that the checkpoint lacks.
+    """
+    return ColumnSpec("pretraining", "accuracy", partial(_scorer, texts, text_length, head_steps))
+
+
+def _scorer(
+    texts: Sequence[str],
+    text_length: int,
+    head_steps: int,
+    protocol: Protocol,
+    device: torch.device,
+) -> ColumnScorer:
+    from clbench.evaluation.pretraining_scorer import make_scorer
+
+    return make_scorer(texts, text_length, head_steps, protocol, device)

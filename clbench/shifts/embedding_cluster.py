@@ -13,14 +13,13 @@ from clbench.errors import ShiftError
 from clbench.messages import count
 from clbench.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import ShiftContext
-from clbench.shifts.divide import DividingShift, row_splits
-from clbench.shifts.split import Split
+from clbench.shifts.split import DividingShift, Split, row_splits
 from clbench.tasks.task import IntArray, Task
 
-DRAWN, AXES = 500, 20
-"""Rows of the figure, and principal axes that their embeddings are kept on."""
+FIGURE_ROWS, AXES = 500, 20
+"""Most rows of the figure, and principal axes that their embeddings are kept on."""
 STARTS = 10
-"""Starting points that k-means tries, to keep the best."""
+"""Starting points of k-means, of which the best is kept."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -29,8 +28,7 @@ class EmbeddingCluster(DividingShift):
     """k-means on the pooled embeddings of the frozen pretrained encoder, largest part first.
 
     The shift of Kenneweg et al. 2022, section 4.1, with the clusters fitted on the training
-    rows and applied to the validation rows (their published code does it the other way
-    round).
+    rows and applied to the validation rows; their published code does it the other way round.
 
     Attributes
     ----------
@@ -68,19 +66,18 @@ class EmbeddingCluster(DividingShift):
         return Split.of(self.name, task, names, assigned, fitted, numbers)
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Embeddings of at most `DRAWN` training rows on their first `AXES` principal axes.
+        """Return training rows on their first principal axes, with part and label.
 
-        With each row's part and label; the rows are drawn evenly over the task's, by a stream
-        of their own.
+        The rows are drawn evenly over the task's, by a stream of their own.
         """
         from sklearn.decomposition import PCA
 
         rng = numpy_stream("picture", task.name, self.k, context.seed)
-        rows = np.sort(rng.permutation(len(task.train))[:DRAWN])
+        rows = np.sort(rng.permutation(len(task.train))[:FIGURE_ROWS])
         part_of = {i: n for n, part in enumerate(parts) for i in part.train.index.tolist()}
         # Only these, as a task with a saved split may have had none embedded.
         points = context.embed(task.train.take(rows))
-        shown = PCA(min(AXES, *points.shape), svd_solver="full").fit_transform(points)
+        projected = PCA(min(AXES, *points.shape), svd_solver="full").fit_transform(points)
         labels = task.train.labels[rows].tolist()
         return {
             "kind": "clusters",
@@ -88,28 +85,28 @@ class EmbeddingCluster(DividingShift):
             "rows": len(task.train),
             "parts": [part_of[i] for i in task.train.index[rows].tolist()],
             "labels": [task.labels[i] for i in labels] if task.labels else labels,
-            "points": shown.astype(np.float64).round(3).tolist(),
+            "points": projected.astype(np.float64).round(3).tolist(),
         }
 
 
 def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> FloatArray:
-    """Centroids of k-means, that of the largest cluster first.
+    """Return the centroids of k-means, that of the largest cluster first.
 
     Parameters
     ----------
     points
-        Shape (n, H).
+        Shape (n, h).
     k
         Number of clusters.
     seed
         Decides the starting points.
     where
-        Beginning of messages.
+        Start of messages.
 
     Returns
     -------
     FloatArray
-        Shape (k, H).
+        Shape (k, h).
 
     Raises
     ------
@@ -128,7 +125,7 @@ def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> F
         rows = count(len(points), "training row")
         raise ShiftError(f"{where}: {rows} cannot make {k} clusters. Use more rows or a smaller k.")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # said below, in our words
+        warnings.simplefilter("ignore", ConvergenceWarning)  # an error below
         fitted = KMeans(n_clusters=k, n_init=STARTS, random_state=seed).fit(points)
     groups = nearest(points, fitted.cluster_centers_.astype(np.float64))
     sizes = np.bincount(groups, minlength=k)
@@ -137,16 +134,16 @@ def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> F
             f"{where}: the embeddings of {len(points)} training rows fall into "
             f"{int((sizes > 0).sum())} groups, fewer than k = {k}. Use more rows or a smaller k."
         )
-    # Means taken anew: those of k-means differ in the last digit with the threads' timing.
+    # The means of k-means differ in the last digit with the threads' timing, so take new ones.
     order = np.argsort(-sizes, kind="stable")
     means: FloatArray = np.stack([points[groups == i].mean(axis=0, dtype="f8") for i in order])
     return means
 
 
 def nearest(points: npt.NDArray[np.float32], centroids: FloatArray) -> IntArray:
-    """Number of the nearest centroid of each point (the first of equals), shape (n,)."""
+    """Return the number of each point's nearest centroid, the first of equals; shape (n,)."""
     wide = points.astype(np.float64)
     # |p - c|^2 without the |p|^2 that all centroids share.
     distances = (centroids**2).sum(axis=1) - 2.0 * wide @ centroids.T
-    found: IntArray = distances.argmin(axis=1).astype(np.int64)
-    return found
+    numbers: IntArray = distances.argmin(axis=1).astype(np.int64)
+    return numbers

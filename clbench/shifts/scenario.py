@@ -1,4 +1,4 @@
-"""A scenario as built: its tasks in training order, and what is to be known about them."""
+"""A scenario as built: its tasks in training order, checked and described."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clbench.shifts.base import PretrainingTexts
-from clbench.shifts.split import Split, SplitPart
+from clbench.errors import PluginError, ShiftError
+from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext
+from clbench.shifts.severity import severities
+from clbench.shifts.split import Split
 from clbench.tasks.task import Rows, Task
 
-__all__ = [
-    "PartReport",
-    "Scenario",
-    "ScenarioReport",
-    "Split",
-    "SplitPart",
-    "describe_part",
-    "note_few_rows",
-    "note_shared_texts",
-]
+if TYPE_CHECKING:
+    from clbench.suite.schema import ScenarioSpec
 
-PRETRAINING = "pretraining"
-"""Name of the pretraining as the first task of a scenario."""
 FEW_SHARED = 0.02
-"""Share of the validation texts that may be training texts too before it is noted."""
+"""Share of the validation texts that may also be training texts before it is noted."""
 FEW_ROWS = 100
 """Validation rows below which a part is noted: a score of 0.9 then varies by 0.03 or more."""
 
@@ -57,7 +49,7 @@ class PartReport:
 
 @dataclass(frozen=True)
 class ScenarioReport:
-    """What a reader should know of a scenario before believing its scores.
+    """What a reader should know about a scenario before trusting its scores.
 
     Attributes
     ----------
@@ -82,9 +74,13 @@ class ScenarioReport:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; numbers of NumPy become plain ones."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=_plain))
-        return plain
+        """Return plain JSON values; numbers of NumPy become plain ones."""
+
+        def plain(value: Any) -> Any:
+            return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+        report: dict[str, Any] = json.loads(json.dumps(asdict(self), default=plain))
+        return report
 
 
 @dataclass(frozen=True)
@@ -103,8 +99,8 @@ class Scenario:
         Sizes, label balance, severity.
     picture
         What its figure is drawn from; empty where it has none.
-    pretraining
-        Texts that score the pretraining as the first task of R; None where it is none.
+    extra_columns
+        Columns of R before those of the tasks.
     """
 
     name: str
@@ -114,41 +110,88 @@ class Scenario:
     split: Split | None
     report: ScenarioReport
     picture: Mapping[str, Any] = field(default_factory=dict)
-    pretraining: PretrainingTexts | None = None
+    extra_columns: tuple[ColumnSpec, ...] = ()
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         """Name and main metric of each column of R."""
-        tasks = tuple((task.name, task.metrics[0]) for task in self.tasks)
-        return tasks if self.pretraining is None else ((PRETRAINING, "accuracy"), *tasks)
+        return (
+            *((column.name, column.metric) for column in self.extra_columns),
+            *((task.name, task.metrics[0]) for task in self.tasks),
+        )
 
     def main_scores(self, row: Sequence[Mapping[str, float] | None]) -> list[float | None]:
-        """The main metric of each column of a row of R; None where it was not scored."""
+        """Return the main metric of each column of a row of R; None where it was not scored."""
         return [
             None if values is None else values[metric]
             for (_, metric), values in zip(self.columns, row, strict=True)
         ]
 
 
-def describe_part(task: Task) -> PartReport:
-    """Sizes and label balance of `task`."""
-    return PartReport(
-        task.name,
-        len(task.train),
-        len(task.validation),
-        _balance(task, task.train),
-        _balance(task, task.validation),
+def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool = True) -> Scenario:
+    """Return the scenario of `spec`, checked and described.
+
+    Its severity is measured unless `severity` is false; it embeds up to 1000 rows of each task.
+
+    Raises
+    ------
+    UnknownNameError, SettingsError
+        If the shift or its settings are wrong.
+    ShiftError
+        If a part has no rows, or rows of one class only.
+    PluginError
+        If the shift of a plug-in does not return tasks.
+    """
+    shift = SHIFTS.get(spec.shift)(**spec.settings)
+    built = shift.build(context)
+    if isinstance(built, Sequence):
+        built = ScenarioTasks(tuple(built))
+    if not isinstance(built, ScenarioTasks):
+        raise PluginError(
+            f"shift {spec.shift!r}: build returned {type(built).__name__}, not tasks in a list."
+        )
+    wrong = [type(task).__name__ for task in built.tasks if not isinstance(task, Task)]
+    if wrong or not built.tasks:
+        raise PluginError(
+            f"shift {spec.shift!r}: build returned {[*wrong, 'nothing'][0]} where tasks belong."
+        )
+    for task in built.tasks:
+        _check_part(spec.name, task, divided=built.split is not None)
+    each = severities(built.tasks, context) if severity and len(built.tasks) > 1 else ()
+    measured = [value for value in each if value is not None]
+    report = ScenarioReport(
+        tuple(
+            PartReport(
+                task.name,
+                len(task.train),
+                len(task.validation),
+                _balance(task, task.train),
+                _balance(task, task.validation),
+            )
+            for task in built.tasks
+        ),
+        float(np.mean(measured)) if measured else None,
+        each,
+        built.numbers,
+        (*note_few_rows(built.tasks), *note_shared_texts(built.tasks)),
+    )
+    return Scenario(
+        spec.name,
+        spec.shift,
+        built.tasks,
+        shift.settings(),
+        built.split,
+        report,
+        built.picture,
+        built.columns,
     )
 
 
 def note_few_rows(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """A sentence for each task whose score rests on fewer than `FEW_ROWS` rows.
+    """Return a sentence for each task whose score rests on fewer than `FEW_ROWS` rows.
 
     It states the standard error at a score of 0.9: of a share, √(p(1 − p)/n), and of a
     correlation, (1 − r²)/√(n − 1) (normal data; Matthews's is a correlation too).
-
-    SST-2 by length is the known case: its training rows are phrases and its validation rows
-    whole sentences, so few of these are short.
     """
     notes = []
     for task in tasks:
@@ -168,11 +211,15 @@ def note_few_rows(tasks: Iterable[Task]) -> tuple[str, ...]:
 
 
 def note_shared_texts(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """A sentence for each task of whose validation texts over `FEW_SHARED` are training texts."""
+    """Return a sentence for each task with over `FEW_SHARED` training texts to validate on."""
+
+    def texts(rows: Rows) -> Iterable[tuple[str, str | None]]:
+        return zip(rows.first, rows.second or repeat(None, len(rows)), strict=True)
+
     notes = []
     for task in tasks:
-        known = set(_texts(task.train))
-        shared = sum(text in known for text in _texts(task.validation))
+        training = set(texts(task.train))
+        shared = sum(text in training for text in texts(task.validation))
         if shared > FEW_SHARED * len(task.validation):
             notes.append(
                 f"{task.name}: {shared} of {len(task.validation)} validation texts are also "
@@ -181,22 +228,30 @@ def note_shared_texts(tasks: Iterable[Task]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _texts(rows: Rows) -> Iterable[tuple[str, str | None]]:
-    return zip(rows.first, rows.second or repeat(None, len(rows)), strict=True)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+def _check_part(scenario: str, task: Task, *, divided: bool) -> None:
+    """Raise ShiftError if a split of a task is empty or has rows of one class only."""
+    for split in ("train", "validation", "tuning"):
+        rows = getattr(task, split)
+        if rows is None:
+            continue
+        remedy = "Use more rows (a larger --limit), or a file with rows of all classes."
+        if divided:
+            remedy = "Use more rows (a larger --limit) or other settings of the shift."
+        elif split == "tuning":
+            remedy = "Use a larger tuning_fraction, or more rows."
+        where = f"scenario {scenario!r}: the {split} rows of {task.name!r}"
+        if len(rows) == 0:
+            raise ShiftError(f"{where} would be empty. {remedy}")
+        if not task.regression and len(np.unique(rows.labels)) == 1:
+            label = task.labels[int(rows.labels[0])]
+            raise ShiftError(f"{where} ({len(rows)}) would all be of class {label!r}. {remedy}")
 
 
 def _balance(task: Task, rows: Rows) -> dict[str, float]:
     if task.regression:
         values = rows.labels.astype(np.float64)
-        return {
-            "mean": float(values.mean()),
-            "std": float(values.std()),
-            "min": float(values.min()),
-            "max": float(values.max()),
-        }
+        numbers = {"mean": values.mean(), "std": values.std()}
+        numbers |= {"min": values.min(), "max": values.max()}
+        return {name: float(value) for name, value in numbers.items()}
     counts = np.bincount(rows.labels, minlength=len(task.labels)) / len(rows)
     return dict(zip(task.labels, counts.tolist(), strict=True))

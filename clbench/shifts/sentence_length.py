@@ -10,8 +10,7 @@ import numpy as np
 from clbench.errors import ShiftError
 from clbench.seeds import numpy_stream
 from clbench.shifts.base import ShiftContext
-from clbench.shifts.divide import DividingShift, row_splits
-from clbench.shifts.split import Split
+from clbench.shifts.split import DividingShift, Split, row_splits
 from clbench.tasks.task import IntArray, Rows, Task
 
 SHORT, LONG = 0, 1
@@ -34,7 +33,7 @@ class SentenceLength(DividingShift):
     ----------
     unit
         What is counted: the model's ``tokens`` (without special ones and before cutting),
-        ``words`` between blanks, or ``characters``. A pair counts both texts.
+        ``words`` separated by blanks, or ``characters``. Both texts of a pair count.
     """
 
     name = "sentence-length"
@@ -52,11 +51,6 @@ class SentenceLength(DividingShift):
         """
         lengths = {key: self._lengths(rows, context) for key, rows in row_splits(task).items()}
         train = lengths["train"]
-        if len(train) < 2:
-            raise ShiftError(
-                f"task {task.name!r}: {len(train)} training row cannot be divided into halves. "
-                "Use more rows."
-            )
         if train.min() == train.max():
             raise ShiftError(
                 f"task {task.name!r}: all {len(train)} training rows have {train[0]} "
@@ -80,8 +74,8 @@ class SentenceLength(DividingShift):
             "tied_training_rows": int(tied.sum()),
             "mean_length": {
                 key: {
-                    name: _mean(values[assigned[key] == number])
-                    for number, name in enumerate(NAMES)
+                    name: float(part.mean()) if len(part := values[assigned[key] == i]) else None
+                    for i, name in enumerate(NAMES)
                 }
                 for key, values in lengths.items()
             },
@@ -89,18 +83,21 @@ class SentenceLength(DividingShift):
         return Split.of(self.name, task, NAMES, assigned, fitted, numbers)
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Rows by length, for each split and part: ``[length, rows]`` in order."""
+        """Return ``[length, rows]`` in order, for each split and part."""
         counts: dict[str, dict[str, list[list[int]]]] = {}
         for key in ("train", "validation"):
             for name, part in zip(NAMES, parts, strict=True):
-                found = np.unique(self._lengths(getattr(part, key), context), return_counts=True)
-                counts.setdefault(key, {})[name] = np.stack(found, axis=1).tolist()
+                lengths = self._lengths(getattr(part, key), context)
+                histogram = np.unique(lengths, return_counts=True)
+                counts.setdefault(key, {})[name] = np.stack(histogram, axis=1).tolist()
         return {"kind": "lengths", "task": task.name, "unit": self.unit, "counts": counts}
 
     def _lengths(self, rows: Rows, context: ShiftContext) -> IntArray:
         if self.unit == "tokens":
             return np.asarray(context.lengths(rows), dtype=np.int64)
-        count: Callable[[str], int] = len if self.unit == "characters" else _words
+        count: Callable[[str], int] = (
+            len if self.unit == "characters" else lambda text: len(text.split())
+        )
         columns = [rows.first] if rows.second is None else [rows.first, rows.second]
         each = [[count(text) for text in column] for column in columns]
         total: IntArray = np.asarray(each, dtype=np.int64).sum(axis=0)
@@ -132,15 +129,7 @@ def equal_halves(lengths: IntArray, rng: np.random.Generator) -> tuple[int, IntA
 
 
 def divide(lengths: IntArray, threshold: int, side: int) -> IntArray:
-    """0 for rows below `threshold`, 1 for rows above it, `side` for rows of that length."""
+    """Return 0 for rows below `threshold`, 1 above it, `side` for rows of that length."""
     return np.where(lengths == threshold, side, np.where(lengths < threshold, SHORT, LONG)).astype(
         np.int64
     )
-
-
-def _words(text: str) -> int:
-    return len(text.split())
-
-
-def _mean(lengths: IntArray) -> float | None:
-    return float(lengths.mean()) if len(lengths) else None

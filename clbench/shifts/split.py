@@ -1,4 +1,4 @@
-"""How a shift divided one task: kept, so that the same parts can be shown and used again."""
+"""Shifts that divide one task, and the saved split, which gives the same parts again."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from clbench.cache import write_atomically
 from clbench.errors import DataError, ShiftError
-from clbench.messages import describe_errors, describe_missing
+from clbench.messages import describe_missing
+from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import IntArray, Rows, Task
 
-SCHEMA_VERSION = 1
 SPLITS = ("train", "validation", "tuning")
 REMEDY = "Name a file scenarios/*.split.json of a run, or leave `split` out to divide anew."
 
@@ -57,6 +56,8 @@ class Split:
         `Rows.digest` of the divided rows, by split.
     numbers
         What the shift reported when it was fitted.
+    schema_version
+        Of the file.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Split:
     parts: tuple[SplitPart, ...]
     digests: Mapping[str, str]
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: Literal[1] = 1
 
     @classmethod
     def of(
@@ -76,78 +78,62 @@ class Split:
         fitted: Mapping[str, Any],
         numbers: Mapping[str, Any],
     ) -> Split:
-        """A split from each row's part.
+        """Return a split of `task`.
 
         Parameters
         ----------
-        kind, task
-            The shift and the task that it divided.
+        kind, task, fitted, numbers
+            As the attributes.
         names
             Names of the parts, in training order.
         assigned
             For each split of the task the number of each row's part, shape (n,).
-        fitted, numbers
-            As the attributes.
         """
+        splits = row_splits(task)
         parts = []
         for number, name in enumerate(names):
             rows = {
-                key: tuple(_rows(task, key).index[assigned[key] == number].tolist())
-                for key in assigned
+                key: tuple(splits[key].index[part == number].tolist())
+                for key, part in assigned.items()
             }
             parts.append(SplitPart(name, **rows))
-        digests = {key: _rows(task, key).digest for key in assigned}
+        digests = {key: splits[key].digest for key in assigned}
         return cls(kind, task.name, fitted, tuple(parts), digests, numbers)
 
     def apply(self, task: Task, where: str = "the saved split") -> tuple[Task, ...]:
-        """The parts of `task`, sharing its head.
-
-        Parameters
-        ----------
-        task
-            The task that the split was fitted on, with the very same rows.
-        where
-            The split's file, for messages.
+        """Return the parts of `task`, which share its head; `where` starts messages.
 
         Raises
         ------
         ShiftError
-            If the task or its rows are others than those of the split.
+            If the task or its rows are not those of the split.
         """
         if task.name != self.task:
             raise ShiftError(
                 f"{where} divides task {self.task!r}, not {task.name!r}. "
                 "Name that task, or leave `split` out to divide this one anew."
             )
+        splits = row_splits(task)
         for key in SPLITS:
-            rows = getattr(task, key)
-            if (rows.digest if rows is not None else None) != self.digests.get(key):
+            if (splits[key].digest if key in splits else None) != self.digests.get(key):
                 raise ShiftError(
                     f"{where} was made of other {key} rows of {task.name!r} than those loaded "
                     "now (other data, --limit or data_seed). Use the same rows, or leave "
                     "`split` out to divide these anew."
                 )
-        return tuple(self._part(task, part, where) for part in self.parts)
-
-    def _part(self, task: Task, part: SplitPart, where: str) -> Task:
-        cut: dict[str, Any] = {
-            key: _at(_rows(task, key), getattr(part, key), f"{where}, part {part.name!r}")
-            for key in self.digests
-        }
-        return replace(
-            task,
-            name=f"{task.name}[{part.name}]",
-            source={**task.source, "part": part.name, "shift": self.kind},
-            **cut,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"schema_version": SCHEMA_VERSION, **json.loads(json.dumps(asdict(self)))}
+        tasks = []
+        for part in self.parts:
+            rows: dict[str, Any] = {
+                key: _take(splits[key], getattr(part, key), f"{where}, part {part.name!r}")
+                for key in splits
+            }
+            source = {**task.source, "part": part.name, "shift": self.kind}
+            tasks.append(replace(task, name=f"{task.name}[{part.name}]", source=source, **rows))
+        return tuple(tasks)
 
     def save(self, path: Path) -> None:
         """Write the split, whole or not at all."""
-        write_atomically(path, json.dumps(self.to_json(), allow_nan=False) + "\n")
+        write_atomically(path, json.dumps(asdict(self), allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Split:
@@ -156,77 +142,86 @@ class Split:
         Raises
         ------
         DataError
-            If the file is missing or is no split.
+            If the file is missing or is not a split.
         """
-        content = _content(path)
         try:
-            stored = _Stored.model_validate(content)
-        except ValidationError as fault:
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise DataError(f"split {path}: {describe_missing(path)}. {REMEDY}") from error
+        except OSError as error:
+            raise DataError(f"split {path} cannot be read: {error.strerror}.") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
             raise DataError(
-                f"split {path} is damaged: {describe_errors(fault)[0]}. {REMEDY}"
-            ) from fault
-        if stored.schema_version != SCHEMA_VERSION:
-            raise DataError(
-                f"split {path} has schema version {stored.schema_version}, this clbench reads "
-                f"{SCHEMA_VERSION}. {REMEDY}"
-            )
-        parts = tuple(SplitPart(**part.model_dump()) for part in stored.parts)
-        return cls(stored.kind, stored.task, stored.fitted, parts, stored.digests, stored.numbers)
+                f"split {path} is damaged, or not a split that this clbench saves "
+                f"({key}{': ' if key else ''}{first['msg']}). {REMEDY}"
+            ) from error
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """What the file of a split holds, as far as it can be told from any other JSON file."""
+class DividingShift(Shift):
+    """A shift that divides the rows of one task into parts, which share its head.
+
+    Attributes
+    ----------
+    task
+        Name of the task.
+    split
+        A saved split, relative to the suite file, to use instead of fitting one. It must have
+        been fitted on the same rows with the same settings.
+    """
+
+    task: Annotated[str, Field(min_length=1)]
+    split: str | None = None
+
+    def build(self, context: ShiftContext) -> ScenarioTasks:
+        """Return the parts in training order."""
+        task = context.task(self.task)
+        if self.split is None:
+            where, split = "the split", self.fit(task, context)
+        else:
+            path = context.base / self.split
+            where, split = f"split {path}", Split.load(path)
+            self._check(split, where)
+        parts = split.apply(task, where)
+        return ScenarioTasks(parts, split, split.numbers, self.picture(task, parts, context))
+
+    def fit(self, task: Task, context: ShiftContext) -> Split:
+        """Divide `task` by its training rows."""
+        raise NotImplementedError
+
+    def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
+        """Return what a figure of the division into `parts` is drawn from; by default nothing."""
+        return {}
+
+    def fitted_settings(self) -> dict[str, Any]:
+        """Return the settings that decide the split, which are kept in it."""
+        return {k: v for k, v in self.settings().items() if k not in ("task", "split")}
+
+    def _check(self, split: Split, where: str) -> None:
+        if split.kind != self.name:
+            raise ShiftError(f"{where} was made by shift {split.kind!r}, not {self.name!r}.")
+        for key, value in self.fitted_settings().items():
+            if split.fitted.get(key) != value:
+                raise ShiftError(
+                    f"{where} was fitted with {key} = {split.fitted.get(key)!r}, the scenario "
+                    f"has {value!r}. Make them equal, or leave `split` out to divide anew."
+                )
+
+
+def row_splits(task: Task) -> dict[str, Rows]:
+    """Return the splits that `task` has, by name."""
+    splits = {key: getattr(task, key) for key in SPLITS}
+    return {key: rows for key, rows in splits.items() if rows is not None}
+
+
+def _take(rows: Rows, sources: Sequence[int], where: str) -> Rows:
+    """Return the rows whose source positions are `sources`."""
+    position = {source: i for i, source in enumerate(rows.index.tolist())}
     try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError as fault:
-        raise DataError(f"split {path}: {describe_missing(path)}. {REMEDY}") from fault
-    except OSError as fault:
-        raise DataError(f"split {path} cannot be read: {fault.strerror}.") from fault
-    except (ValueError, RecursionError) as fault:
-        raise DataError(f"split {path} is broken off or no JSON. {REMEDY}") from fault
-    if not isinstance(content, dict) or "schema_version" not in content:
-        beside = path.with_suffix(".split.json")
-        hint = f"Do you mean {beside}?" if beside.is_file() else REMEDY
-        raise DataError(f"split {path} is no split saved by clbench. {hint}")
-    return content
-
-
-class _StoredPart(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=False)
-
-    name: str
-    train: tuple[int, ...]
-    validation: tuple[int, ...]
-    tuning: tuple[int, ...] = ()
-
-
-class _Stored(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    schema_version: int
-    kind: str
-    task: str
-    fitted: dict[str, Any]
-    parts: list[_StoredPart]
-    digests: dict[str, str]
-    numbers: dict[str, Any]
-
-
-def _rows(task: Task, split: str) -> Rows:
-    rows: Rows = getattr(task, split)
-    return rows
-
-
-def _at(rows: Rows, sources: Sequence[int], where: str) -> Rows:
-    """The rows whose source positions are `sources`."""
-    order = np.argsort(rows.index, kind="stable")
-    wanted = np.asarray(sources, dtype=np.int64)
-    found = np.searchsorted(rows.index[order], wanted)
-    if len(wanted) and (
-        found.max() >= len(rows) or not np.array_equal(rows.index[order][found], wanted)
-    ):
+        return rows.take([position[source] for source in sources])
+    except KeyError as error:
         raise ShiftError(
-            f"{where}: names rows that the task does not have. Leave `split` out to divide the "
-            "task anew."
-        )
-    return rows.take(order[found])
+            f"{where}: names row {error}, which the task does not have. Leave `split` out to "
+            "divide the task anew."
+        ) from error

@@ -234,7 +234,7 @@ def _recipes(
     Models, tasks and corpora stand in a recipe by their contents, wherever their files are.
     """
     from clbench.models.locate import model_identity
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
     from clbench.tasks.corpus import corpus_identity
     from clbench.tasks.registry import task_identity
 

@@ -45,7 +45,7 @@ def registries() -> tuple[Registry[Any], ...]:
     """Return the registries that plug-ins may add to."""
     from clbench.methods.base import METHODS
     from clbench.models.locate import MODELS
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
     from clbench.tasks.metrics import METRICS
     from clbench.tasks.registry import TASKS
 

@@ -148,7 +148,7 @@ def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
     >>> derived_name("sentence-length", {"task": "glue/qnli", "unit": "words"})
     'qnli-length'
     """
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
 
     tasks = settings.get("tasks", settings.get("task"))
     names = tasks if isinstance(tasks, list) else [tasks]

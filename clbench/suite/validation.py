@@ -19,7 +19,7 @@ from clbench.training.protocol import BY_TASK, Protocol
 
 def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
     """Return the errors of tasks, metrics and shifts that do not exist."""
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
     from clbench.tasks.registry import TASKS, score_metrics
 
     own, protocol = suite.file.task, suite.file.protocol
@@ -66,7 +66,7 @@ def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
     SuiteError
         With the errors of all scenarios of the file.
     """
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
 
     errors = []
     for scenario in scenarios:
@@ -122,7 +122,7 @@ def stages_of(scenario: ScenarioSpec) -> int:
     A shift that divides a task has the number of parts in an attribute or setting ``k``;
     without one it is 2.
     """
-    from clbench.shifts.registry import SHIFTS
+    from clbench.shifts.base import SHIFTS
 
     tasks = scenario.settings.get("tasks")
     if isinstance(tasks, Sequence) and not isinstance(tasks, str):

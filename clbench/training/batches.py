@@ -1,4 +1,4 @@
-"""Which rows go into which batch: drawn from the stage's stream, never from the method."""
+"""Batches: which rows each holds is drawn from the stage's stream, never by the method."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from clbench.tasks.task import IntArray
 GROUP = 8
 """Batches that are sorted by length together; more means less padding and less shuffling.
 
-Batches of rows that are all alike in length train worse. On MRPC (MiniLM, 1 epoch, 5 seeds)
-the mean accuracy was .745 with 50, .767 with 8 and .773 with none; padding adds 2, 7 and 43 %
-to the tokens.
+Batches of rows of equal length train worse. On MRPC (MiniLM, 1 epoch, 5 seeds) the mean accuracy
+was .745 with 50, .767 with 8 and .773 without sorting; padding adds 2, 7 and 43 % to the tokens.
 """
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """Tokenised training rows of one task.
+    """Tokenised rows of one task.
 
     Attributes
     ----------
@@ -37,7 +36,7 @@ class TaskData:
     rows
         The rows.
     pad_id
-        Token number that fills a batch up.
+        Token id of padding.
     """
 
     task: int
@@ -48,7 +47,7 @@ class TaskData:
     pad_id: int
 
     def batch(self, positions: IntArray, device: torch.device) -> Batch:
-        """The rows at `positions` as one batch on `device`."""
+        """Return the rows at `positions` as one batch on `device`."""
         inputs, labels = self.rows.collate(positions, self.pad_id)
         tokens = int(self.rows.lengths[positions].sum())
         if device.type != "cpu":
@@ -71,9 +70,9 @@ class Batch:
     head, regression, task
         As in `TaskData`.
     positions
-        Shape (b,): which rows of the task's training data these are.
+        Shape (b,): positions of these rows in the task's training data.
     tokens
-        Real tokens, padding not counted.
+        Number of real tokens, padding not counted.
     """
 
     inputs: dict[str, Tensor]
@@ -89,14 +88,14 @@ class Batch:
 
 
 def length_grouped(lengths: IntArray, batch_size: int, rng: np.random.Generator) -> list[IntArray]:
-    """One epoch: every row once, in batches of rows of similar length, batches shuffled.
+    """Return the batches of one epoch, shuffled, each with rows of similar length.
 
     Parameters
     ----------
     lengths
-        Shape (n,), in tokens.
+        Tokens of each row, shape (n,).
     batch_size
-        Rows in a batch; the last of an epoch may be smaller.
+        Rows in a batch; the last batch that is cut may be smaller.
     rng
         The only source of randomness.
     """
@@ -110,18 +109,18 @@ def length_grouped(lengths: IntArray, batch_size: int, rng: np.random.Generator)
 
 
 def plan(
-    portions: Sequence[TaskData], batch_size: int, steps: int, stream: Sequence[str | int]
+    data: Sequence[TaskData], batch_size: int, steps: int, stream: Sequence[str | int]
 ) -> Iterator[tuple[TaskData, IntArray]]:
-    """Batches of `steps` steps, epoch after epoch.
+    """Yield the data and the positions of each batch, epoch after epoch.
 
     Parameters
     ----------
-    portions
-        Usually the stage's own rows; several are mixed batch by batch.
+    data
+        Usually the stage's own rows; those of several tasks are mixed batch by batch.
     batch_size
         Rows in a batch.
     steps
-        Batches in all.
+        Number of batches.
     stream
         Name of the random stream, without the epoch.
     """
@@ -129,30 +128,27 @@ def plan(
     while done < steps:
         rng = numpy_stream(*stream, epoch)
         mixed = [
-            (portion, batch)
-            for portion in portions
-            for batch in length_grouped(portion.rows.lengths, batch_size, rng)
+            (source, positions)
+            for source in data
+            for positions in length_grouped(source.rows.lengths, batch_size, rng)
         ]
-        if len(portions) > 1:
+        if len(data) > 1:
             mixed = [mixed[i] for i in rng.permutation(len(mixed))]
         yield from mixed[: steps - done]
         done += len(mixed)
         epoch += 1
 
 
-def largest(
-    portions: Sequence[TaskData], batch_size: int, steps: int, stream: Sequence[str | int]
-) -> frozenset[int]:
-    """The step with the largest batch of a plan, and that of its last tenth, numbered from 0.
+def largest(batches: Sequence[tuple[TaskData, IntArray]]) -> frozenset[int]:
+    """Return the numbers of the largest batch of a plan and of the largest of its last tenth.
 
-    The size is that of the padded tensors, on which the memory of a step depends. Arguments are
-    those of `plan`.
+    The size is that of the padded tensors, which decides the memory of a step.
     """
     sizes = [
-        len(positions) * int(portion.rows.lengths[positions].max())
-        for portion, positions in plan(portions, batch_size, steps, stream)
+        len(positions) * int(data.rows.lengths[positions].max()) for data, positions in batches
     ]
-    parts = (range(steps), range(steps - max(1, steps // 10), steps))
+    steps = len(sizes)
+    parts = (range(steps), range(steps - max(1, steps // 10), steps)) if steps else ()
     return frozenset(max(part, key=sizes.__getitem__) for part in parts)
 
 

@@ -1,13 +1,13 @@
-"""The loop: one for every method, which it knows by its hooks only."""
+"""The training loop: one for every method, which it knows only by its hooks."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +15,52 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clbench.errors import NonFiniteLossError
-from clbench.methods.base import Method
 from clbench.training import hook_checks
-from clbench.training.batches import largest, plan
+from clbench.training.batches import Batch, TaskData, largest, plan
 from clbench.training.memory import StepMemory
 from clbench.training.stage import Stage
 
-Probe = Callable[[], Mapping[str, float]]
+if TYPE_CHECKING:
+    from clbench.methods.base import Method
+
 Progress = Callable[[int, int], None]
 Points = Callable[[int, Mapping[str, float]], None]
 
 ENGINE_CURVES = ("step", "loss", "lr", "scores")
-"""Curves of every stage; all others are the method's."""
+"""Curves of every stage; all others belong to the method."""
 
 LOOK_EVERY = 20
 """Steps between looks at the loss on accelerators, where each look waits for the device."""
 
+SCORING_SHARE = 0.1
+"""Share of the training work of a stage that scoring for curves may take at most."""
+
+STEP_WORK = 3.0
+"""Work of training on a token in units of its forward pass: the backward pass costs two."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is measured at the points of a stage's curves.
+
+    Attributes
+    ----------
+    score
+        Returns the scores of all seen tasks by name.
+    tokens
+        Tokens that one call of `score` reads. It decides how many points are scored.
+    record
+        Called at every point, also where nothing is scored; it should cost little.
+    """
+
+    score: Callable[[], Mapping[str, float]]
+    tokens: int
+    record: Callable[[], None] = lambda: None
+
 
 @dataclass
 class Trace:
-    """What training on one task took and how it went.
+    """What training on one task took, and its curves.
 
     Attributes
     ----------
@@ -42,14 +68,14 @@ class Trace:
         Rows trained on (those of an earlier task included), optimizer steps, rows and real
         tokens that went through the model.
     train_seconds, probe_seconds
-        Wall time of training, and of scoring along the way.
+        Wall time of the steps, and of scoring along the way. Steps whose tensors are counted are
+        not timed, as counting takes time: the time of the others is scaled up by the tokens.
     memory_bytes
-        Bytes of the tensors of a step at the peak, see `StepMemory`, in the steps with the largest
-        batches, see `largest`; 0 where it is not known.
+        Peak bytes of the tensors of a step (`StepMemory`), at the `largest` batches.
     curves
-        ``step``, ``loss`` (mean since the last point), ``lr`` (of the first group, at the
-        last step) as lists;
-        ``scores``: a list of ``[step, score]`` a task; whatever the method recorded.
+        ``step``, ``loss`` (mean since the last point) and ``lr`` (of the first group, at the last
+        step) as lists; ``scores``: a list of ``[step, score]`` a task; whatever the method
+        recorded.
     """
 
     rows: int
@@ -61,44 +87,6 @@ class Trace:
     probe_seconds: float = 0.0
     memory_bytes: int = 0
     curves: dict[str, Any] = field(default_factory=dict)
-
-
-class _Meter:
-    """Mean loss between looks, and a stop when loss or penalty is no longer a number."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._sum = torch.zeros((), device=stage.device)
-        self._penalties = torch.zeros((), device=stage.device)
-        self._count = 0
-        self._every = 1 if stage.device.type == "cpu" else LOOK_EVERY
-
-    def add(self, loss: Tensor, penalty: Tensor | None) -> None:
-        self._sum += loss.detach()
-        if penalty is not None:
-            self._penalties += penalty.detach()
-        self._count += 1
-        if self._count % self._every == 0:
-            self.look()
-
-    def look(self) -> float:
-        for name, value in (("loss", float(self._sum)), ("penalty", float(self._penalties))):
-            if not math.isfinite(value):
-                stage = self._stage
-                raise NonFiniteLossError(
-                    f"stage {stage.index} ({stage.name}): the {name} was no longer a finite "
-                    f"number at step {stage.done_before + stage.step + 1} of "
-                    f"{stage.total_steps}. Lower the learning rate, set clip_norm, or use "
-                    "--precision float32."
-                )
-        return float(self._sum) / max(1, self._count)
-
-    def reset(self) -> float:
-        mean = self.look()
-        self._sum.zero_()
-        self._penalties.zero_()
-        self._count = 0
-        return mean
 
 
 def train_stage(
@@ -119,94 +107,101 @@ def train_stage(
     method
         Already set up for the cell.
     probe
-        Scores all seen tasks; called at the protocol's curve points and once before.
+        Measures at the protocol's curve points and once before; see `scored_steps`.
     progress
-        Told (steps done, steps in all).
+        Called with (steps done, steps in all).
     points
-        Told (step, values) at each point of the curves: ``loss``, ``lr``, and ``score of TASK``
-        for each task that was scored.
+        Called with (step, values) at each point of the curves: ``loss``, ``lr``, and
+        ``score of TASK`` for each task that was scored.
     after_epoch
-        Called after each pass over the rows, and at the end of a last one that is not whole;
-        it may score, but must not change weights.
+        Called after each pass over the rows and at the end of the stage; it must not change
+        weights.
 
     Raises
     ------
     NonFiniteLossError
-        If the loss becomes infinite or not a number.
+        If the loss or the penalty is not finite.
     PluginError
         If a hook returns something unusable.
     """
     devices = [stage.device] if stage.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        return _train(stage, method, probe, progress, points, after_epoch)
-
-
-def _train(
-    stage: Stage,
-    method: Method,
-    probe: Probe | None,
-    progress: Progress | None,
-    points: Points | None,
-    after_epoch: Callable[[], None] | None,
-) -> Trace:
-    method.before_stage(stage)
-    portions = hook_checks.portions(method.training_data(stage))
-    stage.heads = frozenset(portion.head for portion in portions)
-    rows = sum(len(portion.rows) for portion in portions)
-    own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
-    phases = hook_checks.phases(method.phases(stage))
-    lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
-    stage.total_steps = sum(lengths)
-    trace = Trace(rows, stage.epoch_steps)
-    curve = _Curve(stage, trace, probe, points)
-    curve.start()
-    planned = (
-        portions, stage.protocol.batch_of(stage.name), stage.total_steps, stage.stream("order"),
-    )  # fmt: skip
-    batches = plan(*planned)
-    # One of them near the end, as some methods begin late or train more and more.
-    memory, counted = StepMemory(stage.device), largest(*planned)
-    for stage.phase, steps in enumerate(lengths):
-        stage.done_before += stage.step
-        stage.steps, stage.step = steps, 0
-        # Weights that no optimizer holds, such as another task's head, keep what they are given.
-        stage.model.zero_grad(set_to_none=True)
-        method.before_phase(stage)
-        groups = hook_checks.groups(method.parameter_groups(stage))
-        optimizer = hook_checks.optimizer(method.optimizer(stage, groups))
-        schedule = hook_checks.schedule(method.schedule(stage, optimizer))
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        _training_mode(stage)
-        while stage.step < stage.steps:
-            started = time.perf_counter()
-            portion, positions = next(batches)
-            batch = portion.batch(positions, stage.device)
-            counting = trace.steps in counted
-            with memory.counted(stage.model, method, optimizer) if counting else nullcontext():
-                _step(stage, method, batch, optimizer, schedule, parameters, curve)
-            trace.train_seconds += time.perf_counter() - started
-            stage.step += 1
-            trace.steps += 1
-            trace.examples += len(batch)
-            trace.tokens += batch.tokens
-            curve.after_step()
-            if progress is not None:
-                progress(trace.steps, stage.total_steps)
-            ended = trace.steps == stage.total_steps or trace.steps % stage.epoch_steps == 0
-            if ended and after_epoch is not None:
+        method.before_stage(stage)
+        data = hook_checks.training_data(method.training_data(stage))
+        stage.heads = frozenset(source.head for source in data)
+        rows = sum(len(source.rows) for source in data)
+        own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
+        phases = hook_checks.phases(method.phases(stage))
+        lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
+        stage.total_steps = sum(lengths)
+        trace = Trace(rows, stage.epoch_steps)
+        curve = _Curve(stage, trace, data, probe, points)
+        curve.measure()
+        size = stage.protocol.batch_of(stage.name)
+        batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
+        # One of them near the end, as some methods begin late or train more and more.
+        memory, counted = StepMemory(stage.device), largest(batches)
+        untimed = counted if len(counted) < len(batches) else ()
+        timed_tokens = 0
+        for stage.phase, steps in enumerate(lengths):
+            stage.done_before += stage.step
+            stage.steps, stage.step = steps, 0
+            # Or weights that no optimizer holds, such as another task's head, keep their gradients.
+            stage.model.zero_grad(set_to_none=True)
+            method.before_phase(stage)
+            groups = hook_checks.parameter_groups(method.parameter_groups(stage))
+            optimizer = hook_checks.optimizer(method.optimizer(stage, groups))
+            schedule = hook_checks.schedule(method.schedule(stage, optimizer))
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            _training_mode(stage)
+            while stage.step < stage.steps:
                 started = time.perf_counter()
-                after_epoch()
-                trace.probe_seconds += time.perf_counter() - started
-                _training_mode(stage)
-    trace.memory_bytes = memory.peak
-    trace.curves.update(stage.log)
-    return trace
+                source, positions = batches[trace.steps]
+                batch = source.batch(positions, stage.device)
+                count = trace.steps in counted
+                with memory.counted(stage.model, method, optimizer) if count else nullcontext():
+                    _step(stage, method, batch, optimizer, schedule, parameters, curve)
+                stage.step += 1
+                trace.steps += 1
+                trace.examples += len(batch)
+                trace.tokens += batch.tokens
+                if stage.device.type == "cuda" and (curve.due or count or trace.steps in counted):
+                    torch.cuda.synchronize(stage.device)
+                if trace.steps - 1 not in untimed:
+                    trace.train_seconds += time.perf_counter() - started
+                    timed_tokens += batch.tokens
+                if curve.due:
+                    curve.add_point()
+                if progress is not None:
+                    progress(trace.steps, stage.total_steps)
+                ended = trace.steps == stage.total_steps or trace.steps % stage.epoch_steps == 0
+                if ended and after_epoch is not None:
+                    started = time.perf_counter()
+                    after_epoch()
+                    trace.probe_seconds += time.perf_counter() - started
+                    _training_mode(stage)
+        trace.train_seconds *= trace.tokens / max(1, timed_tokens)
+        trace.memory_bytes = memory.peak
+        trace.curves.update(stage.log)
+        return trace
+
+
+def scored_steps(grid: Sequence[int], affordable: int) -> list[int]:
+    """Return the steps of `grid` to score: all, or so many as are affordable, evenly spread.
+
+    The first and the last step are always among them. If not even these two are affordable, none
+    is.
+    """
+    count = min(len(grid), affordable)
+    if count < 2:
+        return []
+    return [grid[round(i * (len(grid) - 1) / (count - 1))] for i in range(count)]
 
 
 def _step(
     stage: Stage,
     method: Method,
-    batch: Any,
+    batch: Batch,
     optimizer: Optimizer,
     schedule: LRScheduler | None,
     parameters: list[nn.Parameter],
@@ -216,12 +211,12 @@ def _step(
     stage.restart_dropout()
     loss = hook_checks.loss(method.loss(stage, batch))
     penalty = hook_checks.penalty(method.penalty(stage))
-    curve.meter.add(loss, penalty)
+    curve.add_loss(loss, penalty)
     total = loss if penalty is None else loss + penalty
     total.backward()  # type: ignore[no-untyped-call]
     method.edit_gradients(stage)
     if stage.protocol.clip_norm is not None:
-        _clip(parameters, stage.protocol.clip_norm)
+        clip_gradients(parameters, stage.protocol.clip_norm)
     curve.rate = float(optimizer.param_groups[0]["lr"])
     optimizer.step()
     if schedule is not None:
@@ -230,73 +225,119 @@ def _step(
     method.after_step(stage)
 
 
-def _clip(parameters: list[nn.Parameter], largest: float) -> None:
-    """Scale the gradients together to the norm `largest`, if theirs is larger."""
+def clip_gradients(parameters: Sequence[nn.Parameter], largest: float) -> None:
+    """Scale all gradients by one factor so that their common norm is at most `largest`."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return
     if all(g.device.type == "cpu" and g.dtype == torch.float32 for g in gradients):
         flat = [gradient.reshape(-1) for gradient in gradients]
-        norm = torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()  # twice as quick
+        norm = torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()  # twice as fast
         if float(norm) <= largest:
-            return  # a factor of 1 would touch every gradient for nothing
+            return  # multiplying by 1 would take time
     else:
         norm = nn.utils.get_total_norm(gradients)
     nn.utils.clip_grads_with_norm_(parameters, largest, norm)
 
 
 class _Curve:
-    """Points of the curves of a stage: loss, rate and the scores on all seen tasks."""
+    """The curves of a stage: loss, rate, and the scores on all seen tasks."""
 
     def __init__(
-        self, stage: Stage, trace: Trace, probe: Probe | None, tell: Points | None
+        self,
+        stage: Stage,
+        trace: Trace,
+        data: Sequence[TaskData],
+        probe: Probe | None,
+        tell: Points | None,
     ) -> None:
-        self._tell = tell
-        self.meter = _Meter(stage)
         self.rate = 0.0
-        self._stage = stage
-        self._trace = trace
-        self._probe = probe
+        self._stage, self._trace, self._probe, self._tell = stage, trace, probe, tell
+        self._loss = torch.zeros((), device=stage.device)
+        self._penalty = torch.zeros((), device=stage.device)
+        self._count = 0
         points, steps = stage.protocol.curve_points, stage.total_steps
-        self._at = {-(-steps * i // points) for i in range(1, points + 1)} if points else set()
-        self._last = steps
+        grid = sorted({-(-steps * i // points) for i in range(points + 1)}) if points else []
+        self._grid = set(grid)
+        self._scored: set[int] = set()
+        if probe is not None and grid:
+            # Not of the planned batches: every seed of a stage gets the same points.
+            tokens = sum(int(source.rows.lengths.sum()) for source in data)
+            work = STEP_WORK * tokens * steps / stage.epoch_steps
+            self._scored = set(scored_steps(grid, int(SCORING_SHARE * work / probe.tokens)))
+            if len(self._scored) < len(grid):
+                stage.note(
+                    f"stage {stage.index} ({stage.name}): scored along the way at "
+                    f"{len(self._scored)} of {len(grid)} points, as scoring for curves may take "
+                    f"{SCORING_SHARE:.0%} of the training work at most."
+                )
         trace.curves.update({"step": [], "loss": [], "lr": [], "scores": {}})
 
-    def start(self) -> None:
-        if self._at:
-            self._score(0)
+    @property
+    def due(self) -> bool:
+        """Whether the step just done is a point of the curves."""
+        return self._trace.steps in self._grid or self._trace.steps == self._stage.total_steps
 
-    def after_step(self) -> None:
-        step = self._trace.steps
-        if step not in self._at and step != self._last:
-            return
-        if self._stage.device.type == "cuda":
-            torch.cuda.synchronize(self._stage.device)
+    def add_loss(self, loss: Tensor, penalty: Tensor | None) -> None:
+        """Add to the means of the next point.
+
+        Raises
+        ------
+        NonFiniteLossError
+            If a loss or penalty since the last look is not finite.
+        """
+        self._loss += loss.detach()
+        if penalty is not None:
+            self._penalty += penalty.detach()
+        self._count += 1
+        if self._stage.device.type == "cpu" or self._count % LOOK_EVERY == 0:
+            self._look()
+
+    def add_point(self) -> None:
+        """Add the mean loss since the last point, the rate and, where planned, scores."""
         curves = self._trace.curves
-        curves["step"].append(step)
-        curves["loss"].append(self.meter.reset())
+        curves["step"].append(self._trace.steps)
+        curves["loss"].append(self._look() / max(1, self._count))
         curves["lr"].append(self.rate)
-        scores: Mapping[str, float] = {}
-        if step in self._at:
-            scores = self._score(step)
-            _training_mode(self._stage)
+        self._loss.zero_()
+        self._penalty.zero_()
+        self._count = 0
+        scores = {f"score of {task}": score for task, score in self.measure().items()}
         if self._tell is not None:
-            told = {f"score of {task}": score for task, score in scores.items()}
-            self._tell(step, {"loss": curves["loss"][-1], "lr": self.rate, **told})
+            loss = curves["loss"][-1]
+            self._tell(self._trace.steps, {"loss": loss, "lr": self.rate, **scores})
 
-    def _score(self, step: int) -> Mapping[str, float]:
-        if self._probe is None:
+    def _look(self) -> float:
+        for name, value in (("loss", float(self._loss)), ("penalty", float(self._penalty))):
+            if not math.isfinite(value):
+                stage = self._stage
+                raise NonFiniteLossError(
+                    f"stage {stage.index} ({stage.name}): the {name} was no longer a finite "
+                    f"number at step {stage.done_before + stage.step + 1} of "
+                    f"{stage.total_steps}. Lower the learning rate, set clip_norm, or use "
+                    "--precision float32."
+                )
+        return float(self._loss)
+
+    def measure(self) -> Mapping[str, float]:
+        """Return the scores of the present step, where planned, and add them to the curves."""
+        step = self._trace.steps
+        if self._probe is None or step not in self._grid:
             return {}
         started = time.perf_counter()
-        scores = self._probe()
+        scores: Mapping[str, float] = {}
+        if step in self._scored:
+            scores = self._probe.score()
+            _training_mode(self._stage)
         for task, score in scores.items():
             self._trace.curves["scores"].setdefault(task, []).append([step, score])
+        self._probe.record()
         self._trace.probe_seconds += time.perf_counter() - started
         return scores
 
 
 def _training_mode(stage: Stage) -> None:
-    """Dropout on, except in a backbone that nothing trains: there it is only noise."""
+    """Turn dropout on, except in a backbone that nothing trains, where it would only be noise."""
     stage.model.train()
     if not any(p.requires_grad for p in stage.model.backbone.parameters()):
         stage.model.backbone.eval()

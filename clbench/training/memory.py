@@ -1,33 +1,146 @@
-"""How much memory training takes, counted tensor by tensor."""
+"""Memory: what objects hold, the tensors of a training step, and the peak of a process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import os
+import resource
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from clbench.methods.base import Method
-from clbench.training.live_bytes import LiveBytes
-from clbench.training.reachable import everything
+from clbench.training.stage import Context
+
+if TYPE_CHECKING:
+    from clbench.methods.base import Method
+
+Array = Tensor | np.ndarray[Any, Any] | list[int]
+
+CELL_OBJECTS = (nn.Module, nn.Parameter, Optimizer, Context)
+"""Objects of the cell that a method refers to but does not own."""
+
+
+def walk(roots: Iterable[Any], skip: tuple[type, ...] = CELL_OBJECTS) -> Iterator[Array]:
+    """Yield each tensor, array and list of integers that can be reached from `roots` once.
+
+    The search goes through containers, attributes, closures and bound methods. Of modules and
+    optimizers it yields parameters, buffers and optimizer state. Objects of a type in `skip` are
+    passed over.
+    """
+    seen: set[int] = set()
+    pending: list[Any] = list(roots)
+    while pending:
+        value = pending.pop()
+        if id(value) in seen or isinstance(value, skip):
+            continue
+        seen.add(id(value))
+        integers = isinstance(value, list) and value and all(type(v) is int for v in value)
+        if integers or isinstance(value, Tensor | np.ndarray):
+            yield value
+        elif isinstance(value, nn.Module):
+            pending += [*value.parameters(), *value.buffers()]
+        elif isinstance(value, Optimizer):
+            pending.append(value.state)
+        elif isinstance(value, Mapping):
+            pending += value.values()
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            pending += value
+        elif isinstance(value, FunctionType):
+            pending += [*(value.__closure__ or ()), *(value.__defaults__ or ())]
+        elif isinstance(value, MethodType):
+            pending += [value.__func__, value.__self__]
+        elif isinstance(value, CellType):
+            try:
+                pending.append(value.cell_contents)
+            except ValueError:  # not assigned yet
+                continue
+        elif isinstance(value, type | ModuleType):
+            continue
+        elif dataclasses.is_dataclass(value) or type(value).__module__ != "builtins":
+            pending += getattr(value, "__dict__", {}).values()
+
+
+def bytes_of(values: Iterable[Array]) -> int:
+    """Return the bytes of tensors and arrays; tensors that share a storage count once."""
+    sizes: dict[int, int] = {}
+    for value in values:
+        if isinstance(value, Tensor):
+            storage = value.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, np.ndarray):
+            sizes[id(value)] = value.nbytes
+    return sum(sizes.values())
+
+
+def bytes_held(owner: object) -> int:
+    """Return the bytes of the tensors and arrays in an object's attributes."""
+    return bytes_of(walk(vars(owner).values()))
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of tensors created inside the context, exactly and on any device.
+
+    Parameters
+    ----------
+    besides
+        Tensors that existed before; their storages are not counted.
+
+    Attributes
+    ----------
+    now, peak
+        Bytes alive now, and at most.
+    """
+
+    def __init__(self, besides: Iterable[Tensor] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = 0
+        self.peak = 0
+        self._sizes: dict[int, int] = {t.untyped_storage()._cdata: 0 for t in besides}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and count the tensors that it returns."""
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor):
+                self._count(value)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._sizes:
+            return
+        self._sizes[key] = storage.nbytes()
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._freed, key)
+
+    def _freed(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
 
 
 class StepMemory:
-    """Largest number of bytes of the tensors on a device in the steps that were counted.
+    """Peak bytes of the tensors on a device over the training steps that are counted.
 
-    Those are the weights, what optimizer and method hold (moments, anchors, Fisher, kept rows),
-    and at its peak what a step makes besides: activations, gradients and temporaries. The
-    count is exact and the same on every run, unlike the memory of a process, in which freed blocks
-    and what earlier cells left behind are counted, too. What a library's kernels take for
-    themselves is not in it.
+    These are the weights, what optimizer and method hold (moments, anchors, Fisher, kept rows),
+    and the activations, gradients and temporaries of the step. Unlike the memory of a process the
+    count is exact and repeatable. Workspaces inside a library's kernels are not included.
 
     Attributes
     ----------
     peak
-        In bytes; 0 before a step was counted.
+        In bytes; 0 before the first counted step.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -36,15 +149,42 @@ class StepMemory:
 
     @contextmanager
     def counted(self, model: nn.Module, method: Method, optimizer: Optimizer) -> Iterator[None]:
-        """Count what happens inside: one step."""
-        found = list(everything(model, optimizer, *vars(method).values()))
-        tensors = [value for value in found if isinstance(value, Tensor)]
-        here = [tensor for tensor in tensors if tensor.device.type == self._device.type]
-        held = sum(
-            {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in here}.values()
-        )
-        if self._device.type == "cpu":
-            held += sum(value.nbytes for value in found if isinstance(value, np.ndarray))
+        """Count one step, which runs inside the context."""
+        arrays = list(walk([model, optimizer, *vars(method).values()], skip=(Context,)))
+        tensors = [value for value in arrays if isinstance(value, Tensor)]
+        kind = self._device.type
+        held = bytes_of(tensor for tensor in tensors if tensor.device.type == kind)
+        if kind == "cpu":
+            held += bytes_of(value for value in arrays if isinstance(value, np.ndarray))
         with LiveBytes(besides=tensors) as live:
             yield
         self.peak = max(self.peak, held + live.peak)
+
+
+class PeakMemory:
+    """Peak memory since construction, in megabytes (1e6 bytes).
+
+    On CUDA the memory that the allocator handed out; elsewhere the resident memory of this
+    process. Without write access to ``/proc/self/clear_refs`` the latter is the peak of the
+    process's life.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        control = Path("/proc/self/clear_refs")
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        elif os.access(control, os.W_OK):
+            control.write_text("5", encoding="ascii")  # resets VmHWM only
+
+    def megabytes(self) -> float:
+        """Return the peak so far."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device) / 1e6
+        status = Path("/proc/self/status")
+        if status.exists():
+            for line in status.read_text(encoding="utf-8").splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024 / 1e6
+        scale = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 1e6

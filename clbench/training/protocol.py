@@ -1,7 +1,9 @@
-"""How every method of a suite is trained and scored: the settings that cells share."""
+"""The protocol: how every method of a suite is trained and scored."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,23 +12,38 @@ Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
-
 BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
-"""Settings that are given task by task."""
+"""Settings that are tables by task."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a stage with its own optimizer and schedule.
+
+    Attributes
+    ----------
+    name
+        Shown in progress and curves.
+    steps
+        Number of steps; None for the stage's length by the protocol.
+    """
+
+    name: str = "train"
+    steps: int | None = None
 
 
 class Protocol(BaseModel):
     """Settings of the `[protocol]` table of a suite.
 
-    Defaults are those of the BERTcL paper (Kenneweg et al. 2022, section 4.3) where it
-    states one: Adam with betas (0.9, 0.999) and eps 1e-8, batch size 16, at most 256
-    tokens, flat rate 2e-5, cosine decay with warm-up over 10 % of the steps, restarted for
-    each task, a dense layer on [CLS], no early stopping.
+    Defaults are those of the BERTcL paper (Kenneweg et al. 2022, section 4.3) where it states
+    one: Adam with betas (0.9, 0.999) and eps 1e-8, batch size 16, at most 256 tokens, flat rate
+    2e-5, cosine decay with warm-up over 10 % of the steps, restarted for each task, a dense layer
+    on [CLS], no early stopping.
 
     Attributes
     ----------
     model
-        Name of a built-in model, of a model on the hub, or a local folder.
+        Name of a built-in model or of a model on the hub, or a local folder.
     revision
         Branch, tag or commit of a hub model.
     pooling
@@ -34,40 +51,41 @@ class Protocol(BaseModel):
     head_dropout
         Dropout between the pooled vector and the head.
     epochs, steps
-        Length of a stage; `steps`, where given, overrides `epochs`.
+        Length of a stage; `steps` overrides `epochs`.
     task_epochs, task_steps
-        The same for single tasks, by the task's name; they override the general ones.
+        Length of a stage by the task's name; they override `epochs` and `steps`.
     batch_size, task_batch_size
-        Rows in a batch; the same for single tasks, by the task's name.
+        Rows in a batch, and the same by the task's name.
     task_metric
-        Which of a task's metrics R, p_o and p_s hold, by the task's name; else its first.
+        Metric of R, p_o and p_s by the task's name; by default the task's first.
     max_length
         Tokens after which a text is cut.
     lr, betas, eps, weight_decay
-        The flat rate and Adam's settings; weight decay above 0 is decoupled (AdamW).
+        Flat rate and settings of Adam; with weight decay above 0, of AdamW.
     schedule, warmup
-        Shape of the rate over a stage's steps and the share of steps that warm up.
+        Shape of the rate over a stage's steps, and the share of steps that warm up.
     clip_norm
-        Largest gradient norm, or None for no clipping.
+        Largest gradient norm; None for no clipping.
     precision
-        ``auto`` is bf16 autocast where the hardware does it fast, otherwise float32.
+        ``float32``, ``bf16`` (autocast), or ``auto``: bf16 where the hardware is fast at it.
     corpus
-        Running text for methods that look at the language-model loss: ``built-in``,
-        ``wiki40b/en`` from the hub, a text file with one text a line, or a Parquet table.
+        Running text for methods that use the language-model loss: ``built-in``, ``wiki40b/en``
+        from the hub, a text file with one text a line, or a Parquet table.
     limit
-        At most so many rows of each split, stratified by label.
+        Largest number of rows of each split, stratified by label.
     data_seed
         Seed of limits and of the tuning split; the same for all cells.
     score_on
-        ``validation`` reports; ``tuning`` holds `tuning_fraction` of the training rows out
+        ``validation`` for reports. ``tuning`` holds out `tuning_fraction` of the training rows
         and scores on them, for anything that selects.
     curve_points, curve_rows
-        How often all seen tasks are scored during a stage, and on at most how many
-        validation rows of each (the end of a stage is always scored on all rows).
+        How often all seen tasks are scored during a stage, and on how many validation rows of
+        each; at most, as this scoring takes at most 10 % of the training work (see
+        `clbench.training.engine.SCORING_SHARE`). The end of a stage is scored on all rows.
     eval_batch_size
         Rows in a batch of scoring.
     trim_embeddings
-        Keep only the embedding rows of tokens that the scenario can meet. Exact: the other
+        Keep the embedding rows of only those tokens that occur in the scenario. Exact: the other
         rows get no gradient.
     """
 
@@ -104,20 +122,15 @@ class Protocol(BaseModel):
     trim_embeddings: bool = True
 
     def stage_length(self, task: str, rows: int) -> tuple[int, int]:
-        """Steps of a stage and steps of one epoch.
+        """Return the steps of a stage and the steps of one epoch.
 
         Parameters
         ----------
         task
-            Name of the stage's task; a part like ``glue/sst2[short]`` falls back to the
+            Name of the stage's task. A part such as ``glue/sst2[short]`` falls back to the
             settings of ``glue/sst2``.
         rows
             Number of training rows.
-
-        Returns
-        -------
-        tuple of int
-            (total steps, steps per epoch)
         """
         base = task.partition("[")[0]
         per_epoch = -(-rows // self.batch_of(task))
@@ -130,6 +143,23 @@ class Protocol(BaseModel):
         return (epochs or self.epochs) * per_epoch, per_epoch
 
     def batch_of(self, task: str) -> int:
-        """Rows in a batch of `task`; a part like ``glue/sst2[short]`` falls back to its task."""
+        """Return the rows in a batch of `task`, or of the task that it is a part of."""
         sizes = self.task_batch_size
         return sizes.get(task, sizes.get(task.partition("[")[0], self.batch_size))
+
+    def rate_factor(self, step: int, steps: int) -> float:
+        """Return the factor on the rate at a step, counted from 0, of `steps` steps.
+
+        A linear warm-up from 0 to 1, then a half cosine or a line down to 0, or 1 throughout
+        (Kenneweg et al. 2022, section 4.3: cosine, 10 % warm-up). The last step never belongs to
+        the warm-up: a stage of one step, whose rate would be 0, would not train.
+        """
+        warmup = min(math.ceil(self.warmup * steps), steps - 1)
+        if step < warmup:
+            return step / warmup
+        if self.schedule == "constant":
+            return 1.0
+        progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+        if self.schedule == "linear":
+            return 1.0 - progress
+        return 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -1,50 +1,52 @@
-"""What a method sees: the model, the stage's rows, streams, and helpers with weights."""
+"""The context of a cell and its stages: what hooks see and may call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from clbench.errors import PluginError
+from clbench.errors import NonFiniteLossError, PluginError
 from clbench.models.classifier import Classifier
 from clbench.seeds import numpy_stream, stream_seed, torch_stream
 from clbench.training.batches import Batch, TaskData, length_grouped
 from clbench.training.device import Precision
 from clbench.training.dropout import MaskStream
 from clbench.training.protocol import Protocol
-from clbench.training.schedule import make_schedule
 
 Snapshot = dict[str, Tensor]
 
 
 @dataclass
 class Context:
-    """What stays the same through a cell.
+    """What stays the same throughout a cell.
 
     Attributes
     ----------
     model
         Backbone and heads, on `device`.
     model_name, revision
-        As the user named the model.
+        The model as the user named it.
     protocol
         The suite's settings.
     device, precision
-        Where and in which numbers the forward pass runs.
+        Device and number format of the forward pass.
     seed
         The cell's seed.
     scenario
-        Its name, for the names of random streams.
+        Name of the scenario; part of the names of random streams.
     stages
         Number of tasks.
     masks
-        The stream that dropout draws from on the CPU; None where torch's own is used.
+        Stream that dropout draws from on the CPU; None where torch's own dropout is used.
     notes
         Lines for the reader of the result; see `note`.
     """
@@ -62,26 +64,56 @@ class Context:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Add a line for the reader of the result, once however often it is told."""
+        """Add a line for the reader of the result, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
     def snapshot(self, names: Sequence[str] | None = None) -> Snapshot:
-        """A detached copy of weights by name; of the backbone's unless `names` says which."""
+        """Return a detached copy of weights by name; by default of the backbone's."""
         if names is None:
             parameters: Mapping[str, Tensor] = self.model.backbone_parameters()
         else:
-            every = dict(self.model.named_parameters())
-            parameters = {name: every[name] for name in names}
+            by_name = dict(self.model.named_parameters())
+            parameters = {name: by_name[name] for name in names}
         return {name: value.detach().clone() for name, value in parameters.items()}
 
     def squared_distance(self, snapshot: Mapping[str, Tensor]) -> Tensor:
-        """Sum of squared differences between the weights now and in `snapshot`; a scalar."""
+        """Return the sum of squared differences between weights and `snapshot`, a scalar."""
         current = dict(self.model.named_parameters())
         terms = [(current[name] - value).square().sum() for name, value in snapshot.items()]
         if not terms:
-            raise PluginError("squared_distance was given an empty snapshot, so it would be zero.")
+            raise PluginError("squared_distance: the snapshot is empty.")
         return torch.stack(terms).sum()
+
+    def outputs(self, data: TaskData) -> npt.NDArray[np.float32]:
+        """Return the outputs of the task's head for all rows, without dropout or gradients.
+
+        Returns
+        -------
+        ndarray
+            Shape (n, outputs), float32, in the order of the rows.
+
+        Raises
+        ------
+        NonFiniteLossError
+            If an output is not finite.
+        """
+        self.model.eval()
+        order = np.argsort(-data.rows.lengths, kind="stable")
+        size = self.protocol.eval_batch_size
+        parts: list[npt.NDArray[np.float32]] = []
+        with torch.inference_mode(), self.precision.autocast():
+            for start in range(0, len(order), size):
+                batch = data.batch(order[start : start + size], self.device)
+                parts.append(self.model(batch.inputs, batch.head).float().cpu().numpy())
+        outputs = np.empty((len(order), parts[0].shape[1]), dtype=np.float32)
+        outputs[order] = np.concatenate(parts)
+        if not np.isfinite(outputs).all():
+            raise NonFiniteLossError(
+                f"the outputs for {data.name} are not finite: training diverged. Lower the "
+                "learning rate, set clip_norm, or use --precision float32."
+            )
+        return outputs
 
 
 @dataclass
@@ -93,14 +125,14 @@ class Stage(Context):
     index
         Number of the stage, from 0.
     tasks
-        Tokenised training rows of the tasks up to this one. Those of earlier tasks are there
-        for a method that declares ``keeps_rows``: see `earlier`.
+        Tokenised training rows of the tasks up to this one. Methods that declare ``keeps_rows``
+        may read those of earlier tasks: see `earlier`.
     data
         The rows of its own task.
     steps, step
-        Steps of the running phase, and how many are done.
+        Steps of the running phase, and how many of them are done.
     epoch_steps
-        Steps of one pass over what is trained on.
+        Steps of one pass over the training rows.
     phase
         Number of the running phase, from 0.
     total_steps
@@ -135,16 +167,15 @@ class Stage(Context):
         return self.data.name
 
     def earlier(self, task: int) -> TaskData:
-        """Rows of task number `task`, already seen in an earlier stage.
+        """Return the rows of task number `task`, which an earlier stage trained.
 
         Raises
         ------
         PluginError
-            If the method does not declare ``keeps_rows = True``, or the task is still to
-            come.
+            If the method does not declare ``keeps_rows = True``, or the task comes later.
         """
         if task > self.index:
-            raise PluginError(f"task {task} comes after stage {self.index}: its rows are unseen.")
+            raise PluginError(f"stage {self.index} must not read task {task}, which comes later.")
         if task < self.index and not self.reads_earlier_rows:
             raise PluginError(
                 f"stage {self.index} asked for rows of task {task} ({self.tasks[task].name}). "
@@ -153,46 +184,45 @@ class Stage(Context):
         return self.tasks[task]
 
     def stream(self, *parts: str | int) -> tuple[str | int, ...]:
-        """Name of a random stream of this stage: kind, seed, scenario, stage."""
+        """Return the name of a random stream of this stage: kind, seed, scenario, stage."""
         return (*parts, self.seed, self.scenario, self.index)
 
     def rng(self, name: str) -> torch.Generator:
-        """A CPU generator of the method's own, by name; goes on from use to use."""
+        """Return the method's own CPU generator of that name; its state carries over."""
         if name not in self._generators:
             self._generators[name] = torch_stream(*self.stream("method", name))
         return self._generators[name]
 
     def random_seed(self, name: str) -> int:
-        """The seed of a stream of the method's own, for other libraries."""
+        """Return the seed of one of the method's own streams, for other libraries."""
         return stream_seed(*self.stream("method", name))
 
     def restart_dropout(self) -> None:
-        """Start the streams of dropout anew, as the engine does before every step.
+        """Restart the streams of dropout, as the engine does before every step.
 
-        However many passes a method adds in a step, the first pass of the next one drops
-        what it drops under every other method. Within a step a pass that follows this call
-        drops what the first one dropped.
+        The first forward pass of a step thus drops the same under every method, however many
+        passes a method adds. A pass after this call drops what the first pass of the step dropped.
         """
         seed = stream_seed(*self.stream("dropout"), self.done_before + self.step)
         if self.device.type == "cpu":
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every back end: 1 ms
+            # torch.manual_seed also asks every other back end, which takes 1 ms.
+            torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
         if self.masks is not None:
             self.masks.seed(seed)
 
     def trainable(self) -> list[nn.Parameter]:
-        """Backbone weights and the heads that this stage trains, where they need gradients."""
+        """Return the weights of the backbone and of this stage's heads that require gradients."""
         names = set(self.model.backbone_parameters())
         for head in self.heads:
             names.update(self.model.head_parameter_names(head))
         return [p for n, p in self.model.named_parameters() if n in names and p.requires_grad]
 
     def shared_names(self) -> list[str]:
-        """Names of weights that an earlier task trained too: the backbone, shared heads."""
+        """Return the names of weights that an earlier task trained: backbone and shared head."""
         names = list(self.model.backbone_parameters())
-        seen = {task.head for task in self.tasks[: self.index]}
-        if self.data.head in seen:
+        if self.data.head in {task.head for task in self.tasks[: self.index]}:
             names += self.model.head_parameter_names(self.data.head)
         return names
 
@@ -204,19 +234,19 @@ class Stage(Context):
         weights: Mapping[str, Tensor] | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """Outputs for a batch in float32, shape (b, outputs).
+        """Return the outputs for a batch in float32, shape (b, outputs).
 
         Parameters
         ----------
         batch
             From `data`, `batches` or the hook's argument.
         head
-            Another task's head on the same inputs; None takes the batch's own.
+            Another task's head on the same inputs; by default the batch's own.
         weights
-            Use these tensors in place of the weights of the same names (mixout, proximal
-            points); gradients flow into them.
+            Tensors to use in place of the weights of the same names (mixout, proximal points);
+            gradients flow into them.
         inputs_embeds
-            Shape (b, t, e): word embeddings in place of the tokens (adversarial noise).
+            Word embeddings in place of the tokens, shape (b, t, e) (adversarial noise).
         """
         arguments = (batch.inputs, head or batch.head, inputs_embeds)
         with self.precision.autocast():
@@ -233,13 +263,13 @@ class Stage(Context):
         weights: Mapping[str, Tensor] | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """Mean loss of a batch: cross-entropy, or squared error for regression; a scalar."""
+        """Return the mean loss of a batch, a scalar; arguments as in `logits`."""
         outputs = self.logits(batch, weights=weights, inputs_embeds=inputs_embeds)
         return self.criterion(outputs, batch)
 
     @staticmethod
     def criterion(outputs: Tensor, batch: Batch) -> Tensor:
-        """Mean loss of `outputs`, shape (b, outputs), against the batch's labels."""
+        """Return the mean cross-entropy, or squared error, of outputs of shape (b, outputs)."""
         if batch.regression:
             return nn.functional.mse_loss(outputs.squeeze(-1), batch.labels)
         return nn.functional.cross_entropy(outputs, batch.labels)
@@ -247,7 +277,7 @@ class Stage(Context):
     def batches(
         self, name: str, *, data: TaskData | None = None, batch_size: int | None = None
     ) -> Iterator[Batch]:
-        """One pass over the stage's rows in the order of a stream of the method's own."""
+        """Yield one pass over the stage's rows, in the order of the method's stream `name`."""
         source = data or self.data
         if source.task != self.index:
             self.earlier(source.task)
@@ -257,7 +287,7 @@ class Stage(Context):
             yield source.batch(positions, self.device)
 
     def adam(self, groups: list[dict[str, Any]]) -> Optimizer:
-        """Adam by the protocol, in torch's fused form; AdamW when weight decay is set."""
+        """Return torch's fused Adam with the protocol's settings; AdamW with weight decay."""
         protocol = self.protocol
         kind = torch.optim.AdamW if protocol.weight_decay else torch.optim.Adam
         return kind(
@@ -270,8 +300,8 @@ class Stage(Context):
         )
 
     def schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """The protocol's schedule over the running phase's steps."""
-        return make_schedule(optimizer, self.protocol.schedule, self.protocol.warmup, self.steps)
+        """Return the protocol's schedule over the steps of the running phase."""
+        return LambdaLR(optimizer, partial(self.protocol.rate_factor, steps=self.steps))
 
     def record(self, name: str, value: float | Tensor, *, step: int | None = None) -> None:
         """Add a point to the curve `name`.
@@ -281,7 +311,7 @@ class Stage(Context):
         name, value
             What was measured, one number.
         step
-            Of the running phase; by default the steps that were done before the present one.
+            Step of the running phase; by default the number of steps done.
         """
         number = float(value.detach() if isinstance(value, Tensor) else value)
         point = [float(self.done_before + (self.step if step is None else step)), number]

@@ -10,8 +10,9 @@ import pytest
 from workspace import Steps, Workspace, measured
 
 from clbench.errors import ClbenchError
-from clbench.evaluation import worker_setup
+from clbench.evaluation.ray_worker import WorkerSetup
 
+pytestmark = pytest.mark.slow
 METHODS = ["vanilla", "ewc", "recadam"]
 
 
@@ -50,9 +51,6 @@ class Watch(Steps):
         self.running.add(cell.key)
         self.most = max(self.most, len(self.running))
 
-    def point(self, cell: Any, stage: int, step: int, values: Any) -> None:
-        pass
-
     def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
         self.seen.add(cell.key)
         if self.at_second_cell is not None and len(self.seen) == 2:
@@ -85,9 +83,20 @@ class Slow(clbench.Method):
         time.sleep(0.02)
 
 
+@clbench.method("deadly-later")
+class DeadlyLater(clbench.Method):
+    \"\"\"Trains a first stage for others, and ends its process in the second one.\"\"\"
+
+    def acts_in(self, index):
+        return index > 0
+
+    def before_step(self, stage):
+        os._exit(9)
+
+
 @clbench.method("deadly")
 class Deadly(clbench.Method):
-    \"\"\"Ends its process, so often as the file says.\"\"\"
+    \"\"\"Ends its process as often as the file says.\"\"\"
 
     lives: str
 
@@ -102,7 +111,9 @@ class Deadly(clbench.Method):
 """
 
 
-def test_two_nodes(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_gives_equal_scores_and_survives_a_lost_node(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cluster = Cluster()
     try:
@@ -113,7 +124,7 @@ def test_two_nodes(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scores_are_those_of_one_process(world: Workspace, cluster: Cluster) -> None:
-    given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1}
+    given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1, "epochs": 1}
     alone = measured(world.run("alone", **given))
     watch = Watch()
     nodes = world.run("nodes", **given, address=cluster.address, listener=watch)
@@ -137,12 +148,12 @@ def a_node_that_leaves_costs_only_its_running_cells(world: Workspace, cluster: C
     watch.at_second_cell = cluster.lose_one  # when both nodes are training
     run = world.run("lossy", **given, address=cluster.address, listener=watch)
     assert [cell.reason for cell in run.cells] == [None, None]
-    assert len([note for note in watch.notes if "may be tried" in note]) == 1, watch.notes
+    assert len([note for note in watch.notes if "its worker died" in note]) == 1, watch.notes
     plain = world.run("plain", **{**given, "methods": ["vanilla"]})
     assert [cell.R for cell in run.cells] == [cell.R for cell in plain.cells]
 
 
-def test_a_worker_that_dies_is_tried_again_twice(world: Workspace) -> None:
+def test_a_worker_that_dies_is_started_again_twice(world: Workspace) -> None:
     plugin = world.write("slow.py", SLOW)
     world.write("lives.txt", "99")
     world.write(
@@ -155,18 +166,31 @@ def test_a_worker_that_dies_is_tried_again_twice(world: Workspace) -> None:
         methods=["deadly.toml", "vanilla"],
         plugins=[world.plugin, plugin],
         workers=2,
+        epochs=1,
         listener=watch,
     )
     deadly, vanilla = run.cells
     assert vanilla.status == "ok"
     assert deadly.status == "failed"
     assert deadly.reason == (
-        "its worker died, 3 times. A process that ends so was killed, perhaps for its memory, or "
-        "ended itself; without --workers it may tell more."
+        "its worker died, 3 times. Such a process was killed, perhaps for its memory, or ended "
+        "itself; without --workers it may say more."
     )
     assert Path("lives.txt").read_text() == "96"
-    again = [note for note in watch.notes if "may be tried" in note]
+    again = [note for note in watch.notes if "its worker died" in note]
     assert [note.partition(":")[0] for note in again] == ["mood-thing--deadly--seed0"] * 2
+
+
+def test_cells_that_wait_for_a_cell_that_dies_train_the_first_stage(world: Workspace) -> None:
+    plugin = world.write("slow.py", SLOW)
+    run = world.run(
+        methods=["deadly-later", "vanilla", "ewc"],
+        plugins=[world.plugin, plugin],
+        workers=2,
+        threads=1,
+        epochs=1,
+    )
+    assert [cell.status for cell in run.cells] == ["failed", "ok", "ok"]
 
 
 def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Workspace) -> None:
@@ -176,7 +200,7 @@ def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Work
         raise KeyboardInterrupt
 
     watch.at_first_result = interrupt
-    given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1}
+    given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1, "epochs": 1}
     with pytest.raises(KeyboardInterrupt):
         world.run(**given, workers=2, listener=watch)
     kept = list((world.folder / "out" / "cells").glob("*.json"))
@@ -190,16 +214,16 @@ def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Work
 def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
     world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = worker_setup.pack
-    monkeypatch.setattr(worker_setup, "pack", lambda *given: replace(packed(*given), lock="other"))
-    given: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1}
+    setup = WorkerSetup.of
+    monkeypatch.setattr(WorkerSetup, "of", lambda *given: replace(setup(*given), lock="other"))
+    given: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1, "epochs": 1}
     run = world.run(**given, workers=2)
     assert [cell.stages[0].cached for cell in run.cells] == [False, True]
     assert not (run.path / "stages").exists()
     assert measured(run) == measured(world.run("alone", **given))
 
 
-def test_what_is_wrong_with_workers_is_one_line(world: Workspace) -> None:
+def test_wrong_resources_are_refused_in_one_line(world: Workspace) -> None:
     for given, text in (
         ({"address": "127.0.0.1:1"}, "--address 127.0.0.1:1: Ray cannot be reached"),
         ({"workers": 2, "device": "cuda:0"}, "cuda"),
@@ -225,7 +249,7 @@ def test_a_script_s_own_method_reaches_the_workers(world: Workspace) -> None:
         "        stage.record('mine', 1.0)\n\n\n"
         "if __name__ == '__main__':\n"
         f"    run = clbench.run({str(world.suite)!r}, out='scripted', workers=2, threads=1,\n"
-        f"                      methods=['mine'], scenarios=['mood-thing'],\n"
+        f"                      methods=['mine'], scenarios=['mood-thing'], epochs=1,\n"
         f"                      plugins=[{str(world.plugin)!r}])\n"
         "    print([(c.status, c.reason, len(c.stages[0].curves['mine'])) for c in run.cells])\n",
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cell import CPU, PROTOCOL, Cell, differ, weights
 
-from clbench.evaluation.state_io import pack, unpack
+from clbench.evaluation.stage_cache import pack, unpack
 from clbench.methods.a_gem import AGem
 from clbench.methods.base import METHODS, Method
 from clbench.methods.der_plus_plus import DerPlusPlus

@@ -11,7 +11,8 @@ import transformers as hf
 from cell import CPU, PROTOCOL, Cell, differ, weights
 from checkpoints import make_checkpoint
 
-from clbench.fisher import cache, pretrained
+from clbench import cache
+from clbench.fisher import pretrained
 from clbench.fisher.pretrained import Recipe, pretrained_fisher
 from clbench.methods.ewc_mlm import EWCMLM, fisher_of_backbone
 from clbench.methods.vanilla import Vanilla

@@ -8,7 +8,7 @@ from cell import PROTOCOL, Cell, weights
 from checkpoints import make_checkpoint
 
 from clbench.errors import SettingsError
-from clbench.evaluation.state_io import pack
+from clbench.evaluation.stage_cache import pack
 from clbench.methods.packnet import PackNet, matrices
 from clbench.training.protocol import Protocol
 

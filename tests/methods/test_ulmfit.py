@@ -9,7 +9,7 @@ import torch
 from cell import PROTOCOL, Cell, differ, weights
 
 from clbench.methods.ulmfit import Ulmfit, depth_groups, slanted_triangle
-from clbench.training.engine import train_stage
+from clbench.training.engine import Probe, train_stage
 
 
 def as_printed(t: int, steps: int, cut_frac: float = 0.1, ratio: float = 32.0) -> float:
@@ -80,7 +80,7 @@ def test_no_unfreezing_trains_all_groups_at_once(folder: Path) -> None:
 
 def test_scoring_along_the_way_changes_nothing(folder: Path) -> None:
     cells = []
-    for probe in (None, dict):
+    for probe in (None, Probe(dict, 1)):
         protocol = PROTOCOL.model_copy(update={"curve_points": 6})
         cell = Cell(folder, Ulmfit(), protocol=protocol)
         train_stage(cell.open(0), cell.method, probe=probe)

@@ -12,8 +12,7 @@ from workspace import Workspace
 
 import clbench
 from clbench.errors import DataError, RunFolderError, SearchError, SettingsError, SuiteError
-from clbench.evaluation.ray_session import connected
-from clbench.evaluation.resources import Resources
+from clbench.evaluation.resources import Resources, connected
 from clbench.search import (
     SearchFolder,
     SearchListener,

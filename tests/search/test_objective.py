@@ -35,7 +35,7 @@ def setup_of(plan: SearchPlan) -> TrialSetup:
         run.protocol, data=None, base=run.base, own=run.suite.file.task,
         device=torch.device("cpu"), saved=None,
     )  # fmt: skip
-    scenario = preparer.scene(run.scenarios[0])
+    scenario = preparer.prepare(run.scenarios[0])
     model = start_model(run.cells[0], scenario)
     return TrialSetup(run, scenario, model, "code", 1, clbench.__version__)
 

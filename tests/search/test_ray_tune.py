@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from clbench.evaluation.cell_resources import CellResources
-from clbench.evaluation.ray_session import connected
-from clbench.evaluation.resources import Resources
+from clbench.evaluation.resources import CellResources, Resources, connected
 from clbench.search import SearchSettings, TrialRecord
 from clbench.search.experiment import quiet_ray_tune
 from clbench.search.search_folder import EpochRecord

@@ -26,7 +26,7 @@ def clustered() -> Task:
     )
 
 
-def test_clusters_by_hand(clustered: Task) -> None:
+def test_rows_go_to_the_nearest_of_the_fitted_centroids(clustered: Task) -> None:
     context = FakeContext({"base": clustered})
     built = EmbeddingCluster(task="base").build(context)
     large, small = built.tasks
@@ -47,7 +47,7 @@ def test_clusters_by_hand(clustered: Task) -> None:
     assert [len(rows) for rows in context.embedded] == [6, 4, 6]  # the last for the figure
 
 
-def test_fitted_on_training_rows_only(clustered: Task) -> None:
+def test_centroids_are_fitted_on_training_rows_only(clustered: Task) -> None:
     moved = make_task(
         list(clustered.train.first), [text(100, 100), text(0, 100)], labels=([0] * 6, [0, 1])
     )
@@ -56,25 +56,25 @@ def test_fitted_on_training_rows_only(clustered: Task) -> None:
     assert split.fitted["centroids"] == [[1.0, 1.0], [10.0, 11.0]]
 
 
-def test_three_clusters_largest_first() -> None:
+def test_the_largest_cluster_comes_first() -> None:
     points = np.array([[0.0]] + [[10.0]] * 2 + [[20.0]] * 3, dtype=np.float32)
     assert cluster(points, 3, 0, "t").tolist() == [[20.0], [10.0], [0.0]]
 
 
-def test_equal_sizes_and_equal_distances_have_one_answer() -> None:
+def test_ties_in_size_and_distance_are_repeatable() -> None:
     points = np.array([[0.0], [0.0], [4.0], [4.0]], dtype=np.float32)
     first = cluster(points, 2, 7, "t")
     assert first.tolist() == cluster(points, 2, 7, "t").tolist()
     assert nearest(np.array([[2.0]], np.float32), np.array([[0.0], [4.0]])).tolist() == [0]
 
 
-def test_nearest_by_hand() -> None:
+def test_nearest_centroids_are_computed() -> None:
     centroids = np.array([[0.0, 0.0], [3.0, 4.0]])
     points = np.array([[1.4, 2.0], [1.6, 2.0], [-9.0, 0.0]], np.float32)
     assert nearest(points, centroids).tolist() == [0, 1, 0]
 
 
-def test_too_few_rows_or_different_rows() -> None:
+def test_too_few_rows_or_distinct_rows_are_refused() -> None:
     with pytest.raises(ShiftError, match="t: 1 training row cannot make 2 clusters"):
         cluster(np.zeros((1, 2), np.float32), 2, 0, "t")
     with pytest.raises(ShiftError, match=r"fall into 1 groups, fewer than k = 2"):
@@ -83,7 +83,7 @@ def test_too_few_rows_or_different_rows() -> None:
         cluster(np.full((5, 2), np.nan, np.float32), 2, 0, "t")
 
 
-def test_k_is_at_least_two() -> None:
+def test_k_must_be_at_least_two() -> None:
     with pytest.raises(SettingsError, match="k: must be at least 2, got 1"):
         EmbeddingCluster(task="base", k=1)
 

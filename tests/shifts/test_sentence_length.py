@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clbench.errors import SettingsError, ShiftError
-from clbench.shifts.build import build_scenario
+from clbench.shifts.scenario import build_scenario
 from clbench.shifts.sentence_length import LONG, SHORT, SentenceLength, divide, equal_halves
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Task
@@ -20,7 +20,7 @@ def words(task: Task, split: str = "train") -> list[int]:
     return [len(row.split()) - 2 for row in getattr(task, split).first]
 
 
-def test_halves_by_hand(by_length: Task) -> None:
+def test_the_shorter_half_comes_first(by_length: Task) -> None:
     built = SentenceLength(task="base").build(FakeContext({"base": by_length}))
     short, long = built.tasks
     assert (short.name, long.name) == ("base[short]", "base[long]")
@@ -103,7 +103,7 @@ def test_halves_are_equal_and_ordered(lengths: list[int], seed: int) -> None:
     ("unit", "short"),
     [("tokens", [0, 1]), ("words", [0, 1]), ("characters", [1, 2])],
 )
-def test_units_and_pairs(unit: str, short: list[int]) -> None:
+def test_each_unit_counts_both_texts_of_a_pair(unit: str, short: list[int]) -> None:
     # Beside two numbers: tokens and words 0+3, 1+0, 2+2, 0+6; characters differ.
     first = ["0 0", "0 0 w", "0 0 w w", "0 0"]
     second = ["extraordinarily long words", "", "a b", "incomprehensibilities a b c d e"]
@@ -113,7 +113,7 @@ def test_units_and_pairs(unit: str, short: list[int]) -> None:
     assert built.tasks[0].train.second == [second[i] for i in short]
 
 
-def test_lengths_that_do_not_differ_are_refused() -> None:
+def test_equally_long_rows_are_refused() -> None:
     task = make_task([text(words=3)] * 4, [text(words=3)] * 4)
     with pytest.raises(ShiftError, match="all 4 training rows have 3 tokens"):
         SentenceLength(task="base").build(FakeContext({"base": task}))
@@ -146,7 +146,7 @@ def test_tuning_rows_are_divided_too(by_length: Task) -> None:
     assert [words(part, "tuning") for part in built.tasks] == [[1], [6]]
 
 
-def test_settings_are_checked() -> None:
+def test_wrong_settings_are_named() -> None:
     with pytest.raises(SettingsError, match=r"unit: must be 'tokens', 'words' or 'charac"):
         SentenceLength(task="base", unit="letters")
     with pytest.raises(SettingsError, match="task: is missing"):
@@ -157,7 +157,7 @@ def test_settings_are_checked() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["sst2", "rte"])
-def test_real_halves(name: str, real_data: Path) -> None:
+def test_halves_of_real_tasks_are_equal_and_ordered(name: str, real_data: Path) -> None:
     task = load_task(f"glue/{name}", data=real_data, base=Path(), own={})
 
     def count(rows: object) -> np.ndarray:

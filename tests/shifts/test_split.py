@@ -26,7 +26,7 @@ def saved(by_length: Task, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_saved(saved: Path, by_length: Task) -> None:
+def test_the_saved_file_has_rows_settings_and_digests(saved: Path, by_length: Task) -> None:
     stored = json.loads(saved.read_text())
     assert stored == {
         "schema_version": 1,
@@ -43,7 +43,7 @@ def test_what_is_saved(saved: Path, by_length: Task) -> None:
     assert [path.name for path in saved.parent.iterdir()] == ["split.json"]
 
 
-def test_round_trip(saved: Path, by_length: Task) -> None:
+def test_a_loaded_split_gives_the_same_parts(saved: Path, by_length: Task) -> None:
     fitted, loaded = build(by_length), Split.load(saved)
     assert loaded == replace(fitted.split)
     again = build(by_length, saved.parent, split="split.json")
@@ -55,7 +55,7 @@ def test_round_trip(saved: Path, by_length: Task) -> None:
     assert build(by_length, split=str(saved)).tasks[0].train.digest == again.tasks[0].train.digest
 
 
-def test_positions_are_those_of_the_source(by_length: Task) -> None:
+def test_parts_name_positions_in_the_source(by_length: Task) -> None:
     limited = replace(by_length, train=by_length.train.take([0, 1, 3, 5]))
     split = build(limited).split
     assert split.parts[0].train == (1, 3)
@@ -97,18 +97,15 @@ def test_another_task_shift_or_setting_is_refused(saved: Path, by_length: Task) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            "",
-            "split.json is broken off or no JSON. Name a file scenarios/*.split.json of a run, or",
-        ),
-        ('{"a": 1', "split.json is broken off or no JSON. "),
-        ("[]", "split.json is no split saved by clbench. Name a file scenarios/*.split.json"),
-        ('{"a": 1}', "split.json is no split saved by clbench. Name a file"),
-        ('{"schema_version": 1}', "split.json is damaged: kind: is missing. Name a file"),
+        ("", "is damaged, or not a split that this clbench saves (Invalid JSON"),
+        ("[]", "is damaged, or not a split that this clbench saves ("),
+        ('{"schema_version": 1}', "clbench saves (kind: Field required). Name a file scenarios/*"),
         (None, "there is no such file"),
     ],
 )
-def test_files_that_are_no_split(content: str | None, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_split_is_refused(
+    content: str | None, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "split.json"
     if content is not None:
         path.write_text(content)
@@ -118,20 +115,20 @@ def test_files_that_are_no_split(content: str | None, message: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
-def test_truncated_and_newer_files(saved: Path) -> None:
+def test_a_truncated_or_newer_file_is_refused(saved: Path) -> None:
     content = saved.read_text()
     saved.write_text(content.replace('"schema_version": 1', '"schema_version": 2'))
-    with pytest.raises(DataError, match="has schema version 2, this clbench reads 1"):
+    with pytest.raises(DataError, match="schema_version: Input should be 1"):
         Split.load(saved)
     saved.write_text(content[: len(content) // 2])
-    with pytest.raises(DataError, match="is broken off or no JSON"):
+    with pytest.raises(DataError, match="Invalid JSON"):
         Split.load(saved)
     with pytest.raises(DataError, match="cannot be read"):
         Split.load(saved.parent)
 
 
-def test_rows_that_the_task_does_not_have(by_length: Task) -> None:
+def test_rows_that_the_task_lacks_are_refused(by_length: Task) -> None:
     split = build(by_length).split
     broken = replace(split, parts=(SplitPart("short", (1, 99), (0,)), split.parts[1]))
-    with pytest.raises(ShiftError, match="part 'short': names rows that the task does not have"):
+    with pytest.raises(ShiftError, match="part 'short': names row 99, which the task"):
         broken.apply(by_length)

@@ -19,7 +19,7 @@ def data(lengths: list[int], task: int = 0) -> TaskData:
     return TaskData(task, f"t{task}", f"t{task}", False, encoded(lengths), 0)
 
 
-def test_collate_by_hand() -> None:
+def test_collate_pads_and_masks() -> None:
     rows = encoded([2, 3, 1])
     inputs, labels = rows.collate([1, 0], pad_id=99)
     assert inputs["input_ids"].tolist() == [[3, 4, 5], [1, 2, 99]]
@@ -42,7 +42,7 @@ def test_batches_have_few_widths_and_none_above_the_longest_row(at: list[int], w
     assert (inputs["input_ids"][real] != 99).all()
 
 
-def test_take_and_remap_by_hand() -> None:
+def test_take_keeps_order_and_remap_numbers_tokens_anew() -> None:
     rows = encoded([2, 3, 1]).take([2, 0])
     assert rows.ids.tolist() == [6, 1, 2]
     assert rows.offsets.tolist() == [0, 1, 3]
@@ -71,10 +71,10 @@ def test_batches_come_in_shuffled_order_of_length() -> None:
 
 
 def test_plan_repeats_with_its_stream_and_epochs_differ() -> None:
-    portion = data([3] * 10)
+    source = data([3] * 10)
 
     def rows(seed: int, steps: int) -> list[list[int]]:
-        return [p.tolist() for _, p in plan([portion], 4, steps, ("order", seed))]
+        return [p.tolist() for _, p in plan([source], 4, steps, ("order", seed))]
 
     assert rows(0, 6) == rows(0, 6)
     assert rows(0, 6) != rows(1, 6)
@@ -87,17 +87,18 @@ def test_plan_repeats_with_its_stream_and_epochs_differ() -> None:
 
 def test_the_largest_batch_of_a_plan_and_of_its_last_tenth() -> None:
     rng = np.random.default_rng(3)
-    given = ([data(rng.integers(2, 60, 100).tolist())], 7, 40, ("s",))
-    sizes = [len(at) * portion.rows.lengths[at].max() for portion, at in plan(*given)]
+    batches = list(plan([data(rng.integers(2, 60, 100).tolist())], 7, 40, ("s",)))
+    sizes = [len(at) * source.rows.lengths[at].max() for source, at in batches]
     first, last = int(np.argmax(sizes)), 36 + int(np.argmax(sizes[36:]))
-    assert largest(*given) == {first, last}
-    assert largest(given[0], 7, 1, ("s",)) == {0}
+    assert largest(batches) == {first, last}
+    assert largest(batches[:1]) == {0}
+    assert largest([]) == set()
 
 
-def test_plan_mixes_portions_by_batch() -> None:
+def test_plan_mixes_tasks_by_batch() -> None:
     first, second = data([3] * 8, 0), data([5] * 8, 1)
     items = list(plan([first, second], 4, 4, ("order", 0)))
-    assert sorted(portion.task for portion, _ in items) == [0, 0, 1, 1]
+    assert sorted(source.task for source, _ in items) == [0, 0, 1, 1]
 
 
 def test_batch_counts_real_tokens() -> None:

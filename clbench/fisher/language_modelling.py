@@ -1,26 +1,30 @@
-"""Batches of text for the loss of a language model: tokens, and which of them are masked."""
+"""Language modelling: batches of text with masked tokens, and a head for a bare checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clbench.errors import DataError
-from clbench.fisher.losses import IGNORED
+from clbench.fisher.losses import IGNORED, Loss, on_device
+from clbench.training.device import Precision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Masking = Literal["bert", "mask", "any-position"]
 SHARE = 0.15
-"""Of the tokens that are predicted (Devlin et al. 2019, section 3.1)."""
+"""Share of the tokens that are predicted (Devlin et al. 2019, section 3.1)."""
 BATCH_TOKENS = 2048
-"""Tokens of a batch, padding included, at most."""
+"""Most tokens of a batch, padding included."""
 CAUSAL_BATCH_TOKENS = 512
 """The same where each token is projected onto the whole vocabulary."""
+HEAD_LR = 1e-3
+"""Adam's suggested default (Kingma & Ba 2015, Algorithm 1)."""
 
 
 def mask_tokens(
@@ -31,14 +35,14 @@ def mask_tokens(
     masking: Masking = "bert",
     share: float = SHARE,
 ) -> dict[str, Tensor]:
-    """Masked inputs with ``labels``: the true token where it is to be predicted, else -100.
+    """Return masked inputs with ``labels``: the true token where it is predicted, else -100.
 
     Parameters
     ----------
     inputs
         ``input_ids`` and ``attention_mask``, shape (b, t), on the CPU; others are kept.
     tokenizer
-        Knows the special tokens and the mask.
+        Gives the special tokens and the mask.
     generator
         The only source of randomness.
     masking
@@ -53,18 +57,18 @@ def mask_tokens(
     Raises
     ------
     DataError
-        If the tokenizer has no mask, or a text no real token.
+        If the tokenizer has no mask, or a text has no real token.
     """
     if tokenizer.mask_token_id is None:
-        raise DataError("the tokenizer has no mask token, so its model is no masked one.")
-    ids, there = inputs["input_ids"], inputs["attention_mask"].bool()
+        raise DataError("the tokenizer has no mask token, so its model is not a masked one.")
+    ids, real = inputs["input_ids"], inputs["attention_mask"].bool()
     special = torch.tensor(sorted(tokenizer.all_special_ids))
     height = torch.rand(ids.shape, generator=generator)
     if masking == "any-position":
         chosen = height < share
         chosen[torch.arange(len(ids)), height.argmin(1)] = True  # a loss needs one
     else:
-        chosen = _lowest(height, there & ~torch.isin(ids, special), share)
+        chosen = _lowest(height, real & ~torch.isin(ids, special), share)
     masked = chosen.clone()
     replaced = ids.clone()
     if masking == "bert":
@@ -89,7 +93,7 @@ def text_batches(
     masking: Masking | None = "bert",
     batch_size: int | None = None,
 ) -> Iterator[dict[str, Tensor]]:
-    """Texts as padded batches for `diagonal_fisher`.
+    """Yield texts as padded batches for `diagonal_fisher`.
 
     Parameters
     ----------
@@ -100,7 +104,7 @@ def text_batches(
     max_length
         Tokens after which a text is cut, special ones included.
     generator
-        Of the masks.
+        Draws the masks.
     masking
         As in `mask_tokens`; None masks nothing, for causal models.
     batch_size
@@ -114,16 +118,24 @@ def text_batches(
     """
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
     special = frozenset(tokenizer.all_special_ids)
-    kept = [
+    usable = [
         number
-        for number, row in enumerate(encoded["input_ids"])
-        if (len(row) > 1 if masking is None else any(token not in special for token in row))
+        for number, ids in enumerate(encoded["input_ids"])
+        if (len(ids) > 1 if masking is None else any(token not in special for token in ids))
     ]
-    if not kept:
+    if not usable:
         raise DataError("no text of the corpus has a token to predict.")
-    lengths = {number: len(encoded["input_ids"][number]) for number in kept}
-    most = CAUSAL_BATCH_TOKENS if masking is None else BATCH_TOKENS
-    for numbers in _divided(kept, lengths, batch_size, most):
+    if batch_size is not None:
+        groups = [usable[i : i + batch_size] for i in range(0, len(usable), batch_size)]
+    else:
+        most = CAUSAL_BATCH_TOKENS if masking is None else BATCH_TOKENS
+        lengths = {number: len(encoded["input_ids"][number]) for number in usable}
+        groups = [[]]
+        for number in sorted(usable, key=lambda n: (lengths[n], n)):
+            if groups[-1] and (len(groups[-1]) + 1) * lengths[number] > most:
+                groups.append([])
+            groups[-1].append(number)
+    for numbers in groups:
         rows = {key: [encoded[key][number] for number in numbers] for key in encoded}
         padded = tokenizer.pad(rows, return_tensors="pt")
         inputs = {key: value for key, value in padded.items() if isinstance(value, Tensor)}
@@ -132,28 +144,69 @@ def text_batches(
         yield inputs
 
 
+def fit_head(
+    model: nn.Module,
+    backbone: Sequence[str],
+    batches: Sequence[dict[str, Tensor]],
+    loss: Loss,
+    *,
+    steps: int,
+    precision: Precision,
+) -> tuple[float, float]:
+    """Train what lies above the backbone on the language-model loss.
+
+    The backbone, and with it a tied vocabulary projection, stays as it is; dropout is off.
+
+    Parameters
+    ----------
+    model
+        A language model, on its device.
+    backbone
+        Names of the weights that stay.
+    batches
+        Repeated until the steps are done.
+    loss
+        ``masked_lm`` or ``causal_lm`` of `clbench.fisher.losses`.
+    steps
+        Steps of Adam.
+    precision
+        Of the forward pass.
+
+    Returns
+    -------
+    tuple of float
+        Mean loss over the first and over the last tenth of the steps.
+    """
+    frozen = set(backbone)
+    named = dict(model.named_parameters())
+    required = {name: parameter.requires_grad for name, parameter in named.items()}
+    for name, parameter in named.items():
+        parameter.requires_grad_(name not in frozen)
+    head = [parameter for name, parameter in named.items() if name not in frozen]
+    optimizer = torch.optim.Adam(head, lr=HEAD_LR)
+    device = head[0].device
+    model.eval()
+    losses = []
+    for batch in islice(cycle(batches), steps):
+        with precision.autocast():
+            value = loss(model, on_device(batch, device)).together()
+        optimizer.zero_grad()
+        value.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(value.detach())
+    optimizer.zero_grad()
+    for name, parameter in named.items():
+        parameter.requires_grad_(required[name])
+    tenth = max(1, steps // 10)
+    first, last = torch.stack(losses[:tenth]).mean(), torch.stack(losses[-tenth:]).mean()
+    return float(first), float(last)
+
+
 def _lowest(height: Tensor, candidates: Tensor, share: float) -> Tensor:
-    """Of each row's candidates the given share, at least one: those of least height."""
+    """Return the given share of each row's candidates, at least one: those of least height."""
     counts = candidates.sum(1)
     if int(counts.min()) == 0:
         raise DataError("a text has no token that could be masked.")
-    wanted = (counts.float() * share).round().clamp_(min=1)
+    most = (counts.float() * share).round().clamp_(min=1)
     rank = height.masked_fill(~candidates, 2.0).argsort(1).argsort(1)
-    return rank < wanted[:, None]
-
-
-def _divided(
-    kept: list[int], lengths: dict[int, int], batch_size: int | None, most: int
-) -> Iterator[list[int]]:
-    if batch_size is not None:
-        for start in range(0, len(kept), batch_size):
-            yield kept[start : start + batch_size]
-        return
-    batch: list[int] = []
-    for number in sorted(kept, key=lambda n: (lengths[n], n)):
-        if batch and (len(batch) + 1) * lengths[number] > most:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
+    return rank < most[:, None]

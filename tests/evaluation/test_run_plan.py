@@ -1,4 +1,4 @@
-"""A run killed at random moments goes on, and ends with the scores of an undisturbed one.
+"""Whole runs: killed at random moments they resume with equal scores; finished ones do nothing.
 
 ``CLBENCH_KILLS`` sets the number of kills; a few are enough for every day.
 """
@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workspace import Workspace
+import pytest
+from workspace import Steps, Workspace, measured
 
 KILLS = int(os.environ.get("CLBENCH_KILLS", "2"))
 SEEDS = ["--seeds", "0-1"]
@@ -45,7 +46,8 @@ def scores(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_kills_at_random_moments(world: Workspace) -> None:
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_resumes_with_equal_scores(world: Workspace) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
     started = time.monotonic()
@@ -76,3 +78,10 @@ def test_kills_at_random_moments(world: Workspace) -> None:
     assert len(scores(world.folder / "whole")) == 8
     left = list((world.folder / "broken").rglob("*.part"))
     assert not left
+
+
+def test_a_finished_run_trains_nothing(world: Workspace) -> None:
+    first = world.run(epochs=1)
+    steps = Steps()
+    assert measured(world.run(epochs=1, listener=steps)) == measured(first)
+    assert (steps.steps, steps.pending) == (0, 0)

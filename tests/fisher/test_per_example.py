@@ -7,7 +7,7 @@ import torch
 import transformers as hf
 from torch import nn
 
-from clbench.fisher.rules import TILE, Outer, Rows, Whole, add_squares, rule_of
+from clbench.fisher.per_example import TILE, Outer, Rows, Whole, add_squares, rule_of
 
 
 def test_tied_weights_have_cross_terms() -> None:

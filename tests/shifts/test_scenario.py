@@ -13,12 +13,9 @@ import pytest
 from fake_context import FakeContext, Spec, make_task, text
 
 from clbench.errors import PluginError, SettingsError, ShiftError, UnknownNameError
-from clbench.shifts.base import ScenarioTasks, Shift
-from clbench.shifts.build import build_scenario
+from clbench.shifts.base import SHIFTS, ScenarioTasks, Shift, shift
 from clbench.shifts.dataset import DatasetShift
-from clbench.shifts.registry import SHIFTS, shift
-from clbench.shifts.scenario import note_few_rows, note_shared_texts
-from clbench.shifts.sentence_length import SentenceLength
+from clbench.shifts.scenario import build_scenario, note_few_rows, note_shared_texts
 from clbench.tasks.task import Rows, Task
 
 
@@ -60,22 +57,22 @@ def register() -> Iterator[Any]:
         del SHIFTS._entries[name]
 
 
-def test_names_without_heavy_imports() -> None:
+def test_listing_shifts_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
-        "from clbench.shifts.registry import SHIFTS\n"
+        "from clbench.shifts.base import SHIFTS\n"
         "names = ['dataset', 'embedding-cluster', 'pretraining', 'sentence-length']\n"
         "assert SHIFTS.names() == names\n"
         "shifts = [SHIFTS.get(name) for name in SHIFTS]\n"
         "assert [s.name for s in shifts] == SHIFTS.names()\n"
-        "import clbench.shifts.build\n"
+        "import clbench.shifts.scenario\n"
         "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_dataset_shift_with_its_report(context: FakeContext) -> None:
+def test_the_report_has_sizes_balance_and_severity(context: FakeContext) -> None:
     scenario = build_scenario(Spec("dataset", {"tasks": ["a", "b", "numbers"]}), context)
     assert (scenario.name, scenario.shift) == ("scene", "dataset")
     assert scenario.settings == {"tasks": ["a", "b", "numbers"]}
@@ -93,7 +90,7 @@ def test_dataset_shift_with_its_report(context: FakeContext) -> None:
     assert scenario.report.severity == 1.0
 
 
-def test_few_validation_rows_are_noted() -> None:
+def test_a_task_with_few_validation_rows_is_noted() -> None:
     tasks = {n: make_task([text()] * 2, [text()] * n, name=f"t{n}") for n in (36, 100)}
     context = FakeContext({task.name: task for task in tasks.values()})
     spec = Spec("dataset", {"tasks": ["t36", "t100"]})
@@ -104,14 +101,14 @@ def test_few_validation_rows_are_noted() -> None:
     ]
 
 
-def test_training_texts_among_the_validation_texts_are_noted() -> None:
+def test_shared_texts_of_training_and_validation_are_noted() -> None:
     texts = [f"text number {i}" for i in range(100)]
     for shared, notes in ((2, ()), (3, ("t: 3 of 100 validation texts are also training texts",))):
         task = make_task(["other", *texts[:shared]], texts, name="t")
         assert note_shared_texts([task]) == notes
 
 
-def test_few_rows_of_a_correlation_are_noted_as_such() -> None:
+def test_the_note_on_few_rows_knows_the_error_of_a_correlation() -> None:
     task = replace(make_task([text()] * 2, [text()] * 26, name="t"), metrics=("pearson",))
     # (1 - 0.9²) / sqrt(25) = 0.19 / 5
     assert note_few_rows([task]) == (
@@ -119,7 +116,7 @@ def test_few_rows_of_a_correlation_are_noted_as_such() -> None:
     )
 
 
-def test_severity_may_be_left_out(context: FakeContext) -> None:
+def test_severity_false_embeds_nothing(context: FakeContext) -> None:
     spec = Spec("dataset", {"tasks": ["a", "b"]})
     scenario = build_scenario(spec, context, severity=False)
     assert scenario.report.severity is None
@@ -131,11 +128,6 @@ def test_a_task_named_twice_keeps_its_head(context: FakeContext) -> None:
     scenario = build_scenario(Spec("dataset", {"tasks": ["a", "b", "a"]}), context)
     assert [task.head for task in scenario.tasks] == ["a", "b", "a"]
     assert scenario.tasks[0].train.digest == scenario.tasks[2].train.digest
-
-
-def test_task_names_are_known_before_building() -> None:
-    assert DatasetShift(tasks=["a", "b", "a"]).task_names() == ("a", "b")
-    assert SentenceLength(task="a").task_names() == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +146,7 @@ def test_task_names_are_known_before_building() -> None:
     ],
     ids=lambda value: value.shift if isinstance(value, Spec) else None,
 )
-def test_wrong_settings(
+def test_wrong_settings_are_named(
     spec: Spec, kind: type[Exception], message: str, context: FakeContext
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -170,7 +162,7 @@ def test_wrong_settings(
         ("validation", [], "the validation rows of 'a' would be empty"),
     ],
 )
-def test_empty_and_one_class_parts_stop(
+def test_empty_and_one_class_parts_are_refused(
     split: str, rows: list[int], message: str, context: FakeContext
 ) -> None:
     task = context.tasks["a"]
@@ -182,7 +174,7 @@ def test_empty_and_one_class_parts_stop(
     assert str(caught.value).startswith("scenario 'scene'")
 
 
-def test_a_shift_of_ones_own_may_return_a_list(context: FakeContext, register: Any) -> None:
+def test_a_plug_in_shift_may_return_a_list(context: FakeContext, register: Any) -> None:
     kind = register("mine", lambda self, context: [context.task("b"), context.task("a")])
     scenario = build_scenario(Spec("mine", {}), context)
     assert [task.name for task in scenario.tasks] == ["b", "a"]
@@ -198,7 +190,7 @@ def test_a_shift_of_ones_own_may_return_a_list(context: FakeContext, register: A
         (ScenarioTasks(()), "build returned nothing"),
     ],
 )
-def test_what_build_may_not_return(
+def test_build_must_return_tasks(
     result: Any, message: str, context: FakeContext, register: Any
 ) -> None:
     register("mine", lambda self, context: result)
@@ -207,7 +199,7 @@ def test_what_build_may_not_return(
     assert message in str(caught.value)
 
 
-def test_numbers_of_a_plug_in_become_plain(context: FakeContext, register: Any) -> None:
+def test_numbers_of_a_plug_in_become_plain_json(context: FakeContext, register: Any) -> None:
     numbers = {"mean": np.float32(0.5), "sizes": np.array([1, 2]), "path": Path("x")}
     tasks = (context.task("a"), context.task("b"))
     register("mine", lambda self, context: ScenarioTasks(tasks, numbers=numbers))
@@ -215,7 +207,17 @@ def test_numbers_of_a_plug_in_become_plain(context: FakeContext, register: Any) 
     assert report["numbers"] == {"mean": 0.5, "sizes": [1, 2], "path": "x"}
 
 
-def test_what_may_not_be_registered() -> None:
+def test_the_old_way_to_score_the_pretraining_still_works_and_warns(context: FakeContext) -> None:
+    with pytest.deprecated_call():
+        from clbench.shifts.base import PretrainingTexts
+    with pytest.deprecated_call():
+        tasks = ScenarioTasks((context.task("a"),), pretraining=PretrainingTexts(("some text",)))
+    assert [(column.name, column.metric) for column in tasks.columns] == [
+        ("pretraining", "accuracy")
+    ]
+
+
+def test_only_subclasses_with_build_can_be_registered() -> None:
     with pytest.raises(PluginError, match=r"must be a subclass of clbench\.Shift"):
         shift("mine")(dict)  # type: ignore[type-var]
     with pytest.raises(PluginError, match="does not define build"):

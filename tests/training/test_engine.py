@@ -1,4 +1,4 @@
-"""Clipping by the common norm, beside torch's own."""
+"""Gradient clipping, and the points at which a stage is scored for curves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from clbench.training.engine import _clip
+from clbench.training.engine import clip_gradients, scored_steps
 
 
 def weights(scale: float, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -23,9 +23,9 @@ def weights(scale: float, dtype: torch.dtype = torch.float32) -> list[nn.Paramet
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("scale", [0.001, 1.0, 1e4])
-def test_as_torch_clips(scale: float, dtype: torch.dtype) -> None:
+def test_clipping_equals_that_of_torch(scale: float, dtype: torch.dtype) -> None:
     ours, theirs = weights(scale, dtype), weights(scale, dtype)
-    _clip(ours, 1.0)
+    clip_gradients(ours, 1.0)
     nn.utils.clip_grad_norm_(theirs, 1.0)
     for mine, other in zip(ours[:-1], theirs[:-1], strict=True):
         torch.testing.assert_close(
@@ -36,9 +36,17 @@ def test_as_torch_clips(scale: float, dtype: torch.dtype) -> None:
 
 def test_gradients_within_the_norm_are_not_touched() -> None:
     ours, untouched = weights(0.001), weights(0.001)
-    _clip(ours, 1.0)
+    clip_gradients(ours, 1.0)
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours[:-1], untouched[:-1], strict=True))
 
 
-def test_no_gradients_at_all() -> None:
-    _clip([nn.Parameter(torch.zeros(3))], 1.0)
+def test_clipping_accepts_weights_without_gradients() -> None:
+    clip_gradients([nn.Parameter(torch.zeros(3))], 1.0)
+
+
+def test_scored_steps_are_a_part_of_the_grid_with_both_ends() -> None:
+    grid = [0, 10, 20, 30, 40]
+    assert scored_steps(grid, 100) == grid
+    assert scored_steps(grid, 3) == [0, 20, 40]
+    assert scored_steps(grid, 2) == [0, 40]
+    assert scored_steps(grid, 1) == scored_steps([], 9) == []

@@ -14,7 +14,7 @@ from transformers import XLNetForSequenceClassification as XLNet
 
 from clbench.errors import DataError
 from clbench.fisher import diagonal_fisher
-from clbench.fisher.capture import squares_one_by_one
+from clbench.fisher.per_example import squares_one_by_one
 
 Batch = dict[str, Tensor]
 Losses = Callable[[Any, Batch], Tensor]
@@ -196,9 +196,9 @@ def test_labels_of_a_regression_in_a_column(mode: Any) -> None:
 @pytest.mark.parametrize(
     ("loss", "outputs", "labels", "message"),
     [
-        ("task", 3, torch.randn(4, 3), r"\(b, 3\), outputs \(b, 3\), and labels are floats"),
-        ("task", 3, torch.randn(4), r"\(b,\), outputs \(b, 3\), and labels are floats"),
-        ("task", 1, torch.tensor([0, 1, 0, 1]), "one output tells no classes apart"),
+        ("task", 3, torch.randn(4, 3), r"one float label.*shape \(3,\), outputs \(3,\)"),
+        ("task", 3, torch.randn(4), r"one float label.*shape \(\), outputs \(3,\)"),
+        ("task", 1, torch.tensor([0, 1, 0, 1]), "two outputs or more"),
         ("mlm", 3, torch.ones(4, 6, dtype=torch.long), "no language-model head.*loss='task'"),
     ],
 )

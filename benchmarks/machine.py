@@ -1,0 +1,231 @@
+"""What the benchmarks share: turns within a time limit, medians, peaks, and this machine's speed.
+
+Each program prints ratios to its peer, measured in turns in one process, and beside them the share
+of what this machine's own matrix products (or copies of memory) allow, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModel
+
+from clbench.models.classifier import Classifier, build_classifier, load_tokenizer
+from clbench.models.encoding import encode, vocabulary_of
+from clbench.models.locate import local_folder
+from clbench.tasks.registry import load_task
+from clbench.tasks.task import IntArray
+from clbench.training.batches import TaskData
+from clbench.training.device import fast_bf16, keep_freed_memory, resolve_device
+
+STARTED = time.perf_counter()
+
+
+def make_parser(doc: str | None, *, turns: int, device: bool = True) -> argparse.ArgumentParser:
+    """A parser with the options that all benchmarks share."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--turns", type=int, default=turns, help="of each contender")
+    parser.add_argument("--minutes", type=float, default=3.0, help="begin no turn after so many")
+    parser.add_argument("--json", type=Path, help="also write what was measured to this file")
+    if device:
+        parser.add_argument("--device", default="auto")
+        parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+        parser.add_argument("--only", help=argparse.SUPPRESS)
+    return parser
+
+
+def add_task_options(parser: argparse.ArgumentParser) -> None:
+    """Options of a model and a task to train it on."""
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--data", help="folder with glue/ in the layout of the hub's repository")
+    parser.add_argument("--task", default="synthetic/paraphrase")
+    parser.add_argument("--batch-size", type=int, default=16)
+
+
+def start(args: argparse.Namespace) -> torch.device:
+    """Set threads and allocator as the engine does; returns the device."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(args.threads)
+    keep_freed_memory()
+    device = resolve_device(args.device)
+    if not args.only:
+        bf16 = "fast" if fast_bf16(device) else "slow"
+        print(f"{device}, {args.threads} threads, torch {torch.__version__}, bf16 is {bf16}\n")
+    return device
+
+
+def turns(args: argparse.Namespace, warmup: int = 0) -> Iterator[int]:
+    """Numbers of turns, negative while warming up, until the time is over."""
+    for turn in range(-warmup, args.turns):
+        if turn > 0 and time.perf_counter() - STARTED > 60 * args.minutes:
+            print(f"stopped after {turn} of {args.turns} turns, as {args.minutes:g} minutes are up")
+            return
+        yield turn
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def compare(
+    measured: Mapping[str, Sequence[float]],
+    base: str,
+    unit: str,
+    share: Callable[[str, float], str] | None = None,
+) -> dict[str, list[float]]:
+    """Print medians, ratios to `base` and shares of what the machine allows; the ratios by turn."""
+    ratios = {
+        name: [mine / other for mine, other in zip(values, measured[base], strict=True)]
+        for name, values in measured.items()
+    }
+    print()
+    for name, values in measured.items():
+        mid, low, high = statistics.median(values), min(values), max(values)
+        print(
+            f"{name:26} median {mid:8.2f} {unit:13} ({low:.2f} to {high:.2f}) "
+            f"{statistics.median(ratios[name]):6.3f} x {base}"
+            + ("" if share is None else f"   {share(name, mid)}")
+        )
+    return ratios
+
+
+def peaks(names: Iterable[str]) -> dict[str, float]:
+    """Peak megabytes of the same program with ``--only NAME``, a process each."""
+    measured = {}
+    for name in names:
+        command = [sys.executable, *sys.argv, "--only", name]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        measured[name] = float(answer.stdout.strip().splitlines()[-1])
+        print(f"{name:26} peak {measured[name]:8.0f} MB", flush=True)
+    return measured
+
+
+def write_json(args: argparse.Namespace, measured: Mapping[str, Any]) -> None:
+    """Write what was measured, if asked to."""
+    if args.json:
+        args.json.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+
+
+class MatrixProducts:
+    """FLOP/s of this machine at the products of a transformer's dense layers.
+
+    Parameters
+    ----------
+    rows, width, inner
+        Tokens of a batch, hidden size and size of the feed-forward layer.
+    """
+
+    def __init__(self, device: torch.device, rows: int, width: int, inner: int) -> None:
+        self._device = device
+        shapes = [(rows, width, width)] * 4 + [(rows, width, inner), (rows, inner, width)]
+        self._work = sum(2.0 * a * b * c for a, b, c in shapes)
+        self._pairs = {
+            dtype: [
+                (
+                    torch.randn(a, b, device=device, dtype=dtype),
+                    torch.randn(c, b, device=device, dtype=dtype),
+                )
+                for a, b, c in shapes
+            ]
+            for dtype in [torch.float32, *([torch.bfloat16] if fast_bf16(device) else [])]
+        }
+        self._rates: dict[torch.dtype, list[float]] = {dtype: [] for dtype in self._pairs}
+
+    def measure(self, seconds: float = 0.3) -> None:
+        """Take a turn: repeat the products for so long, after a warm-up."""
+        for dtype, pairs in self._pairs.items():
+            started, count = time.perf_counter(), -1
+            while count < 1 or time.perf_counter() - started < seconds:
+                for left, right in pairs:
+                    torch.nn.functional.linear(left, right)
+                wait(self._device)
+                count += 1
+                started = time.perf_counter() if count == 0 else started
+            self._rates[dtype].append(count * self._work / (time.perf_counter() - started))
+
+    def share(self, flops_per_second: float, *, bf16: bool = False) -> str:
+        """In words, what a rate of useful work is of the machine's."""
+        rates = self._rates.get(torch.bfloat16 if bf16 else torch.float32)
+        if not rates:
+            return ""
+        rate = statistics.median(rates)
+        return f"{flops_per_second / rate:4.0%} of matrix products ({rate / 1e9:.0f} GFLOP/s)"
+
+
+def flops_of(loss: Callable[[], Tensor]) -> float:
+    """FLOPs of the matrix products of a loss and its backward pass."""
+    with FlopCounterMode(display=False) as counter:
+        loss().backward()
+    return float(counter.get_total_flops())
+
+
+def example_flops(model: str, length: int) -> float:
+    """FLOPs of training on an example of `length` tokens without padding, by the whole encoder."""
+    encoder = AutoModel.from_pretrained(local_folder(model), attn_implementation="eager")
+    ids = torch.full((1, length), 5)
+    return flops_of(lambda: encoder(input_ids=ids).last_hidden_state[:, 0].square().sum())
+
+
+class Workload:
+    """Rows of a task and the engine's model, cut to the vocabulary of the rows.
+
+    Attributes
+    ----------
+    train, validation
+        Encoded rows.
+    length
+        Mean tokens of a training row.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        data = Path(args.data).resolve() if args.data else None
+        self.task = load_task(args.task, data=data, base=Path(), own={})
+        self.tokenizer = load_tokenizer(args.model)
+        parts = [encode(r, self.tokenizer, 256) for r in (self.task.train, self.task.validation)]
+        special = self.tokenizer.all_special_ids
+        self.vocabulary = vocabulary_of(parts, special, len(self.tokenizer))
+        self.pad = int(np.searchsorted(self.vocabulary, self.tokenizer.pad_token_id))
+        self.train, self.validation = (part.remap(self.vocabulary) for part in parts)
+        self.length = round(float(self.train.lengths.mean()))
+
+    def data(self, index: int, head: str, *, validation: bool = False) -> TaskData:
+        """The rows as data of stage `index`."""
+        rows = self.validation if validation else self.train
+        return TaskData(index, head, head, self.task.regression, rows, self.pad)
+
+    def model(
+        self, heads: Sequence[str], seed: int = 0, dropout: float = 0.0, *, trimmed: bool = True
+    ) -> Classifier:
+        """The engine's model with heads for the task."""
+        vocabulary: IntArray | None = self.vocabulary if trimmed else None
+        return build_classifier(
+            self.args.model,
+            heads=dict.fromkeys(heads, self.task.outputs),
+            head_seed=lambda _: seed,
+            head_dropout=dropout,
+            vocabulary=vocabulary,
+        )
+
+    def products(self, device: torch.device, model: Classifier) -> MatrixProducts:
+        """Speed of the machine at the products of a training step."""
+        config: Any = model.backbone.config
+        width = int(config.hidden_size)
+        inner = int(getattr(config, "intermediate_size", 4 * width))
+        return MatrixProducts(device, self.args.batch_size * self.length, width, inner)

@@ -1,0 +1,263 @@
+"""What a model keeps of its pretraining: its language-model head on held-out texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+
+from clbench.cache import cached_tensors
+from clbench.errors import ModelError, NonFiniteLossError
+from clbench.fisher.language_modelling import fit_head, text_batches
+from clbench.fisher.losses import IGNORED, named_loss, on_device, size_of
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.families import usable_length
+from clbench.models.language import LanguageModel, load_language_model
+from clbench.models.locate import model_identity
+from clbench.seeds import stream_seed, torch_stream
+from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
+from clbench.training.device import Precision, resolve_precision
+from clbench.training.protocol import Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Batches = Sequence[dict[str, Tensor]]
+HEAD_TEXTS = 2000
+"""Most texts that a missing head is fitted on."""
+FEW_TOKENS = 400
+"""Tokens below which an accuracy has a standard error above .025."""
+LITTLE = 2.0
+"""Accuracy, as a multiple of always saying the most frequent token, below which there is little
+to forget."""
+
+
+class PretrainingScorer:
+    """Scores any state of a backbone with its pretrained language-model head.
+
+    Parameters
+    ----------
+    language
+        The pretrained model. Its own backbone is freed.
+    batches, part
+        Masked texts, and a part of them for the points of curves.
+    source
+        Where the tokens come from, for the reader of a result.
+    """
+
+    def __init__(
+        self, language: LanguageModel, batches: Batches, part: Batches, source: str
+    ) -> None:
+        self._loss = named_loss(language.loss)
+        self._batches = batches
+        self._part = part
+        labels = torch.cat([_labels(batch) for batch in batches])
+        self._tokens = len(labels)
+        self._baseline = int(labels.bincount().max()) / len(labels)
+        self._text = (
+            f"pretraining: {'masked-LM' if language.loss == 'mlm' else 'next-token'} accuracy over "
+            f"{self._tokens} tokens of {source} (always the most frequent token: "
+            f"{self._baseline:.3f})"
+        )
+        self._model: PreTrainedModel = language.model
+        self._projection: nn.Linear = self._model.get_output_embeddings()
+        self._tied = self._projection.weight is self._model.get_input_embeddings().weight
+        self._free_backbone()
+
+    def score(
+        self,
+        backbone: nn.Module,
+        *,
+        part: bool = False,
+        precision: Precision,
+        device: torch.device,
+    ) -> dict[str, float]:
+        """Score a backbone as it is now, without dropout; see `ColumnScorer`.
+
+        Returns
+        -------
+        dict
+            ``accuracy``, the share of predicted tokens that are right, and ``cross_entropy``
+            in nats per token, both over all predicted tokens of all texts.
+
+        Raises
+        ------
+        NonFiniteLossError
+            If the weights have diverged.
+        """
+        right = loss = count = 0.0
+        backbone.eval()
+        with torch.inference_mode(), precision.autocast(), self._around(backbone, device) as model:
+            for batch in self._part if part else self._batches:
+                outputs = self._loss(model, on_device(batch, device))
+                assert outputs.counted is not None
+                places = outputs.counted.sum()
+                hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.counted
+                right, count = right + float(hits.sum()), count + float(places)
+                loss += float(outputs.together() * places)
+        if not loss < float("inf"):
+            raise NonFiniteLossError(
+                "the loss on held-out texts is no longer a finite number: training diverged. "
+                "Lower the learning rate, set clip_norm, or use --precision float32."
+            )
+        return {"accuracy": right / count, "cross_entropy": loss / count}
+
+    @property
+    def part_tokens(self) -> int:
+        """Number of tokens, without padding, of the texts for curves."""
+        return sum(int(batch["attention_mask"].sum()) for batch in self._part)
+
+    def describe(self, initial: dict[str, float] | None = None) -> str:
+        """Return what is scored, and whether the `initial` scores leave anything to forget."""
+        if self._tokens < FEW_TOKENS:
+            return f"{self._text}; that is fewer than {FEW_TOKENS} tokens, so give a longer corpus."
+        if initial is None or initial["accuracy"] >= LITTLE * self._baseline:
+            return f"{self._text}."
+        return (
+            f"{self._text}. The pretrained model's {initial['accuracy']:.3f} is close to that, so "
+            "it has little to forget; take a checkpoint that was pretrained as a language model."
+        )
+
+    @contextmanager
+    def _around(self, backbone: nn.Module, device: torch.device) -> Iterator[nn.Module]:
+        """Yield the language model with this backbone."""
+        model = self._model.to(device)
+        setattr(model, model.base_model_prefix, backbone)
+        if self._tied:
+            table = model.get_input_embeddings().weight
+            self._projection.weight = nn.Parameter(table.detach(), requires_grad=False)
+        try:
+            yield model.eval()
+        finally:
+            self._free_backbone()
+
+    def _free_backbone(self) -> None:
+        setattr(self._model, self._model.base_model_prefix, nn.Identity())
+        if self._tied:
+            self._projection.weight = nn.Parameter(torch.empty(0), requires_grad=False)
+
+
+def make_scorer(
+    texts: Sequence[str],
+    text_length: int,
+    head_steps: int,
+    protocol: Protocol,
+    device: torch.device,
+) -> PretrainingScorer:
+    """Return the scorer of the protocol's model on held-out texts.
+
+    A checkpoint without a language-model head gets one, which is fitted on the rest of the
+    protocol's corpus with the encoder frozen, and kept on disk.
+
+    Parameters
+    ----------
+    texts, text_length, head_steps
+        As in `clbench.shifts.dataset.pretraining_column`.
+    protocol, device
+        Model, corpus and seed; where a head is fitted.
+
+    Raises
+    ------
+    ModelError, DataError
+        If the model has no language-model head, its tokenizer no mask, or the corpus no text.
+    """
+    name, revision, seed = protocol.model, protocol.revision, protocol.data_seed
+    language = load_language_model(name, revision, head_seed=stream_seed("language-head", seed))
+    tokenizer = load_tokenizer(name, revision)
+    masked = language.loss == "mlm"
+    if masked and tokenizer.mask_token_id is None:
+        raise ModelError(f"model {name!r}: its tokenizer has no mask token.")
+    length = min(text_length, usable_length(language.model.config) or text_length)
+
+    def batches(some: Sequence[str], stream: str) -> Batches:
+        return list(
+            text_batches(
+                some,
+                tokenizer,
+                max_length=length,
+                generator=torch_stream(stream, seed),
+                masking="mask" if masked else None,
+            )
+        )
+
+    whole = batches(texts, "held-out-masks")
+    source = (
+        f"{sum(map(size_of, whole))} held-out texts of {corpus_name(protocol.corpus)}, cut at "
+        f"{length} tokens"
+    )
+    if language.missing:
+        settings = {"texts": HEAD_TEXTS, "text_length": text_length, "head_steps": head_steps}
+        first, last = _fit(language, settings, protocol, device, batches)
+        source += (
+            f", by a head fitted in {head_steps} steps with the encoder frozen, as the checkpoint "
+            f"has none (loss {first:.2f} to {last:.2f})"
+        )
+    return PretrainingScorer(language, whole, _thinned(whole, protocol.curve_rows), source)
+
+
+def _fit(
+    language: LanguageModel,
+    settings: dict[str, int],
+    protocol: Protocol,
+    device: torch.device,
+    batches: Callable[[Sequence[str], str], Batches],
+) -> tuple[float, float]:
+    """Give the model a head, from disk if possible; return its first and last loss."""
+    seed, precision = protocol.data_seed, resolve_precision(protocol.precision, device)
+    backbone = set(language.backbone_names())
+    head = {n: p for n, p in language.model.named_parameters() if n not in backbone}
+    key = {
+        "model": model_identity(protocol.model, protocol.revision),
+        "corpus": corpus_identity(protocol.corpus),
+        "settings": {**settings, "seed": seed},
+        "numerics": [device.type, precision.name, torch.get_num_threads()],
+        "versions": [torch.__version__, transformers.__version__],
+    }
+
+    def compute() -> tuple[dict[str, Tensor], dict[str, Any]]:
+        texts = batches(read_corpus(protocol.corpus, HEAD_TEXTS, seed), "head-masks")
+        order = torch.randperm(len(texts), generator=torch_stream("head-order", seed)).tolist()
+        losses = fit_head(
+            language.model.to(device),
+            list(backbone),
+            [texts[i] for i in order],
+            named_loss(language.loss),
+            steps=settings["head_steps"],
+            precision=precision,
+        )
+        return dict(head), {"losses": losses}
+
+    fitted, facts = cached_tensors("heads", key, compute)
+    with torch.no_grad():
+        for name, parameter in head.items():
+            parameter.copy_(fitted[name])
+    first, last = facts["losses"]
+    return first, last
+
+
+def _thinned(batches: Batches, count: int) -> Batches:
+    """Return about `count` texts with the same masks, evenly over the batches' lengths."""
+    total = sum(size_of(batch) for batch in batches)
+    if total <= count:
+        return batches
+    chosen = np.linspace(0, total - 1, count).round().astype(int)
+    part, start = [], 0
+    for batch in batches:
+        rows = chosen[(chosen >= start) & (chosen < start + size_of(batch))] - start
+        start += size_of(batch)
+        if len(rows):
+            part.append({key: value[rows] for key, value in batch.items()})
+    return part
+
+
+def _labels(batch: dict[str, Tensor]) -> Tensor:
+    """Return the tokens that are predicted; shape (n,)."""
+    labels = batch.get("labels")
+    if labels is not None:
+        return labels[labels != IGNORED]
+    return batch["input_ids"][:, 1:][batch["attention_mask"][:, 1:].bool()]

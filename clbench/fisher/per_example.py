@@ -1,0 +1,463 @@
+"""Squared gradients of single examples from one pass over a batch.
+
+The gradient of a layer's weight is a sum over tokens of products of the layer's input and the loss
+gradient at its output. `Capture` records both with hooks, a rule for each kind of layer says what
+they add to which weight, and `add_squares` forms gradients one example and a part of a matrix at a
+time, of which only the squares are kept. Plain backward passes, one an example, are several times
+slower: see ``benchmarks/fisher.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+TILE = (768, 512)
+"""Rows and columns of a gradient formed at a time on the CPU, whose cache they fit into."""
+TOGETHER = 4
+"""Examples in one product in bf16, where a single one is too small to be divided among cores."""
+CHUNK_ACCELERATOR = 1 << 25
+"""Numbers of gradients formed at a time on accelerators."""
+PAIRED = 3
+"""Number of tokens up to which the CPU expands the square and forms no gradient."""
+ROWS = 2048
+"""Rows of a weight whose squares are expanded at a time."""
+CANCELLED = 0.02
+"""Expanded squares are computed again in float64 where so small a share of their terms is left."""
+
+
+class Outer(NamedTuple):
+    """Gradients ``leftᵀ right`` of shape (o, i) from `left` (b, t, o) and `right` (b, t, i)."""
+
+    left: Tensor
+    right: Tensor
+
+
+class Rows(NamedTuple):
+    """Gradients that are zero except in the rows `ids` (b, t), to which `values` (b, t, i) add."""
+
+    ids: Tensor
+    values: Tensor
+
+
+class Whole(NamedTuple):
+    """Complete gradients, shape (b, *shape)."""
+
+    values: Tensor
+
+
+Part = Outer | Rows | Whole
+"""What one use of a weight adds to its gradients, example by example."""
+Gather = Callable[[Tensor, Sequence[Part]], None]
+Rule = Callable[..., list[tuple[Tensor | None, Part]]]
+
+
+class Capture:
+    """Watches the layers of a model during forward and backward passes.
+
+    Inside the context weights take no gradient, except those that the trial did not see. Only
+    gradients of activations flow back. The parts of a weight are squared and added as soon as all
+    of its uses are complete.
+
+    Parameters
+    ----------
+    model
+        In evaluation mode.
+    parameters
+        Weights to compute squares for, by name.
+    gather
+        Adds the parts of a weight's gradients to its total; by default their squares.
+    like
+        A trial on a few examples whose totals were right. Weights that a batch uses differently
+        are left out.
+
+    Attributes
+    ----------
+    totals
+        Sums of squares by name.
+    uses
+        How often layers with a rule used each weight in the last pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, Tensor],
+        gather: Gather | None = None,
+        like: Capture | None = None,
+    ) -> None:
+        self._model = model
+        self._gather = gather or add_squares
+        self._names = {id(value): name for name, value in parameters.items()}
+        self.totals = zeros_like(parameters)
+        self.uses: Counter[str] = Counter()
+        self._expected = None if like is None else {name: like.uses[name] for name in parameters}
+        # The trial saw these in no rule: they are unused, or used in a way that no rule covers.
+        # The graph tells which, by their gradients.
+        self._watched = {n: value for n, value in parameters.items() if like and not like.uses[n]}
+        self._handles: list[RemovableHandle] = []
+        self._before: list[tuple[nn.Parameter, bool, Tensor | None]] = []
+
+    def __enter__(self) -> Self:
+        self._before = [(p, p.requires_grad, p.grad) for p in self._model.parameters()]
+        for parameter, _, _ in self._before:
+            parameter.requires_grad_(False)
+        for name, value in self._watched.items():
+            value.requires_grad_(True)
+            value.grad = None
+            hook = partial(self._on_gradient, name)
+            self._handles.append(value.register_hook(hook))  # type: ignore[no-untyped-call]
+        for layer in {self._model, getattr(self._model, "base_model", None)}:
+            if isinstance(layer, nn.Module):
+                handle = layer.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+                self._handles.append(handle)
+        for layer in self._model.modules():
+            rule = rule_of(layer)
+            if rule is not None and self._names_in(layer):
+                after = partial(self._after_forward, rule)
+                self._handles.append(layer.register_forward_hook(after, with_kwargs=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for parameter, required, gradient in self._before:
+            parameter.requires_grad_(required)
+            parameter.grad = gradient
+        self._handles, self._before = [], []
+
+    def add(self, examples: int, losses: Callable[[], Tensor]) -> set[str]:
+        """Add the squared gradients of each of `examples` losses, shape (examples,).
+
+        Returns
+        -------
+        set of str
+            Names of weights that were used in a way that no rule covers, or not as in the trial.
+            Nothing of this pass was added to their totals.
+        """
+        self._examples = self._rows = examples
+        self.uses = Counter()
+        self._left_out: set[str] = set()
+        self._parts: dict[str, list[Part]] = {}
+        total = losses().sum()
+        if self._expected is not None:
+            self._left_out |= {n for n, uses in self._expected.items() if self.uses[n] != uses}
+        if total.requires_grad:
+            total.backward()  # type: ignore[no-untyped-call]
+        for name, parts in self._parts.items():  # some uses do not reach the loss
+            if name not in self._left_out:
+                self._gather(self.totals[name], parts)
+        self._parts = {}
+        return self._left_out
+
+    def _names_in(self, layer: nn.Module) -> list[str]:
+        own = map(id, layer.parameters(recurse=False))
+        return [self._names[key] for key in own if key in self._names]
+
+    def _on_gradient(self, name: str, _: Tensor) -> None:
+        """Leave out a weight that no rule saw but that takes a gradient."""
+        self._left_out.add(name)
+
+    def _before_forward(
+        self, _: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """Note how many rows the model gets."""
+        for value in (*positional, *named.values()):
+            if isinstance(value, Tensor) and value.dim() > 0:
+                self._rows = len(value)
+                return
+
+    def _after_forward(
+        self,
+        rule: Rule,
+        layer: nn.Module,
+        positional: tuple[Any, ...],
+        named: dict[str, Any],
+        output: Tensor,
+    ) -> Tensor | None:
+        """Watch the gradient of the output; begin the graph here if no layer below did."""
+        entered: Tensor = positional[0] if positional else next(iter(named.values()))
+        self.uses.update(self._names_in(layer))
+        begins = not output.requires_grad
+        if begins:
+            output = output.detach()
+            if isinstance(layer, nn.Embedding) and entered.dim() == 2 and len(entered) == 1:
+                # Position ids that all examples share: repeat them to keep gradients apart.
+                entered = entered.expand(self._rows, -1)
+                output = output.expand(self._rows, -1, -1)
+            output = output.clone().requires_grad_()
+        hook = partial(self._on_output_gradient, rule, layer, entered.detach())
+        output.register_hook(hook)  # type: ignore[no-untyped-call]
+        return output.clone() if begins else None
+
+    @torch.no_grad()
+    def _on_output_gradient(
+        self, rule: Rule, layer: nn.Module, entered: Tensor, back: Tensor
+    ) -> None:
+        if len(back) != self._examples or len(entered) != self._examples:
+            self._left_out.update(self._names_in(layer))
+            return
+        for parameter, part in rule(layer, entered, back):
+            name = self._names.get(id(parameter))
+            if name is None or name in self._left_out:
+                continue
+            parts = self._parts.setdefault(name, [])
+            parts.append(part)
+            if len(parts) == self.uses[name]:
+                self._gather(self.totals[name], self._parts.pop(name))
+
+
+def zeros_like(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return float32 zeros of each weight's shape."""
+    return {n: torch.zeros_like(p, dtype=torch.float32) for n, p in parameters.items()}
+
+
+def squares_one_by_one(
+    parameters: Mapping[str, Tensor], losses: Iterable[Callable[[], Tensor]]
+) -> dict[str, Tensor]:
+    """Return sums of squared gradients by one backward pass for each loss, a scalar."""
+    totals = zeros_like(parameters)
+    for loss in losses:
+        value = loss()
+        if not value.requires_grad:
+            continue
+        gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
+        for total, gradient in zip(totals.values(), gradients, strict=True):
+            if gradient is not None:
+                total.addcmul_(gradient, gradient)
+    return totals
+
+
+# Rules: what one pass through a layer adds to the gradients of its weights.
+
+
+def rule_of(layer: nn.Module) -> Rule | None:
+    """Return the rule for a layer of exactly that class, or None."""
+    kind = type(layer)
+    if kind is nn.Linear:
+        return _dense
+    if kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils":
+        return partial(_dense, transposed=True)  # GPT-2's dense layer
+    if kind is nn.LayerNorm or kind is nn.RMSNorm:
+        return _norm
+    if isinstance(layer, nn.Embedding) and kind is nn.Embedding:
+        plain = layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+        return _embedding if plain else None
+    return None
+
+
+def _dense(
+    layer: Any, entered: Tensor, back: Tensor, *, transposed: bool = False
+) -> list[tuple[Tensor | None, Part]]:
+    back = _tokens(back)
+    entered = _tokens(entered).to(back.dtype)
+    bias = Whole(back.float().sum(1))
+    reached = _reached(back)
+    if reached is not None:
+        back, entered = (
+            values.gather(1, reached[..., None].expand(-1, -1, values.shape[-1]))
+            for values in (back, entered)
+        )
+    outer = Outer(entered, back) if transposed else Outer(back, entered)
+    return [(layer.weight, outer), (layer.bias, bias)]
+
+
+def _embedding(
+    layer: nn.Embedding, entered: Tensor, back: Tensor
+) -> list[tuple[Tensor | None, Part]]:
+    back = _tokens(back)
+    ids = entered.reshape(len(entered), -1)
+    if layer.padding_idx is not None:  # its row gets no gradient
+        back = back.masked_fill((ids == layer.padding_idx)[..., None], 0.0)
+    return [(layer.weight, Rows(ids, back))]
+
+
+def _norm(layer: Any, entered: Tensor, back: Tensor) -> list[tuple[Tensor | None, Part]]:
+    back, entered = back.float(), entered.float()
+    shape = list(layer.normalized_shape)
+    if isinstance(layer, nn.LayerNorm):
+        plain = nn.functional.layer_norm(entered, shape, None, None, layer.eps)
+    else:
+        plain = nn.functional.rms_norm(entered, shape, None, layer.eps)
+    middle = tuple(range(1, back.dim() - len(shape)))
+    scaled, back = ((v.sum(middle) if middle else v) for v in (back * plain, back))
+    return [(layer.weight, Whole(scaled)), (getattr(layer, "bias", None), Whole(back))]
+
+
+def _tokens(values: Tensor) -> Tensor:
+    """Return shape (b, t, n): all between the example and the last dimension is tokens."""
+    return values.reshape(len(values), -1, values.shape[-1])
+
+
+def _reached(back: Tensor) -> Tensor | None:
+    """Return the positions (b, m) of tokens that the gradient reaches, or None for all.
+
+    It does not reach padding, nor in the last layer what the loss does not read. Examples with
+    fewer such tokens than others are filled up with tokens that it does not reach.
+    """
+    if bool((back[..., :8] != 0).any(-1).all()):  # mostly true, and faster than the whole
+        return None
+    reached = (back != 0).any(-1)
+    most = int(reached.sum(1).max())
+    if most == reached.shape[1]:
+        return None
+    return torch.sort(reached.int(), dim=1, descending=True, stable=True).indices[:, :most]
+
+
+# Sums of squares over examples.
+
+
+def add_squares(total: Tensor, parts: Sequence[Part]) -> None:
+    """Add to `total` the sum over examples of the squared gradient.
+
+    Parameters
+    ----------
+    total
+        Of the weight's shape, float32.
+    parts
+        One for each use of the weight in the pass; their gradients are added before squaring.
+    """
+    outer: Outer | None = _joined(Outer, parts)
+    rows: Rows | None = _joined(Rows, parts)
+    whole = [part.values for part in parts if isinstance(part, Whole)]
+    if whole and (outer or rows):
+        _add_formed(total, outer, rows, torch.stack(whole).sum(0))
+    elif whole:
+        total += torch.stack(whole).sum(0).float().square().sum(0)
+    else:
+        if rows is not None:
+            outer = _add_rows(total, rows, outer)
+        if outer is not None:
+            _add_outer(total, outer)
+
+
+def _joined(kind: type, parts: Sequence[Part]) -> Any:
+    """Return all parts of a kind as one with more tokens, or None."""
+    some = [part for part in parts if isinstance(part, kind)]
+    if len(some) < 2:
+        return some[0] if some else None
+    return kind(*(torch.cat(values, 1) for values in zip(*some, strict=True)))
+
+
+def _add_outer(total: Tensor, part: Outer) -> None:
+    left, right = part
+    if total.device.type != "cpu":
+        step = max(1, CHUNK_ACCELERATOR // total.numel())
+        for start in range(0, len(left), step):
+            pick = slice(start, start + step)
+            total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().square_().sum(0)
+    elif left.shape[1] > PAIRED:
+        for block, gradient in gradients_by_parts(total, left, right):
+            block.addcmul_(gradient, gradient)
+    else:
+        for rows in _slices(len(total), ROWS):
+            own, mixed = _expanded(left[..., rows].float(), right.float())
+            if bool((own + mixed < CANCELLED * own).any()):
+                own, mixed = _expanded(left[..., rows].double(), right.double())
+            total[rows] += (own + mixed).clamp_(min=0.0)
+
+
+def _expanded(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the terms of ``(Σ_t l_t r_t)²``, summed over examples.
+
+    First those of ``(l_t r_t)²`` over tokens, then those of ``2 l_s l_t r_s r_t`` over pairs.
+    """
+    own = left.flatten(0, 1).square().T @ right.flatten(0, 1).square()
+    pairs = [(s, t) for t in range(left.shape[1]) for s in range(t)]
+    if not pairs:
+        return own, torch.zeros(())
+    lefts = torch.cat([left[:, s] * left[:, t] for s, t in pairs])
+    rights = torch.cat([right[:, s] * right[:, t] for s, t in pairs]).mul_(2.0)
+    return own, lefts.T @ rights
+
+
+def gradients_by_parts(
+    total: Tensor, left: Tensor, right: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the gradients ``leftᵀ right`` of all examples in parts that fit into a CPU cache.
+
+    Under autocast they are formed in bf16, as by autograd (each number rounded by up to 1/256).
+
+    Parameters
+    ----------
+    total
+        Of the weight's shape, (o, i).
+    left, right
+        As in `Outer`.
+
+    Yields
+    ------
+    part, gradient : Tensor
+        A view of a part of `total`, and an example's gradient there, float32, which the next one
+        overwrites.
+    """
+    in_bf16 = left.dtype == right.dtype == torch.bfloat16
+    if not in_bf16:
+        left, right = left.float(), right.float()
+    left = left.transpose(1, 2)
+    together = min(len(left), TOGETHER) if in_bf16 else 1
+    for rows in _slices(len(total), TILE[0]):
+        for columns in _slices(total.shape[1], TILE[1]):
+            part = total[rows, columns]
+            product = torch.empty((together, *part.shape), dtype=left.dtype)
+            gradients = torch.empty_like(product, dtype=torch.float32) if in_bf16 else product
+            singly = gradients.unbind(0)
+            # All views at once: one by one they would take as long as small products.
+            lefts = torch.split(left[:, rows], together)
+            rights = torch.split(right[..., columns], together)
+            for some, others in zip(lefts, rights, strict=True):
+                count = len(some)
+                torch.bmm(some, others, out=product[:count])
+                if in_bf16:
+                    gradients[:count].copy_(product[:count])
+                for gradient in singly[:count]:
+                    yield part, gradient
+
+
+def _slices(size: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> Outer | None:
+    """Add the squares of sparse rows, each together with dense gradients of the same row.
+
+    Returns
+    -------
+    Outer or None
+        The rest of the dense gradients, without those rows of those examples.
+    """
+    size = len(total)
+    examples, tokens = part.ids.shape
+    owner = torch.arange(examples, device=part.ids.device)[:, None].expand(-1, tokens)
+    pairs, place = torch.unique(owner * size + part.ids, return_inverse=True)
+    sums = torch.zeros((len(pairs), total.shape[1]), device=total.device)
+    sums.index_add_(0, place.reshape(-1), part.values.float().reshape(-1, total.shape[1]))
+    numbers = pairs % size
+    if outer is not None:
+        limits = torch.arange(examples + 1, device=pairs.device) * size
+        bounds = torch.searchsorted(pairs, limits).tolist()
+        for example, (start, end) in enumerate(pairwise(bounds)):
+            touched = outer.left[example][:, numbers[start:end]]
+            sums[start:end] += (touched.T @ outer.right[example]).float()
+        left = outer.left.clone()
+        left[pairs // size, :, numbers] = 0.0
+        outer = Outer(left, outer.right)
+    total.index_add_(0, numbers, sums.square_())
+    return outer
+
+
+def _add_formed(total: Tensor, outer: Outer | None, rows: Rows | None, whole: Tensor) -> None:
+    for example in range(len(whole)):
+        gradient = whole[example].float()
+        if outer is not None:
+            gradient = gradient + (outer.left[example].T @ outer.right[example]).float()
+        if rows is not None:
+            gradient = gradient.index_add(0, rows.ids[example], rows.values[example].float())
+        total.addcmul_(gradient, gradient)

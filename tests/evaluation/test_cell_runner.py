@@ -1,0 +1,244 @@
+"""Scores, curves and sharing of stages of whole cells."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from workspace import Steps, Workspace, measured
+
+ACTS_LATER = '''
+import clbench
+
+
+@clbench.method("acts-later")
+class ActsLater(clbench.Method):
+    """Trains stage 0 as vanilla does, then holds on to where it ended."""
+
+    strength: float = 1.0
+
+    def acts_in(self, index):
+        return index > 0
+
+    def after_stage(self, stage):
+        self.anchor = stage.snapshot()
+
+    def penalty(self, stage):
+        return self.strength * stage.squared_distance(self.anchor)
+'''
+
+
+def test_contradicting_labels_are_forgotten_altogether(world: Workspace) -> None:
+    """Learning the opposite answers with the same head forgets the first ones altogether."""
+    run = world.run(scenario="opposite", epochs=16)
+    (cell,) = run.cells
+    assert cell.status == "ok", cell.reason
+    assert cell.scores["p_o_before"] == pytest.approx(1.0, abs=0.05)
+    assert cell.scores["p_s"] == pytest.approx(1.0, abs=0.05)
+    assert cell.scores["p_o"] == pytest.approx(0.0, abs=0.05)
+    assert cell.scores["forgetting"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_cell_counts_rows_steps_and_examples(world: Workspace) -> None:
+    run = world.run()
+    (cell,) = run.cells
+    assert [s.task for s in cell.stages] == ["mood", "thing"]
+    assert [s.rows for s in cell.stages] == [160, 160]
+    assert [s.steps for s in cell.stages] == [80, 80]
+    assert [s.examples for s in cell.stages] == [640, 640]
+    assert [s.epochs for s in cell.stages] == [4.0, 4.0]
+    assert [s.cached for s in cell.stages] == [False, False]
+    assert cell.R[0][1] is None
+    curves = cell.stages[1].curves
+    assert curves["step"] == [27, 54, 80]
+    assert [step for step, _ in curves["scores"]["mood"]] == [0, 27, 54, 80]
+    assert set(curves["scores"]) == {"mood", "thing"}
+    assert curves["loss"][-1] < curves["loss"][0]
+    # 80 steps, 8 of them warm-up; step 80 is the 79th from 0, so 71/72 of the cosine.
+    assert curves["lr"][-1] == pytest.approx(0.002 * 0.5 * (1 + math.cos(math.pi * 71 / 72)))
+    assert cell.peak_memory_mb is not None
+    assert cell.peak_memory_mb > 50
+    assert cell.training_memory_mb == cell.stages[-1].memory_mb
+    assert cell.training_memory_mb is not None
+    assert cell.training_memory_mb > 0
+    assert cell.scenario_report["severity"] > 0
+    row = run.frame.iloc[0]
+    assert (row.p_o, row.p_s, row.status) == (cell.R[1][0], cell.R[1][1], "ok")
+
+
+def test_equal_seeds_give_equal_scores_and_other_seeds_differ(world: Workspace) -> None:
+    first = world.run("a", seeds=[0, 1], epochs=1)
+    second = world.run("b", epochs=1)
+    assert measured(second).items() <= measured(first).items()
+    losses = [cell.stages[0].curves["loss"] for cell in first.cells]
+    assert losses[0] != losses[1]
+
+
+def test_methods_that_act_later_share_the_first_stage(world: Workspace) -> None:
+    plugin = world.write("later.py", ACTS_LATER)
+    options = {"plugins": [world.plugin, plugin], "epochs": 1}
+    alone = world.run("alone", methods=["acts-later"], **options)
+    steps = Steps()
+    both = world.run("both", methods=["vanilla", "acts-later"], listener=steps, **options)
+    vanilla, later = both.cells
+    assert steps.steps == 20 * 3
+    assert [stage.cached for stage in later.stages] == [True, False]
+    assert later.R == alone.cells[0].R
+    assert later.R[0] == vanilla.R[0]
+    assert later.stages[1].curves["loss"] != vanilla.stages[1].curves["loss"]
+
+
+def test_two_methods_see_the_same_batches(world: Workspace) -> None:
+    spy = world.write(
+        "spy.py",
+        """
+import clbench
+
+
+class Spy(clbench.Method):
+    def before_stage(self, stage):
+        self.seen = []
+
+    def loss(self, stage, batch):
+        self.seen.append(batch.positions.tolist())
+        return stage.loss(batch)
+
+    def after_stage(self, stage):
+        for number, rows in enumerate(self.seen):
+            for row in rows:
+                stage.log.setdefault("rows", []).append([number, row])
+
+
+clbench.method("spy")(Spy)
+
+
+@clbench.method("noisy-spy")
+class NoisySpy(Spy):
+    def loss(self, stage, batch):
+        import torch
+
+        torch.rand(7)
+        stage.random_seed("x")
+        return super().loss(stage, batch) * 3.0
+""",
+    )
+    run = world.run(methods=["spy", "noisy-spy"], plugins=[world.plugin, spy], epochs=1)
+    first, second = run.cells
+    assert first.status == second.status == "ok", (first.reason, second.reason)
+    for mine, other in zip(first.stages, second.stages, strict=True):
+        assert mine.curves["rows"] == other.curves["rows"]
+        assert mine.curves["loss"] != other.curves["loss"]
+
+
+def test_trimming_the_embeddings_changes_no_score(world: Workspace) -> None:
+    text = world.suite.read_text()
+    cut = world.run("cut", epochs=1)
+    world.suite.write_text(text.replace("[protocol]", "[protocol]\ntrim_embeddings = false"))
+    whole = world.run("whole", epochs=1)
+    assert measured(cut) == measured(whole)
+
+
+def test_frozen_keeps_the_backbone_and_forgets_nothing(world: Workspace) -> None:
+    run = world.run(methods=["frozen"])
+    (cell,) = run.cells
+    assert cell.status == "ok", cell.reason
+    assert cell.scores["forgetting"] == 0.0
+    losses = cell.stages[0].curves["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_references_give_intransigence(world: Workspace) -> None:
+    run = world.run(references=True, epochs=1)
+    pair, alone = run.cells
+    assert alone.reference_of == 1
+    reference = alone.scores["reference"]
+    assert reference == alone.R[0][1]
+    row = run.frame[run.frame.method == "vanilla"].iloc[0]
+    assert row.intransigence == pytest.approx(reference - pair.R[1][1])
+
+
+def test_tuning_rows_are_scored_and_not_trained_on(world: Workspace) -> None:
+    text = world.suite.read_text()
+    world.suite.write_text(text.replace("[protocol]", '[protocol]\nscore_on = "tuning"'))
+    run = world.run(epochs=1)
+    (cell,) = run.cells
+    assert cell.status == "ok", cell.reason
+    assert [stage.rows for stage in cell.stages] == [144, 144]
+    # 16 tuning rows: every score is a multiple of 1/16.
+    assert all((cell.R[1][j] * 16) % 1 == 0 for j in range(2))
+
+
+def test_divergence_fails_the_cell_with_a_message(world: Workspace) -> None:
+    plugin = world.write(
+        "huge.py",
+        "import clbench\n\n\n@clbench.method('huge')\nclass Huge(clbench.Method):\n"
+        "    def loss(self, stage, batch):\n"
+        "        return stage.loss(batch) * (float('nan') if stage.step == 11 else 1.0)\n",
+    )
+    run = world.run(methods=["huge"], plugins=[world.plugin, plugin], epochs=1)
+    (failed,) = run.cells
+    assert failed.reason is not None
+    assert failed.reason.startswith(
+        "stage 0 (mood): the loss was no longer a finite number at step 12 of 20."
+    )
+
+
+def test_setup_may_not_change_weights_of_a_stage_trained_as_vanilla(world: Workspace) -> None:
+    plugin = world.write(
+        "sneaky.py",
+        "import clbench\nimport torch\n\n\n@clbench.method('sneaky')\n"
+        "class Sneaky(clbench.Method):\n"
+        "    def acts_in(self, index):\n        return index > 0\n\n"
+        "    def setup(self, context):\n        context.model.randomise_backbone(1)\n",
+    )
+    run = world.run(methods=["sneaky"], plugins=[world.plugin, plugin], epochs=1)
+    assert "changes the model in setup, yet acts_in(0)" in str(run.cells[0].reason)
+
+
+def test_only_methods_that_declare_it_read_earlier_rows(world: Workspace) -> None:
+    text = """
+import clbench
+
+
+@clbench.method("peeks")
+class Peeks(clbench.Method):
+    {declaration}
+
+    def training_data(self, stage):
+        return [stage.earlier(j) for j in range(stage.index + 1)]
+"""
+    plugin = world.write("peeks.py", text.format(declaration='"""Undeclared."""'))
+    run = world.run("a", methods=["peeks"], plugins=[world.plugin, plugin], epochs=1)
+    assert "must declare keeps_rows = True" in str(run.cells[0].reason)
+    declared = world.write("peeks2.py", text.format(declaration="keeps_rows = True"))
+    declared.write_text(declared.read_text().replace('"peeks"', '"peeks2"'))
+    run = world.run("b", methods=["peeks2"], plugins=[world.plugin, declared], epochs=1)
+    (cell,) = run.cells
+    assert cell.status == "ok", cell.reason
+    assert cell.keeps_rows
+    assert [stage.rows for stage in cell.stages] == [160, 320]
+    assert cell.stages[1].steps == 40
+
+
+def test_a_stage_holds_no_rows_of_tasks_to_come(world: Workspace) -> None:
+    plugin = world.write(
+        "ahead.py",
+        "import clbench\n\n\n@clbench.method('ahead')\nclass Ahead(clbench.Method):\n"
+        "    def before_stage(self, stage):\n        stage.tasks[stage.index + 1]\n",
+    )
+    (failed,) = world.run(methods=["ahead"], plugins=[world.plugin, plugin], epochs=1).cells
+    assert failed.reason is not None
+    assert "IndexError" in failed.reason
+
+
+def test_further_passes_do_not_shift_dropout(world: Workspace) -> None:
+    plugin = world.write(
+        "passes.py",
+        "import clbench\n\n\n@clbench.method('passes')\nclass Passes(clbench.Method):\n"
+        "    def loss(self, stage, batch):\n        loss = stage.loss(batch)\n"
+        "        stage.logits(batch)\n        return loss\n",
+    )
+    run = world.run(methods=["vanilla", "passes"], plugins=[world.plugin, plugin], epochs=1)
+    vanilla, passes = run.cells
+    assert [s.curves for s in vanilla.stages] == [s.curves for s in passes.stages]
+    assert vanilla.R == passes.R
