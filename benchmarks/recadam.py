@@ -56,7 +56,7 @@ OURS, ADAM = "RecAdam", "fused Adam"
 AUTHORS, PRINTED = "authors' code, by tensor", "Algorithm 1, by tensor"
 COPY = "copying memory"
 TOUCHED = {COPY: 3, ADAM: 7, "": 8}
-"""Numbers moved for each weight: weight and moments both ways, gradient, anchor. A copy moves three,
+"""Numbers moved for each weight: weight and moments both ways, gradient, anchor. Copying moves 3,
 as processors read what they overwrite."""
 
 
