@@ -98,7 +98,7 @@ COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, "keeps_rows", "status", "rea
 
 
 def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | None]:
-    """Return the scores of one cell by name.
+    """Return the scores of one cell by name; for a single task most are None.
 
     Parameters
     ----------
@@ -108,28 +108,18 @@ def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | N
         R*[L], the score of the last task when trained alone. Without it the scores that need it
         are left out.
 
-    Returns
-    -------
-    dict
-        For a single task most are None.
-
     Raises
     ------
     ValueError
-        If the matrix is empty, not square or lacks an entry on or below the diagonal.
+        If the matrix is empty or lacks an entry on or below the diagonal.
     """
-    size = len(matrix)
-    if size == 0 or any(len(row) != size for row in matrix):
-        raise ValueError(f"a score matrix must be square and not empty, got {size} rows")
-    r: Triangle = []
-    for i, row in enumerate(matrix):
-        r.append([value for value in row[: i + 1] if value is not None])
-        if len(r[i]) <= i:
-            raise ValueError(f"row {i} of the score matrix lacks an entry")
+    r: Triangle = [[v for v in row[: i + 1] if v is not None] for i, row in enumerate(matrix)]
+    if not r or any(len(row) != i for i, row in enumerate(r, 1)):
+        raise ValueError("a score matrix must be square, with every score up to its diagonal")
     scores: dict[str, float | None] = {}
     for score in SCORES:
         if not score.reference:
-            scores[score.name] = score.formula(r) if size > 1 or score.single_task else None
+            scores[score.name] = score.formula(r) if len(r) > 1 or score.single_task else None
         elif alone is not None:
             scores[score.name] = score.formula(r, alone)
     return scores
@@ -153,16 +143,11 @@ def shown_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
 
 
 def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
-    """Return a table with a row for each cell, in the cells' order.
+    """Return a table of `COLUMNS` with a row for each cell, in the cells' order.
 
     The column ``method`` holds the baseline's name, since two baselines may share a method.
     Single-task references have no row; the scores that need one are filled in where the reference
-    of the same scenario, seed and protocol is among the cells. Scores of failed cells are missing.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns as in `COLUMNS`; scores are floats, NaN where missing.
+    of the same scenario, seed and protocol is among the cells. Missing scores are NaN.
     """
     import pandas as pd
 
@@ -211,37 +196,24 @@ def _row(cell: CellResult, alone: float | None) -> dict[str, Any]:
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return mean and sample standard deviation over seeds, a row for each scenario × method.
+    """Return mean and standard deviation over seeds, a row for each scenario × method.
 
-    Parameters
-    ----------
-    frame
-        Result of `scores_frame`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `GROUP`, tasks, ``seeds`` (finished cells), ``failed`` (failed cells),
-        keeps_rows, and for each score and cost ``NAME_mean`` and ``NAME_std`` (ddof 1; NaN for a
-        single seed), in the order of `frame`.
+    `frame` comes from `scores_frame`. The columns are those of `GROUP`, tasks, ``seeds`` (finished
+    cells), ``failed`` (failed cells), keeps_rows, and for each score and cost ``NAME_mean`` and
+    ``NAME_std`` (ddof 1; NaN for a single seed).
     """
     import pandas as pd
 
+    columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
+    columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
     rows = []
     for names, group in frame.groupby(list(GROUP), sort=False, dropna=False):
         good = group[group["status"] == "ok"]
-        row = {
-            **dict(zip(GROUP, names, strict=True)),
-            "tasks": int(group["tasks"].max()),
-            "seeds": len(good),
-            "failed": len(group) - len(good),
-            "keeps_rows": bool(group["keeps_rows"].any()),
-        }
+        failed, keeps_rows = len(group) - len(good), bool(group["keeps_rows"].any())
+        row = [*names, int(group["tasks"].max()), len(good), failed, keeps_rows]
         for name in (*SCORE, *COSTS):
-            row |= {f"{name}_mean": good[name].mean(), f"{name}_std": good[name].std(ddof=1)}
+            row += [good[name].mean(), good[name].std(ddof=1)]
         rows.append(row)
-    columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
-    columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
     return pd.DataFrame(rows, columns=columns)
 
 
