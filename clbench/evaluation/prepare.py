@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clbench.cache import cache_dir, write_atomically
+from clbench.cache import write_atomically
 from clbench.errors import ShiftError
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows

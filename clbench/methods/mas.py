@@ -189,7 +189,7 @@ def _add_outer(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 def _add_rows(total: Tensor, ids: Tensor, values: Tensor) -> None:
     owner = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
-    pairs, place = torch.unique(owner * len(total) + ids, return_inverse=True)
+    pairs, position = torch.unique(owner * len(total) + ids, return_inverse=True)
     sums = torch.zeros((len(pairs), total.shape[1]), device=total.device)
-    sums.index_add_(0, place.reshape(-1), values.float().reshape(-1, total.shape[1]))
+    sums.index_add_(0, position.reshape(-1), values.float().reshape(-1, total.shape[1]))
     total.index_add_(0, pairs % len(total), sums.abs_())

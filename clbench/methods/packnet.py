@@ -127,11 +127,11 @@ class PackNet(Method):
             owner = self.owner[name].view(-1)
             free = owner == 0
             count = int(free.sum())
-            kept = count - round(share * count)
+            size = count - round(share * count)
             sizes = torch.where(free, weight.detach().abs().reshape(-1), -1.0)
-            owner[sizes.topk(kept).indices] = stage.index + 1
+            owner[sizes.topk(size).indices] = stage.index + 1
             weight.mul_(self.owner[name] > 0)
-            freed += count - kept
+            freed += count - size
         total = sum(owner.numel() for owner in self.owner.values())
         stage.record("free_share", freed / total)
 

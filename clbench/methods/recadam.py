@@ -96,7 +96,7 @@ class RecAdam(Method):
         recalled = [p for p in stage.trainable() if names[id(p)] in shared]
         others = [p for p in stage.trainable() if names[id(p)] not in shared]
         lr = stage.protocol.lr
-        first = {
+        first: dict[str, Any] = {
             "params": recalled,
             "anchor": [self._anchor[names[id(p)]] for p in recalled],
             "lr": lr,

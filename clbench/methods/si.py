@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -73,7 +73,7 @@ class SI(PullingMethod):
     def after_step(self, stage: Stage) -> None:
         """Add ``−g·Δθ`` to the path integral; turn it into importance after the last step."""
         weights = [weight.detach() for weight in self._weights.values()]
-        lists = (weights, self._before, self._gradients, self._integral)
+        lists: tuple[Any, ...] = (weights, self._before, self._gradients, self._integral)
         moved = [tensors for tensors in zip(*lists, strict=True) if tensors[2] is not None]
         self._gradients = []
         if moved and stage.device.type != "cpu":

@@ -63,8 +63,8 @@ def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
     rows: list[dict[str, Any]] = []
     for row in theirs[theirs["model"].isin(models)].to_dict("records"):
-        place = (row["scenario"], row["method"])
-        mine = [cell for cell in good if (cell.scenario, cell.baseline) == place]
+        pair = (row["scenario"], row["method"])
+        mine = [cell for cell in good if (cell.scenario, cell.baseline) == pair]
         values = [v for cell in mine if (v := cell.scores.get(row["score"])) is not None]
         if not values:
             continue

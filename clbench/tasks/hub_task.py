@@ -43,11 +43,11 @@ class HubTask:
 
     def __call__(self, source: TaskSource) -> Task:
         """Read the rows from the copy in the data folder, or else from the hub."""
-        spec, (dataset, place) = self.spec, self._load(source.data)
+        spec, (dataset, origin) = self.spec, self._load(source.data)
         classes: list[str] = []
         rows = []
         for split in (spec.split("train"), spec.split("validation")):
-            where = f"task {self.name!r}, split {split!r} of {place}"
+            where = f"task {self.name!r}, split {split!r} of {origin}"
             if split not in dataset:
                 raise DataError(f"{where}: there is no such split, only {', '.join(dataset)}.")
             columns = [*spec.text, spec.label]
@@ -83,6 +83,7 @@ class HubTask:
         """Return digests of the copy's files, or the name and revision on the hub."""
         check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
         spec = self.spec
+        identity: dict[str, Any]
         identity = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
         if files := self._files(source.data):
             digests = {
@@ -132,10 +133,10 @@ class HubTask:
         datasets.disable_progress_bars()
         try:
             if root is None:
-                place = f"{spec.hub} on the hub"
+                origin = f"{spec.hub} on the hub"
                 return datasets.load_dataset(
                     spec.hub, name=spec.config, revision=spec.revision
-                ), place
+                ), origin
             # Named files are read whatever the card of the repository says: a copy may hold
             # only some configurations and rows.
             paths = {

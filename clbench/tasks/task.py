@@ -142,7 +142,7 @@ class Task:
                 f"{classes}. Use --limit {classes} or more (key `limit` in [protocol])."
             )
 
-        limited = {}
+        limited: dict[str, Any] = {}
         for split, rows in (("train", self.train), ("validation", self.validation)):
             rng = numpy_stream("limit", self.name, split, seed)
             limited[split] = rows.take(stratified(rows.labels, limit, rng, self.regression))
