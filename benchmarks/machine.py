@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel
 
-from clbench.models.classifier import Classifier, build_classifier, load_tokenizer
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.classifier import Classifier, build_classifier
 from clbench.models.encoding import encode, vocabulary_of
 from clbench.models.locate import local_folder
 from clbench.tasks.registry import load_task
@@ -32,6 +33,8 @@ from clbench.training.batches import TaskData
 from clbench.training.device import fast_bf16, keep_freed_memory, resolve_device
 
 STARTED = time.perf_counter()
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 
 
 def make_parser(doc: str | None, *, turns: int, device: bool = True) -> argparse.ArgumentParser:
@@ -57,8 +60,6 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
 
 def start(args: argparse.Namespace) -> torch.device:
     """Set threads and allocator as the engine does; returns the device."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     torch.set_num_threads(args.threads)
     keep_freed_memory()
     device = resolve_device(args.device)
