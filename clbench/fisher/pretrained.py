@@ -65,16 +65,7 @@ def pretrained_fisher(
 ) -> tuple[dict[str, Tensor], Facts]:
     """Return the Fisher information at the pretrained weights, computed once and kept on disk.
 
-    Parameters
-    ----------
-    name, revision
-        Of the model.
-    corpus
-        As `clbench.tasks.corpus.resolve_corpus` returns it.
-    recipe
-        Settings.
-    device, precision
-        Where and in which number format the model runs.
+    `corpus` is what `clbench.tasks.corpus.resolve_corpus` returns.
 
     Returns
     -------
