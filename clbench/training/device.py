@@ -19,10 +19,7 @@ from clbench.errors import SettingsError
 def resolve_device(name: str = "auto") -> torch.device:
     """Return the device of that name; ``auto`` prefers CUDA, then MPS, then the CPU.
 
-    Raises
-    ------
-    SettingsError
-        If the name is not a device or this machine does not have the device.
+    Raises a SettingsError if the name is not a device or this machine does not have the device.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -95,7 +92,7 @@ def _processor_flags() -> frozenset[str]:
 
 
 def make_repeatable(device: torch.device) -> None:
-    """Choose deterministic kernels on CUDA; those of the CPU are, for a given thread count."""
+    """Choose deterministic kernels on CUDA; the CPU's are so for a given thread count."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
@@ -104,10 +101,9 @@ def make_repeatable(device: torch.device) -> None:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed blocks, and return whether it agreed; do nothing without glibc.
+    """Make glibc keep freed blocks; return whether it does.
 
-    By default every large tensor is a new mapping whose pages fault in again at each step,
-    although a training step allocates the same sizes again and again.
+    By default every large tensor is a new mapping, whose pages fault in again at each step.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
