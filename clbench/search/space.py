@@ -50,16 +50,7 @@ class SearchOrigin:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """One log-uniform learning rate for each group of layers.
-
-    Attributes
-    ----------
-    origin
-        Flat rate and model.
-    groups
-        Number of rates, embeddings and head included.
-    lowest, highest
-        Range of each rate.
+    """One log-uniform learning rate for each group of layers, embeddings and head included.
 
     Raises
     ------
