@@ -36,19 +36,12 @@ class Capture:
     model
         In evaluation mode.
     parameters
-        Weights to compute squares for, by name.
+        Weights to compute `totals` for, by name.
     gather
         Adds the parts of a weight's gradients to its total; by default their squares.
     like
         A trial on a few examples whose totals were right. Weights that a batch uses differently
         are left out.
-
-    Attributes
-    ----------
-    totals
-        Sums of squares by name.
-    uses
-        How often layers with a rule used each weight in the last pass.
     """
 
     def __init__(
@@ -62,7 +55,7 @@ class Capture:
         self._gather = gather or add_squares
         self._names = {id(value): name for name, value in parameters.items()}
         self.totals = zeros_like(parameters)
-        self.uses: Counter[str] = Counter()
+        self.uses: Counter[str] = Counter()  # of weights by layers with a rule, in the last pass
         self._expected = None if like is None else {name: like.uses[name] for name in parameters}
         # The trial saw these in no rule: they are unused, or used in a way that no rule covers.
         # The graph tells which, by their gradients.

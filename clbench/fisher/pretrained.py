@@ -25,33 +25,15 @@ from clbench.training.device import Precision
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of the Fisher information of a pretrained model.
+    """Settings of the Fisher information of a pretrained model."""
 
-    Attributes
-    ----------
-    mode
-        As in `diagonal_fisher`.
-    masking
-        As in `clbench.fisher.mask_tokens`; encoders only.
-    examples
-        Largest number of texts of the corpus.
-    text_length
-        Tokens after which a text is cut.
-    batch_size
-        Texts in a batch; it matters in mode ``batched`` only.
-    head_steps
-        Steps of fitting a head that the checkpoint lacks.
-    seed
-        Seed of texts, masks and sampled labels.
-    """
-
-    mode: Mode = "sampled"
-    masking: Masking = "bert"
-    examples: int = 1000
-    text_length: int = 128
-    batch_size: int = 16
-    head_steps: int = 300
-    seed: int = 0
+    mode: Mode = "sampled"  # as in diagonal_fisher
+    masking: Masking = "bert"  # as in mask_tokens; encoders only
+    examples: int = 1000  # largest number of texts of the corpus
+    text_length: int = 128  # tokens after which a text is cut
+    batch_size: int = 16  # texts in a batch; matters in mode "batched" only
+    head_steps: int = 300  # steps of fitting a head that the checkpoint lacks
+    seed: int = 0  # of texts, masks and sampled labels
 
 
 def pretrained_fisher(

@@ -53,21 +53,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Combination:
-    """A combined distribution.
+    """A combined distribution."""
 
-    Attributes
-    ----------
-    rates
-        Geometric mean over the pairs, from the embeddings to the head.
-    within
-        Weighted mean of each pair, in the order of the pairs.
-    best
-        Best trial of each pair.
-    """
-
-    rates: tuple[float, ...]
-    within: tuple[tuple[float, ...], ...]
-    best: tuple[Trial, ...]
+    rates: tuple[float, ...]  # geometric mean over the pairs, from the embeddings to the head
+    within: tuple[tuple[float, ...], ...]  # weighted mean of each pair
+    best: tuple[Trial, ...]  # best trial of each pair
 
 
 def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:

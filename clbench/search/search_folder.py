@@ -27,25 +27,15 @@ FAILED = -2.0
 
 
 class EpochRecord(BaseModel):
-    """One epoch of a trial.
-
-    Attributes
-    ----------
-    stage, epoch
-        0 for D_o or 1 for D_s, and the epochs done in this stage.
-    scores, reward
-        Scores of the tasks trained so far, in their order, as fractions; and their sum.
-    seconds
-        Time since the trial began.
-    """
+    """One epoch of a trial."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    stage: int
-    epoch: int
-    scores: list[float]
-    reward: float
-    seconds: float
+    stage: int  # 0 for D_o, 1 for D_s
+    epoch: int  # epochs done in this stage
+    scores: list[float]  # of the tasks trained so far, in their order; fractions
+    reward: float  # sum of the scores
+    seconds: float  # since the trial began
 
 
 class TrialRecord(BaseModel):

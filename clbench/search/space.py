@@ -24,20 +24,11 @@ class SearchOrigin:
     """The flat rate and the model that a search starts from.
 
     The defaults are those of Kenneweg et al. 2022: BERT base at 2e-5.
-
-    Attributes
-    ----------
-    flat
-        Flat learning rate; baseline files store rates as multiples of it.
-    depth
-        Number of layers of the model.
-    division
-        How layers are grouped; see `clbench.models.groups.divide_layers`.
     """
 
-    flat: float = 2e-5
-    depth: int = 12
-    division: Division = "code"
+    flat: float = 2e-5  # baseline files store rates as multiples of it
+    depth: int = 12  # number of layers of the model
+    division: Division = "code"  # how `divide_layers` groups them
 
     def group_names(self, count: int) -> list[str]:
         """Return a name for each of `count` groups, from the embeddings to the head."""

@@ -46,18 +46,10 @@ def resolve_device(name: str = "auto") -> torch.device:
 
 @dataclass(frozen=True)
 class Precision:
-    """Number format of the forward pass; weights and optimizer state stay in float32.
+    """Number format of the forward pass; weights and optimizer state stay in float32."""
 
-    Attributes
-    ----------
-    name
-        ``float32`` or ``bf16``.
-    device_type
-        ``cpu``, ``cuda`` or ``mps``.
-    """
-
-    name: str
-    device_type: str
+    name: str  # float32 or bf16
+    device_type: str  # cpu, cuda or mps
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass."""

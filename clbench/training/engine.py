@@ -41,21 +41,11 @@ STEP_WORK = 3.0
 
 @dataclass(frozen=True)
 class Probe:
-    """What is measured at the points of a stage's curves.
+    """What is measured at the points of a stage's curves."""
 
-    Attributes
-    ----------
-    score
-        Returns the scores of all seen tasks by name.
-    tokens
-        Tokens that one call of `score` reads, which decides how many points are scored.
-    record
-        Called at every point, scored or not; should cost little.
-    """
-
-    score: Callable[[], Mapping[str, float]]
-    tokens: int
-    record: Callable[[], None] = lambda: None
+    score: Callable[[], Mapping[str, float]]  # returns the scores of all seen tasks by name
+    tokens: int  # that one call of `score` reads; decides how many points are scored
+    record: Callable[[], None] = lambda: None  # called at every point; should cost little
 
 
 @dataclass

@@ -18,18 +18,10 @@ BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a stage with its own optimizer and schedule.
-
-    Attributes
-    ----------
-    name
-        Shown in progress and curves.
-    steps
-        Number of steps; None for the stage's length by the protocol.
-    """
+    """A part of a stage with its own optimizer and schedule."""
 
     name: str = "train"
-    steps: int | None = None
+    steps: int | None = None  # None for the stage's length by the protocol
 
 
 class Protocol(BaseModel):
