@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from clbench.conformance.check_run import Candidate
 
 ARCHITECTURES = ("bert", "roberta", "albert", "distilbert", "gpt2")
-SPECIAL_TOKENS = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
+SPECIAL_TOKENS = {f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
 WORDS = (
     *("the", "a", "film", "plot", "story", "was", "is", "good", "bad", "not", "very", "dull"),
     *("bright", "and", "of", "it", "long", "short", "old", "new", "seen", "heard", "told"),

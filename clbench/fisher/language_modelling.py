@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Literal
 
@@ -142,7 +142,7 @@ def text_batches(
 
 def fit_head(
     model: nn.Module,
-    backbone: Sequence[str],
+    backbone: Collection[str],
     batches: Sequence[dict[str, Tensor]],
     loss: Loss,
     *,
@@ -158,12 +158,11 @@ def fit_head(
     tuple of float
         Mean loss over the first and over the last tenth of the steps.
     """
-    frozen = set(backbone)
     named = dict(model.named_parameters())
     required = {name: parameter.requires_grad for name, parameter in named.items()}
     for name, parameter in named.items():
-        parameter.requires_grad_(name not in frozen)
-    head = [parameter for name, parameter in named.items() if name not in frozen]
+        parameter.requires_grad_(name not in backbone)
+    head = [parameter for name, parameter in named.items() if name not in backbone]
     optimizer = torch.optim.Adam(head, lr=HEAD_LR)
     device = head[0].device
     model.eval()

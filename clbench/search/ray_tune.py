@@ -180,7 +180,7 @@ class _Adapter(ray_hpo.RayTuneAdapter):  # type: ignore[misc]
         super().__init__()
         self._resources = resources
 
-    def get_resources_per_trial(self, *given: Any, **options: Any) -> dict[str, float]:
+    def get_resources_per_trial(self, *arguments: Any, **options: Any) -> dict[str, float]:
         return {"cpu": self._resources.threads, "gpu": self._resources.gpus}
 
     def trainable_args_update_method(self, trainable_args: dict[str, Any]) -> dict[str, Any]:

@@ -169,6 +169,6 @@ class SearchFolder:
         """Return the flat rate and model of the search, or raise a DataError if there is none."""
         content = self.content()
         if not content:
-            raise DataError(f"{self.path} holds no search. Give a folder that clbench search made.")
+            raise DataError(f"{self.path} holds no search. Give the folder of a clbench search.")
         space = content["recipe"]["search"]
         return SearchOrigin(space["flat"], space["depth"], space["division"])

@@ -84,7 +84,7 @@ def _processor_flags() -> frozenset[str]:
 
 
 def make_repeatable(device: torch.device) -> None:
-    """Choose deterministic kernels on CUDA; the CPU's are so for a given thread count."""
+    """Choose deterministic kernels on CUDA; on the CPU all are, for a fixed number of threads."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False

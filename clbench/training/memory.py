@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -60,10 +60,8 @@ def walk(roots: Iterable[Any], skip: tuple[type, ...] = CELL_OBJECTS) -> Iterato
         elif isinstance(value, MethodType):
             pending += [value.__func__, value.__self__]
         elif isinstance(value, CellType):
-            try:
+            with suppress(ValueError):  # not assigned yet
                 pending.append(value.cell_contents)
-            except ValueError:  # not assigned yet
-                continue
         elif not isinstance(value, type | ModuleType) and (
             dataclasses.is_dataclass(value) or type(value).__module__ != "builtins"
         ):
