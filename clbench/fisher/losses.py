@@ -88,9 +88,9 @@ def _sample(probabilities: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _at_height(weights: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where the share `height` of the sum of weights (…, n) is reached, and the rest.
+    """Return the index at which the share `height` of the sum of weights (…, n) is reached.
 
-    `height` and both results have the shape (…, 1); shares are at least 0 and less than 1.
+    Also returns the rest. All have the shape (…, 1); shares are at least 0 and less than 1.
     """
     upper = weights.double().cumsum(-1)
     height = height * upper[..., -1:]

@@ -21,10 +21,7 @@ Scheduler = Literal["asha", "none"]
 
 @dataclass(frozen=True)
 class SearchOrigin:
-    """The flat rate and the model that a search starts from.
-
-    The defaults are those of Kenneweg et al. 2022: BERT base at 2e-5.
-    """
+    """The flat rate and model of a search; by default Kenneweg et al. 2022's: BERT base, 2e-5."""
 
     flat: float = 2e-5  # baseline files store rates as multiples of it
     depth: int = 12  # number of layers of the model
