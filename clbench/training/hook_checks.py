@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -16,8 +16,6 @@ from torch.optim import Optimizer
 from clbench.errors import PluginError
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Phase
-
-T = TypeVar("T")
 
 
 def training_data(value: object) -> list[TaskData]:
@@ -46,7 +44,9 @@ def parameter_groups(value: object) -> list[dict[str, Any]]:
 
 def optimizer(value: object) -> Optimizer:
     """Return an optimizer."""
-    return _instance(Optimizer, value, "optimizer must return a torch.optim.Optimizer")
+    if not isinstance(value, Optimizer):
+        raise PluginError(f"optimizer must return a torch.optim.Optimizer, not {_a(value)}.")
+    return value
 
 
 def schedule(value: Any) -> Any:
@@ -69,14 +69,10 @@ def penalty(value: object) -> Tensor | None:
     return None if value is None else _scalar(value, "penalty")
 
 
-def scoring(value: object) -> AbstractContextManager[object]:
+def scoring(value: Any) -> AbstractContextManager[object]:
     """Return a context manager."""
-    return _instance(AbstractContextManager, value, "scoring must return a context manager")
-
-
-def _instance(kind: type[T], value: object, rule: str) -> T:
-    if not isinstance(value, kind):
-        raise PluginError(f"{rule}, not {_a(value)}.")
+    if not isinstance(value, AbstractContextManager):
+        raise PluginError(f"scoring must return a context manager, not {_a(value)}.")
     return value
 
 
