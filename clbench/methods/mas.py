@@ -12,9 +12,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.fisher.per_example import (
+from clbench.fisher.per_example import Capture
+from clbench.fisher.squares import (
     CHUNK_ACCELERATOR,
-    Capture,
     Outer,
     Part,
     Rows,
