@@ -14,12 +14,13 @@ import numpy.typing as npt
 import torch
 
 from clbench.cache import cache_dir, write_atomically
-from clbench.errors import ShiftError
+from clbench.errors import ModelError, ShiftError
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import usable_length
 from clbench.models.locate import model_identity
+from clbench.registry import load_object
 from clbench.results.output_folder import as_folder_error
 from clbench.seeds import numpy_stream
 from clbench.shifts.base import ColumnScorer
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
     from clbench.tasks.spec import OwnTaskSpec
 
-KEPT = 4
-"""Scenarios, and tasks, kept in memory; cells come scenario by scenario."""
+MOST_IN_MEMORY = 4
+"""Scenarios, and tasks, to keep in memory; cells come scenario by scenario."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,14 @@ class ScenarioPreparer:
             self.__dict__.pop("_backbone", None)
             if self._saved is not None:
                 _save(self._saved / f"{spec.name}.json", scenario)
-            _remember(self._prepared, spec.name, self.tokenise(scenario))
+            _keep(self._prepared, spec.name, self.tokenise(scenario))
         return self._prepared[spec.name]
 
     def tokenise(self, scenario: Scenario) -> PreparedScenario:
         """Return `scenario` with its rows tokenised.
 
-        The embedding table is not cut where columns besides the tasks are scored: their texts
-        need the whole vocabulary, and weights that start at random are recalled in all rows.
+        The embedding table is cut to the tokens of the rows, unless there are extra columns:
+        their texts need the whole vocabulary.
         """
         protocol, columns = self.protocol, scenario.extra_columns
         train = [self._encode(task.train) for task in scenario.tasks]
@@ -145,9 +146,13 @@ class ScenarioPreparer:
                 for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
             )
 
-        scorers = tuple(column.scorer(protocol, self._device) for column in columns)
+        scorers = []
+        for column in columns:
+            make: Any = column.scorer
+            make = load_object(make, "scorer") if isinstance(make, str) else make
+            scorers.append(make(protocol, self._device, **column.settings))
         return PreparedScenario(
-            scenario, data(train), data(scored), data(curve), vocabulary, scorers
+            scenario, data(train), data(scored), data(curve), vocabulary, tuple(scorers)
         )
 
     @cached_property
@@ -158,8 +163,9 @@ class ScenarioPreparer:
     @property
     def max_length(self) -> int:
         """Most tokens of a row: the protocol's number, or fewer if the model takes fewer."""
-        usable = usable_length(load_config(self.protocol.model, self.protocol.revision))
-        return self.protocol.max_length if usable is None else min(self.protocol.max_length, usable)
+        longest = self.protocol.max_length
+        config = load_config(self.protocol.model, self.protocol.revision)
+        return min(longest, usable_length(config) or longest)
 
     # The rest of clbench.shifts.base.ShiftContext.
 
@@ -172,7 +178,7 @@ class ScenarioPreparer:
             task = task.limited(protocol.limit, self.seed)
             if protocol.score_on == "tuning":
                 task = task.with_tuning(protocol.tuning_fraction, self.seed)
-            _remember(self._tasks, name, task)
+            _keep(self._tasks, name, task)
         return self._tasks[name]
 
     def lengths(self, rows: Rows) -> IntArray:
@@ -191,9 +197,15 @@ class ScenarioPreparer:
         return total
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
+        """Return pooled embeddings of the frozen pretrained encoder; shape (n, h).
+
+        Raises
+        ------
+        ModelError
+            If they are not finite.
+        """
         protocol = self.protocol
-        return embed_rows(
+        points = embed_rows(
             self._backbone,
             self.tokenizer,
             rows,
@@ -203,6 +215,12 @@ class ScenarioPreparer:
             identity=model_identity(protocol.model, protocol.revision),
             cache=cache_dir("embeddings"),
         )
+        if not np.isfinite(points).all():
+            raise ModelError(
+                f"model {protocol.model!r} gives embeddings that are not finite numbers. Take "
+                "another model, or check its weights."
+            )
+        return points
 
     def held_out_texts(self, count: int) -> list[str]:
         """Return at most `count` texts of the protocol's corpus that no method sees."""
@@ -226,10 +244,10 @@ class ScenarioPreparer:
         return task.tuning
 
 
-def _remember(items: dict[str, Any], name: str, value: Any) -> None:
-    """Add to `items`, of which the latest `KEPT` stay."""
+def _keep(items: dict[str, Any], name: str, value: Any) -> None:
+    """Add to `items` and drop the oldest beyond `MOST_IN_MEMORY`."""
     items[name] = value
-    if len(items) > KEPT:
+    if len(items) > MOST_IN_MEMORY:
         del items[next(iter(items))]
 
 

@@ -119,7 +119,8 @@ def test_several_tasks_after_the_pretraining_and_a_shared_first_stage(suite: Pat
 
 def scored(folder: str, texts: tuple[str, ...], **protocol: Any) -> tuple[PretrainingScorer, Any]:
     made = Protocol(model=folder, precision="float32", **protocol)
-    return make_scorer(texts, 128, 3, made, CPU), load_backbone(folder)
+    scorer = make_scorer(made, CPU, texts=texts, text_length=128, head_steps=3)
+    return scorer, load_backbone(folder)
 
 
 PRECISION = resolve_precision("float32", CPU)
