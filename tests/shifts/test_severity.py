@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from fake_context import FakeContext, make_task, text
 
-from clbench.errors import ShiftError
 from clbench.shifts.severity import MOST_ROWS, separability, severities
 
 
@@ -79,9 +78,3 @@ def test_large_tasks_are_sampled_evenly_over_classes() -> None:
     severities((task, few), context)
     assert [len(rows) for rows in context.embedded] == [MOST_ROWS, 10]
     assert np.bincount(context.embedded[0].labels).tolist() == [MOST_ROWS // 2] * 2
-
-
-def test_embeddings_that_are_not_finite_are_refused() -> None:
-    task = make_task([text(float("nan")), text()], [text()] * 2)
-    with pytest.raises(ShiftError, match="embeddings that are not finite"):
-        severities((task, task), FakeContext({}))
