@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -41,12 +41,7 @@ EpochScores = Callable[[int, int, Row], None]
 class ComputeSettings:
     """What decides the digits of a result besides the recipe.
 
-    Attributes
-    ----------
-    device, precision
-        Where and in which numbers to train.
-    identity
-        Device, threads and versions, as plain JSON values.
+    `identity` has device, precision, threads and versions as plain JSON values.
     """
 
     device: torch.device
@@ -73,72 +68,17 @@ class Outcome:
     before: Row | None
 
 
-class RowScorer:
-    """Scores the model for a row of R: the tasks seen so far, or only that of a reference."""
-
-    def __init__(
-        self, cell: Cell, scenario: PreparedScenario, method: Method, context: Context
-    ) -> None:
-        self._reference = cell.reference_of is not None
-        self._scenario = scenario
-        self._method = method
-        self._context = context
-
-    def row(self, index: int, *, curve: bool = False) -> Row:
-        """Return all metrics after stage `index`; with `curve` of the rows for curves only."""
-        context = self._context
-        data = self._scenario.curve if curve else self._scenario.scored
-        row: Row = [None] * len(data)
-        for j in self._seen(index):
-            with hook_checks.scoring(self._method.scoring(j)):
-                outputs = context.outputs(data[j])
-            metrics = self._scenario.scenario.tasks[j].metrics
-            row[j] = score(metrics, outputs, data[j].rows.labels)
-        return [*self.columns(part=curve), *row]
-
-    def by_name(self, row: Row) -> dict[str, float]:
-        """Return the main scores in a row of R by the names of their columns."""
-        scenario = self._scenario.scenario
-        named = zip(scenario.columns, scenario.main_scores(row), strict=True)
-        return {name: score for (name, _), score in named if score is not None}
-
-    def curve_tokens(self, index: int) -> int:
-        """Return the tokens, without padding, that a point of the curves of a stage scores."""
-        rows = sum(int(self._scenario.curve[j].rows.lengths.sum()) for j in self._seen(index))
-        return rows + sum(scorer.part_tokens for scorer in self._scenario.scorers)
-
-    def _seen(self, index: int) -> Iterable[int]:
-        return [index] if self._reference else range(index + 1)
-
-    def columns(self, *, part: bool = False) -> Row:
-        """Return the metrics of the columns before those of the tasks; None in a reference."""
-        context = self._context
-        return [
-            None
-            if self._reference
-            else scorer.score(
-                context.model.backbone,
-                part=part,
-                precision=context.precision,
-                device=context.device,
-            )
-            for scorer in self._scenario.scorers
-        ]
-
-
 class CellRunner:
     """Runs one cell.
 
     Parameters
     ----------
-    cell, scenario, method
-        What to run, its rows, and a new instance with its settings.
-    compute
-        Device and precision.
+    cell, scenario, method, compute
+        What to run, its rows, a new instance with its settings, and where to run.
     cache
         Trained stages to resume from and to add to; None keeps none.
     listener
-        Hears of steps and points of curves.
+        Is called with steps and points of curves.
     after_epoch
         Called after each pass over the rows with the stage, its number of passes and a row of R
         that is scored on all rows, not on the part for curves.
@@ -194,9 +134,9 @@ class CellRunner:
         for position in range(self._resume(), len(self._stages)):
             stage = self._stage(position)
             trace = self._train(stage, position)
-            refusal = self._save(position, trace)
-            if refusal is not None and refusal not in notes:
-                notes.append(refusal)
+            note = self._save(position, trace)
+            if note is not None and note not in notes:
+                notes.append(note)
             self._finish(stage, trace, cached=False)
         for position in range(len(self._stages) - 1):
             if self._cache is not None and not self._is_shared(position):
@@ -220,11 +160,10 @@ class CellRunner:
             stages=len(self._scenario.train),
             masks=None,
         )
-        self._scorer = RowScorer(cell, self._scenario, self._method, context)
         row: Row | None = None
         if self._scorers:
             self._pretrained = context.snapshot()
-            columns = self._scorer.columns()
+            columns = self._extra_columns()
             for scorer, values in zip(self._scorers, columns, strict=True):
                 context.note(scorer.describe(values))
             row = [*columns, *[None] * len(self._scenario.scored)]
@@ -253,10 +192,10 @@ class CellRunner:
 
         def score_epoch() -> None:
             assert after_epoch is not None
-            after_epoch(position, next(passes), self._scorer.row(stage.index))
+            after_epoch(position, next(passes), self._row(stage.index))
 
         def score_curve() -> dict[str, float]:
-            return self._scorer.by_name(self._scorer.row(stage.index, curve=True))
+            return self._by_name(self._row(stage.index, curve=True))
 
         def record_drift() -> None:
             # A method that adds weights to the backbone, as adapters do, has no drift.
@@ -265,10 +204,14 @@ class CellRunner:
             ):
                 stage.record("drift", stage.squared_distance(self._pretrained).sqrt())
 
+        tokens = sum(
+            int(self._scenario.curve[j].rows.lengths.sum()) for j in self._seen(stage.index)
+        )
+        tokens += sum(scorer.part_tokens for scorer in self._scenario.scorers)
         return train_stage(
             stage,
             self._method if self._method.acts_in(stage.index) else Vanilla(),
-            probe=Probe(score_curve, self._scorer.curve_tokens(stage.index), record_drift),
+            probe=Probe(score_curve, tokens, record_drift),
             progress=partial(listener.progress, cell, position + 1, len(self._stages)),
             points=partial(listener.point, cell, position + 1),
             after_epoch=None if after_epoch is None else score_epoch,
@@ -282,15 +225,49 @@ class CellRunner:
         self._method.after_stage(stage)
         trace.curves.update(stage.log)
         started = time.perf_counter()
-        row = self._scorer.row(stage.index)
+        row = self._row(stage.index)
         if self._cell.protocol.curve_points and not trace.curves["scores"]:
             # The stage was too short to be scored within: join the rows of R around it.
-            start = self._scorer.by_name(self._outcomes[-1].row) if self._outcomes else {}
+            start = self._by_name(self._outcomes[-1].row) if self._outcomes else {}
             trace.curves["scores"] = {
                 name: [*([[0, start[name]]] if name in start else []), [trace.steps, score]]
-                for name, score in self._scorer.by_name(row).items()
+                for name, score in self._by_name(row).items()
             }
         self._outcomes.append(StageOutcome(trace, row, time.perf_counter() - started, cached))
+
+    def _row(self, index: int, *, curve: bool = False) -> Row:
+        """Return all metrics after stage `index`; with `curve` of the rows for curves only."""
+        context, data = self._context, self._scenario.curve if curve else self._scenario.scored
+        row: Row = [None] * len(data)
+        for j in self._seen(index):
+            with hook_checks.scoring(self._method.scoring(j)):
+                outputs = context.outputs(data[j])
+            metrics = self._scenario.scenario.tasks[j].metrics
+            row[j] = score(metrics, outputs, data[j].rows.labels)
+        return [*self._extra_columns(part=curve), *row]
+
+    def _extra_columns(self, *, part: bool = False) -> Row:
+        """Return the metrics of the columns before those of the tasks; None in a reference."""
+        context = self._context
+        row: Row = [None] * len(self._scenario.scorers)
+        for j, scorer in enumerate(self._scorers):
+            row[j] = scorer.score(
+                context.model.backbone,
+                part=part,
+                precision=context.precision,
+                device=context.device,
+            )
+        return row
+
+    def _by_name(self, row: Row) -> dict[str, float]:
+        """Return the main scores in a row of R by the names of their columns."""
+        scenario = self._scenario.scenario
+        named = zip(scenario.columns, scenario.main_scores(row), strict=True)
+        return {name: score for (name, _), score in named if score is not None}
+
+    def _seen(self, index: int) -> Sequence[int]:
+        """Return the tasks to score after stage `index`: all so far, or only a reference's."""
+        return range(index + 1) if self._cell.reference_of is None else [index]
 
     def _is_shared(self, position: int) -> bool:
         """Whether other methods that do not act in the first stage can use this stage."""
@@ -358,13 +335,7 @@ class CellRunner:
 
 
 def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
-    """Return the pretrained model with the cell's heads, before any training; on the CPU.
-
-    Raises
-    ------
-    ModelError
-        If the model cannot be loaded.
-    """
+    """Return the pretrained model with the cell's heads, before any training; on the CPU."""
     protocol = cell.protocol
     return build_classifier(
         protocol.model,
