@@ -194,18 +194,9 @@ def run_in_worker(
 ) -> tuple[CellResult, dict[str, CachedStage] | None]:
     """Return a cell's result, and its first stage if it `leads` and the folder is not seen.
 
-    Parameters
-    ----------
-    setup, cell
-        What to run.
-    scenario
-        One reference to its prepared scenario, which can be read once plug-ins are loaded.
-    shared
-        The first stage that the cell shares with others, if one of them has sent it.
-    leads
-        Whether others wait for the first stage.
-    actor
-        Handle of the `ProgressActor`.
+    `scenario` has one reference to the prepared scenario, which can be read once plug-ins are
+    loaded. `shared` is the first stage that another cell has sent; a cell that `leads` trains it
+    for others. `actor` is the handle of the `ProgressActor`.
     """
     actor.add.remote(cell.key, "started")
     setup.apply()

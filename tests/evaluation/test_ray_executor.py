@@ -173,8 +173,8 @@ def test_a_worker_that_dies_is_started_again_twice(world: Workspace) -> None:
     assert vanilla.status == "ok"
     assert deadly.status == "failed"
     assert deadly.reason == (
-        "its worker died, 3 times. Such a process was killed, perhaps for its memory, or ended "
-        "itself; without --workers it may say more."
+        "its worker or node was lost 3 times (Ray: WorkerCrashedError). Either it was killed, "
+        "perhaps for its memory, or it ended itself; without --workers it may say more."
     )
     assert Path("lives.txt").read_text() == "96"
     again = [note for note in watch.notes if "its worker died" in note]
