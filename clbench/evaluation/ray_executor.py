@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,21 +26,11 @@ ANSWER_SECONDS = 5.0
 """Time in which the progress actor must answer."""
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A cell that Ray runs: whether it trains a first stage for others, or waits for one."""
-
-    cell: Cell
-    leads: bool
-    shared: Any
-
-
 class RayExecutor:
     """Runs cells as tasks of Ray.
 
-    The first cell of a group that shares a first stage trains it. The others get a reference to
-    it as an argument, so Ray starts them when it is there. At most as many cells as can run at a
-    time are submitted, those that need not wait first.
+    The first cell of a group that shares a first stage leads: it trains that stage, and the
+    others wait for it. At most as many cells are submitted as can run at a time.
 
     If a worker dies or a node leaves, Ray starts its running cell again, at most twice. Results
     come to this process, which writes them.
@@ -49,7 +38,7 @@ class RayExecutor:
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
-        self._tasks: dict[Any, _Task] = {}
+        self._tasks: dict[Any, tuple[Cell, bool]] = {}
         self._scenarios: dict[str, Any] = {}
         self._stages: dict[Hashable, Any] = {}
         self._starts: Counter[str] = Counter()
@@ -106,11 +95,11 @@ class RayExecutor:
                 done, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
                 self._report()
                 for reference in done:
-                    yield from self._collect(reference)
+                    yield self._collect(reference)
         except KeyboardInterrupt:
             done, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
             for reference in done:
-                yield from self._collect(reference)
+                yield self._collect(reference)
             raise
         finally:
             for reference in self._tasks:
@@ -120,10 +109,12 @@ class RayExecutor:
     def _submit(self) -> Iterator[CellResult]:
         """Start what fits; yield failed results of cells whose scenario cannot be prepared."""
         room = self._room()
-        while self._waiting and len(self._tasks) < room:
-            leading = {self._groups[task.cell.key] for task in self._tasks.values() if task.leads}
-            free = [cell for cell in self._waiting if self._groups[cell.key] not in leading]
-            cell = (free or self._waiting)[0]
+        while len(self._tasks) < room:
+            training = {self._groups[cell.key] for cell, leads in self._tasks.values() if leads}
+            ready = [cell for cell in self._waiting if self._groups[cell.key] not in training]
+            if not ready:
+                return
+            cell = ready[0]
             self._waiting.remove(cell)
             self._listener.cell_started(cell)
             spec, group = cell.scenario, self._groups[cell.key]
@@ -139,7 +130,7 @@ class RayExecutor:
             result, stage = self._run.options(name=cell.key).remote(
                 self._setup, cell, [scenario], shared, leads, self._progress
             )
-            self._tasks[result] = _Task(cell, leads, shared)
+            self._tasks[result] = cell, leads
             if leads:
                 self._stages[group] = stage
             # Let go of what no cell to come can use.
@@ -158,17 +149,12 @@ class RayExecutor:
         self._without_node = not room
         return max(1, room)
 
-    def _collect(self, reference: Any) -> Iterator[CellResult]:
-        task = self._tasks.pop(reference)
-        cell, errors = task.cell, self._ray.exceptions
+    def _collect(self, reference: Any) -> CellResult:
+        """Return the result of a task that has ended, a failed one if it was lost."""
+        (cell, leads), errors = self._tasks.pop(reference), self._ray.exceptions
         try:
             result: CellResult = self._ray.get(reference)
         except errors.RayTaskError as error:
-            if task.shared is not None and isinstance(error.cause, errors.RayError):
-                # The first stage is lost: train it again.
-                self._stages.pop(self._groups[cell.key], None)
-                self._waiting.insert(0, cell)
-                return
             cause = error.cause
             if isinstance(cause, ClbenchError):
                 raise cause from None  # no cell can run on a node with another version
@@ -185,9 +171,9 @@ class RayExecutor:
                 "Either it was killed, perhaps for its memory, or it ended itself; without "
                 "--workers it may say more.",
             )
-        if task.leads and result.status != "ok":
-            self._stages.pop(self._groups[cell.key], None)
-        yield result
+        if leads and result.status != "ok":
+            self._stages.pop(self._groups[cell.key], None)  # another cell trains it
+        return result
 
     def _report(self) -> None:
         """Pass on what the workers reported."""
@@ -195,7 +181,7 @@ class RayExecutor:
             events = self._ray.get(self._progress.read.remote(), timeout=ANSWER_SECONDS)
         except self._ray.exceptions.RayError:
             return  # its node left; Ray starts it elsewhere
-        cells = {task.cell.key: task.cell for task in self._tasks.values()}
+        cells = {cell.key: cell for cell, _ in self._tasks.values()}
         for key, event, values in events:
             if key not in cells:
                 continue
