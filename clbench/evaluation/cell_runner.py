@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,7 @@ import clbench
 from clbench.errors import PluginError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
-from clbench.evaluation.stage_cache import (
-    CachedStage,
-    InMemoryStageCache,
-    StageCache,
-    recipe_digest,
-)
+from clbench.evaluation.stage_cache import CachedStage, StageCache, recipe_digest
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier, build_classifier
@@ -68,6 +63,7 @@ class Outcome:
     before: Row | None
 
 
+@dataclass(eq=False)
 class CellRunner:
     """Runs one cell.
 
@@ -91,35 +87,26 @@ class CellRunner:
         If the cell is a reference for a task that the scenario lacks.
     """
 
-    def __init__(
-        self,
-        cell: Cell,
-        scenario: PreparedScenario,
-        method: Method,
-        compute: ComputeSettings,
-        cache: StageCache | InMemoryStageCache | None = None,
-        listener: Listener | None = None,
-        *,
-        after_epoch: EpochScores | None = None,
-        model: Classifier | None = None,
-    ) -> None:
-        self._cell = cell
-        self._scenario = scenario
-        self._method = method
-        self._compute = compute
-        self._cache = cache
-        self._listener = listener or Listener()
-        self._after_epoch = after_epoch
-        self._model = model
+    cell: Cell
+    scenario: PreparedScenario
+    method: Method
+    compute: ComputeSettings
+    cache: StageCache | None = None
+    listener: Listener = field(default_factory=Listener)
+    _: KW_ONLY
+    after_epoch: EpochScores | None = None
+    model: Classifier | None = None
+
+    def __post_init__(self) -> None:
         self._outcomes: list[StageOutcome] = []
         # A reference trains one task of the scenario, with the streams of its stage there.
-        only = cell.reference_of
-        self._stages = list(range(len(scenario.train))) if only is None else [only]
-        self._scorers = scenario.scorers if only is None else ()
-        if any(not 0 <= stage < len(scenario.train) for stage in self._stages):
+        only, count = self.cell.reference_of, len(self.scenario.train)
+        self._stages = list(range(count)) if only is None else [only]
+        self._scorers = self.scenario.scorers if only is None else ()
+        if only is not None and only >= count:
             raise PluginError(
-                f"scenario {cell.scenario.name!r} has {len(scenario.train)} tasks, so there is no "
-                f"task {only} to refer to. A shift's `k` must be its number of parts."
+                f"scenario {self.cell.scenario.name!r} has {count} tasks, so there is no task "
+                f"{only} to refer to. A shift's `k` must be its number of parts."
             )
 
     @property
@@ -139,25 +126,25 @@ class CellRunner:
                 notes.append(note)
             self._finish(stage, trace, cached=False)
         for position in range(len(self._stages) - 1):
-            if self._cache is not None and not self._is_shared(position):
-                self._cache.drop(self._digest(position))  # only this cell could use it
+            if self.cache is not None and not self._is_shared(position):
+                self.cache.drop(self._digest(position))  # only this cell could use it
         return Outcome(self._outcomes, [*notes, *self._context.notes], before)
 
     def _load(self) -> Row | None:
         """Load the model and let the method set up; return the row of R before training."""
-        protocol, cell = self._cell.protocol, self._cell
-        model, self._model = self._model or start_model(cell, self._scenario), None
-        model.to(self._compute.device)
+        protocol, cell = self.cell.protocol, self.cell
+        model, self.model = self.model or start_model(cell, self.scenario), None
+        model.to(self.compute.device)
         self._context = context = Context(
             model=model,
             model_name=protocol.model,
             revision=protocol.revision,
             protocol=protocol,
-            device=self._compute.device,
-            precision=self._compute.precision,
+            device=self.compute.device,
+            precision=self.compute.precision,
             seed=cell.seed,
             scenario=cell.scenario.name,
-            stages=len(self._scenario.train),
+            stages=len(self.scenario.train),
             masks=None,
         )
         row: Row | None = None
@@ -166,28 +153,28 @@ class CellRunner:
             columns = self._extra_columns()
             for scorer, values in zip(self._scorers, columns, strict=True):
                 context.note(scorer.describe(values))
-            row = [*columns, *[None] * len(self._scenario.scored)]
+            row = [*columns, *[None] * len(self.scenario.scored)]
         before = _versions(model)
-        self._method.setup(context)
-        if not self._method.acts_in(0) and _versions(model) != before:
+        self.method.setup(context)
+        if not self.method.acts_in(0) and _versions(model) != before:
             raise PluginError(
-                f"method {self._method.name!r} changes the model in setup, yet acts_in(0) says "
+                f"method {self.method.name!r} changes the model in setup, yet acts_in(0) says "
                 "that stage 0 is trained as by vanilla. Let acts_in return True."
             )
-        context.masks = install(model, model.backbone, self._compute.device)
+        context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
         return row
 
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self._context, name) for name in Context.__dataclass_fields__}
         index = self._stages[position]
-        stage = Stage(**context, index=index, tasks=self._scenario.train[: index + 1])
-        stage.reads_earlier_rows = self._method.keeps_rows
+        stage = Stage(**context, index=index, tasks=self.scenario.train[: index + 1])
+        stage.reads_earlier_rows = self.method.keeps_rows
         stage.heads = frozenset([stage.data.head])
         return stage
 
     def _train(self, stage: Stage, position: int) -> Trace:
-        cell, listener, after_epoch = self._cell, self._listener, self._after_epoch
+        cell, listener, after_epoch = self.cell, self.listener, self.after_epoch
         passes = itertools.count(1)
 
         def score_epoch() -> None:
@@ -205,12 +192,12 @@ class CellRunner:
                 stage.record("drift", stage.squared_distance(self._pretrained).sqrt())
 
         tokens = sum(
-            int(self._scenario.curve[j].rows.lengths.sum()) for j in self._seen(stage.index)
+            int(self.scenario.curve[j].rows.lengths.sum()) for j in self._seen(stage.index)
         )
-        tokens += sum(scorer.part_tokens for scorer in self._scenario.scorers)
+        tokens += sum(scorer.part_tokens for scorer in self.scenario.scorers)
         return train_stage(
             stage,
-            self._method if self._method.acts_in(stage.index) else Vanilla(),
+            self.method if self.method.acts_in(stage.index) else Vanilla(),
             probe=Probe(score_curve, tokens, record_drift),
             progress=partial(listener.progress, cell, position + 1, len(self._stages)),
             points=partial(listener.point, cell, position + 1),
@@ -222,11 +209,11 @@ class CellRunner:
         if cached:
             stage.step = stage.steps = stage.total_steps = trace.steps
             stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
-        self._method.after_stage(stage)
+        self.method.after_stage(stage)
         trace.curves.update(stage.log)
         started = time.perf_counter()
         row = self._row(stage.index)
-        if self._cell.protocol.curve_points and not trace.curves["scores"]:
+        if self.cell.protocol.curve_points and not trace.curves["scores"]:
             # The stage was too short to be scored within: join the rows of R around it.
             start = self._by_name(self._outcomes[-1].row) if self._outcomes else {}
             trace.curves["scores"] = {
@@ -237,19 +224,19 @@ class CellRunner:
 
     def _row(self, index: int, *, curve: bool = False) -> Row:
         """Return all metrics after stage `index`; with `curve` of the rows for curves only."""
-        context, data = self._context, self._scenario.curve if curve else self._scenario.scored
+        context, data = self._context, self.scenario.curve if curve else self.scenario.scored
         row: Row = [None] * len(data)
         for j in self._seen(index):
-            with hook_checks.scoring(self._method.scoring(j)):
+            with hook_checks.scoring(self.method.scoring(j)):
                 outputs = context.outputs(data[j])
-            metrics = self._scenario.scenario.tasks[j].metrics
+            metrics = self.scenario.scenario.tasks[j].metrics
             row[j] = score(metrics, outputs, data[j].rows.labels)
         return [*self._extra_columns(part=curve), *row]
 
     def _extra_columns(self, *, part: bool = False) -> Row:
         """Return the metrics of the columns before those of the tasks; None in a reference."""
         context = self._context
-        row: Row = [None] * len(self._scenario.scorers)
+        row: Row = [None] * len(self.scenario.scorers)
         for j, scorer in enumerate(self._scorers):
             row[j] = scorer.score(
                 context.model.backbone,
@@ -261,17 +248,17 @@ class CellRunner:
 
     def _by_name(self, row: Row) -> dict[str, float]:
         """Return the main scores in a row of R by the names of their columns."""
-        scenario = self._scenario.scenario
+        scenario = self.scenario.scenario
         named = zip(scenario.columns, scenario.main_scores(row), strict=True)
         return {name: score for (name, _), score in named if score is not None}
 
     def _seen(self, index: int) -> Sequence[int]:
         """Return the tasks to score after stage `index`: all so far, or only a reference's."""
-        return range(index + 1) if self._cell.reference_of is None else [index]
+        return range(index + 1) if self.cell.reference_of is None else [index]
 
     def _is_shared(self, position: int) -> bool:
         """Whether other methods that do not act in the first stage can use this stage."""
-        return position == 0 == self._stages[0] and not self._method.acts_in(0)
+        return position == 0 == self._stages[0] and not self.method.acts_in(0)
 
     def _is_cached(self, position: int) -> bool:
         """Whether to cache a stage; after the last one the cell's result follows at once."""
@@ -279,20 +266,20 @@ class CellRunner:
 
     def _digest(self, position: int) -> str:
         """Return the digest of everything that decides the weights after a stage."""
-        recipe, shared = self._cell.recipe, self._is_shared(position)
-        tasks, vocabulary = self._scenario.scenario.tasks, self._scenario.vocabulary
+        recipe, shared = self.cell.recipe, self._is_shared(position)
+        tasks, vocabulary = self.scenario.scenario.tasks, self.scenario.vocabulary
         stages = self._stages[: position + 1]
         return recipe_digest(
             {
                 "clbench": clbench.__version__,
-                "numerics": dict(self._compute.identity),
-                "protocol": self._cell.protocol.model_dump(mode="json", exclude={"corpus"}),
+                "numerics": dict(self.compute.identity),
+                "protocol": self.cell.protocol.model_dump(mode="json", exclude={"corpus"}),
                 "corpus": recipe.get("corpus") if self._scorers or not shared else None,
                 "model": recipe.get("model"),
-                "scenario": self._cell.scenario.name,
+                "scenario": self.cell.scenario.name,
                 "heads": {task.head: task.outputs for task in tasks},
                 "vocabulary": None if vocabulary is None else len(vocabulary),
-                "seed": self._cell.seed,
+                "seed": self.cell.seed,
                 "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
                 "scored": [[tasks[i].validation.digest] for i in stages],
                 # The history holds scores of columns, which depend on the shift's settings.
@@ -303,28 +290,28 @@ class CellRunner:
 
     def _save(self, position: int, trace: Trace) -> str | None:
         """Add a trained stage to the cache; return why that is impossible."""
-        if self._cache is None or not self._is_cached(position):
+        if self.cache is None or not self._is_cached(position):
             return None
         stage = CachedStage(
             dict(self._context.model.state_dict()),
-            {} if self._is_shared(position) else self._method.state(),
+            {} if self._is_shared(position) else self.method.state(),
             trace,
             [[asdict(stage.trace), stage.row, stage.eval_seconds] for stage in self._outcomes],
             self._context.notes[self._setup_notes :],
         )
-        return self._cache.save(self._digest(position), stage)
+        return self.cache.save(self._digest(position), stage)
 
     def _resume(self) -> int:
         """Load the latest cached stage; return the number of the next one."""
         for position in reversed(range(len(self._stages))):
-            if self._cache is None or not self._is_cached(position):
+            if self.cache is None or not self._is_cached(position):
                 continue
-            stage = self._cache.load(self._digest(position), self._context.device)
+            stage = self.cache.load(self._digest(position), self._context.device)
             if stage is None:
                 continue
             self._context.model.load_state_dict(stage.weights)
             if stage.state:
-                self._method.load_state(stage.state)
+                self.method.load_state(stage.state)
             for note in stage.notes:
                 self._context.note(note)
             for trace, row, seconds in stage.history:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,6 @@ class PreparedScenario:
 
     Attributes
     ----------
-    scenario
-        Tasks, split and report.
     train, scored, curve
         For each task its training rows, the rows that R is scored on, and a stratified
         subset of those for the points of curves.
@@ -66,38 +64,30 @@ class PreparedScenario:
     scorers: tuple[ColumnScorer, ...] = ()
 
 
+@dataclass(eq=False)
 class ScenarioPreparer:
     """Prepares scenarios for one model and protocol; the `ShiftContext` of their shifts.
 
     Parameters
     ----------
-    protocol
-        Model, limits and lengths.
+    protocol, device
+        Model, limits and lengths; where embeddings are computed.
     data, base, own
         Where tasks come from: mirror of the hub, folder of the suite, own tasks.
-    device
-        Where embeddings are computed.
     saved
         Folder for the fitted splits and reports; None saves none.
     """
 
-    def __init__(
-        self,
-        protocol: Protocol,
-        *,
-        data: Path | None,
-        base: Path,
-        own: Mapping[str, OwnTaskSpec],
-        device: torch.device,
-        saved: Path | None,
-    ) -> None:
-        self.protocol = protocol
-        self.base = base
-        self.seed = protocol.data_seed
-        self._data = data
-        self._own = own
-        self._device = device
-        self._saved = saved
+    protocol: Protocol
+    _: KW_ONLY
+    data: Path | None
+    base: Path
+    own: Mapping[str, OwnTaskSpec]
+    device: torch.device
+    saved: Path | None
+
+    def __post_init__(self) -> None:
+        self.seed = self.protocol.data_seed
         self._prepared: dict[str, PreparedScenario] = {}
         self._tasks: dict[str, Task] = {}
 
@@ -112,8 +102,8 @@ class ScenarioPreparer:
         if spec.name not in self._prepared:
             scenario = build_scenario(spec, self)
             self.__dict__.pop("_backbone", None)
-            if self._saved is not None:
-                _save(self._saved / f"{spec.name}.json", scenario)
+            if self.saved is not None:
+                _save(self.saved / f"{spec.name}.json", scenario)
             _keep(self._prepared, spec.name, self.tokenise(scenario))
         return self._prepared[spec.name]
 
@@ -150,7 +140,7 @@ class ScenarioPreparer:
         for column in columns:
             make: Any = column.scorer
             make = load_object(make, "scorer") if isinstance(make, str) else make
-            scorers.append(make(protocol, self._device, **column.settings))
+            scorers.append(make(protocol, self.device, **column.settings))
         return PreparedScenario(
             scenario, data(train), data(scored), data(curve), vocabulary, tuple(scorers)
         )
@@ -173,7 +163,7 @@ class ScenarioPreparer:
         """Return the task of that name, limited, with a tuning split if that is scored."""
         if name not in self._tasks:
             protocol = self.protocol
-            task = load_task(name, data=self._data, base=self.base, own=self._own)
+            task = load_task(name, data=self.data, base=self.base, own=self.own)
             task = task.scored_by(protocol.task_metric.get(name))
             task = task.limited(protocol.limit, self.seed)
             if protocol.score_on == "tuning":
@@ -197,20 +187,14 @@ class ScenarioPreparer:
         return total
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """Return pooled embeddings of the frozen pretrained encoder; shape (n, h).
-
-        Raises
-        ------
-        ModelError
-            If they are not finite.
-        """
+        """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
         protocol = self.protocol
         points = embed_rows(
             self._backbone,
             self.tokenizer,
             rows,
             self.max_length,
-            self._device,
+            self.device,
             protocol.pooling,
             identity=model_identity(protocol.model, protocol.revision),
             cache=cache_dir("embeddings"),

@@ -41,13 +41,7 @@ class EmbeddingCluster(DividingShift):
     k: Annotated[int, Field(ge=2)] = 2
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
-        """Cluster the training rows; other rows go to the nearest centroid.
-
-        Raises
-        ------
-        ShiftError
-            See `cluster`.
-        """
+        """Cluster the training rows; other rows go to the nearest centroid. See `cluster`."""
         points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
         seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32
         centroids = cluster(points["train"], self.k, seed, f"task {task.name!r}")
@@ -65,10 +59,7 @@ class EmbeddingCluster(DividingShift):
         return Split.of(self.name, task, names, assigned, fitted, numbers)
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Return training rows on their first principal axes, with part and label.
-
-        The rows are drawn evenly over the task's, by a stream of their own.
-        """
+        """Return some training rows on their first principal axes, with part and label."""
         from sklearn.decomposition import PCA
 
         rng = numpy_stream("picture", task.name, self.k, context.seed)

@@ -26,17 +26,10 @@ FEW_ROWS = 100
 
 @dataclass(frozen=True)
 class PartReport:
-    """Sizes and label balance of one task of a scenario.
+    """Numbers of rows and label balance of one task of a scenario.
 
-    Attributes
-    ----------
-    task
-        Its name.
-    train, validation
-        Numbers of rows.
-    train_labels, validation_labels
-        Share of each class by name; for regression mean, standard deviation, least and
-        greatest target.
+    Labels are the share of each class by name; for regression mean, standard deviation, least
+    and greatest target.
     """
 
     task: str
@@ -84,22 +77,10 @@ class ScenarioReport:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Tasks in training order.
+    """A scenario as built; attributes as in `ScenarioTasks` and the suite file.
 
-    Attributes
-    ----------
-    name, shift, settings
-        As in the suite file, defaults filled in.
-    tasks
-        For a pair D_o, then D_s.
-    split
-        How a task was divided, or None.
-    report
-        Sizes, label balance, severity.
-    picture
-        What its figure is drawn from; empty where it has none.
-    extra_columns
-        Columns of R before those of the tasks.
+    `tasks` are in training order: D_o, then D_s; `settings` include the defaults;
+    `extra_columns` are the columns of R before those of the tasks.
     """
 
     name: str

@@ -42,21 +42,12 @@ def separability(
 ) -> float | None:
     """Return the cross-validated balanced accuracy of linear discriminant analysis.
 
-    The covariance is shrunk as Ledoit & Wolf (2004) do, so there is nothing to tune and fewer
-    rows than dimensions suffice; both sets weigh the same.
+    0.5 = indistinguishable, 1.0 = always distinguishable; below 0.5 by chance only. None if a
+    set has fewer than three different rows.
 
-    Parameters
-    ----------
-    first, second
-        Embeddings, shapes (n, h) and (m, h).
-    seed
-        Decides the folds.
-
-    Returns
-    -------
-    float or None
-        0.5 = indistinguishable, 1.0 = always distinguishable; below 0.5 by chance only. None
-        if a set has fewer than three different rows.
+    `first` and `second` are embeddings, shapes (n, h) and (m, h), of equal weight; `seed` decides
+    the folds. The covariance is shrunk as Ledoit & Wolf (2004) do, so there is nothing to tune
+    and fewer rows than dimensions suffice.
     """
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.metrics import balanced_accuracy_score

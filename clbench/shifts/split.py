@@ -23,12 +23,8 @@ REMEDY = "Name a file scenarios/*.split.json of a run, or leave `split` out to d
 class SplitPart:
     """One part of a divided task.
 
-    Attributes
-    ----------
-    name
-        Such as ``short``; the part's task is ``glue/sst2[short]``.
-    train, validation, tuning
-        Its rows as positions in the task's source (`Rows.index`), ascending.
+    A part ``short`` is the task ``glue/sst2[short]``. Its rows are positions in the task's source
+    (`Rows.index`), ascending.
     """
 
     name: str
@@ -55,8 +51,6 @@ class Split:
         `Rows.digest` of the divided rows, by split.
     numbers
         What the shift reported when it was fitted.
-    schema_version
-        Of the file.
     """
 
     kind: str
