@@ -72,7 +72,7 @@ class CellRunner:
     cell, scenario, method, compute
         What to run, its rows, a new instance with its settings, and where to run.
     cache
-        Trained stages to resume from and to add to; None keeps none.
+        Trained stages to resume from and to add to.
     listener
         Is called with steps and points of curves.
     after_epoch
@@ -109,13 +109,8 @@ class CellRunner:
                 f"{only} to refer to. A shift's `k` must be its number of parts."
             )
 
-    @property
-    def context(self) -> Context:
-        """The model and its settings, once `run` has been called."""
-        return self._context
-
     def run(self) -> Outcome:
-        """Train and score all stages, resuming after the last cached one."""
+        """Train and score all stages, resuming after the last cached one; sets `context`."""
         before = self._load()
         notes: list[str] = []
         for position in range(self._resume(), len(self._stages)):
@@ -128,14 +123,14 @@ class CellRunner:
         for position in range(len(self._stages) - 1):
             if self.cache is not None and not self._is_shared(position):
                 self.cache.drop(self._digest(position))  # only this cell could use it
-        return Outcome(self._outcomes, [*notes, *self._context.notes], before)
+        return Outcome(self._outcomes, [*notes, *self.context.notes], before)
 
     def _load(self) -> Row | None:
         """Load the model and let the method set up; return the row of R before training."""
         protocol, cell = self.cell.protocol, self.cell
         model, self.model = self.model or start_model(cell, self.scenario), None
         model.to(self.compute.device)
-        self._context = context = Context(
+        self.context = context = Context(
             model=model,
             model_name=protocol.model,
             revision=protocol.revision,
@@ -166,7 +161,7 @@ class CellRunner:
         return row
 
     def _stage(self, position: int) -> Stage:
-        context = {name: getattr(self._context, name) for name in Context.__dataclass_fields__}
+        context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
         index = self._stages[position]
         stage = Stage(**context, index=index, tasks=self.scenario.train[: index + 1])
         stage.reads_earlier_rows = self.method.keeps_rows
@@ -224,7 +219,7 @@ class CellRunner:
 
     def _row(self, index: int, *, curve: bool = False) -> Row:
         """Return all metrics after stage `index`; with `curve` of the rows for curves only."""
-        context, data = self._context, self.scenario.curve if curve else self.scenario.scored
+        context, data = self.context, self.scenario.curve if curve else self.scenario.scored
         row: Row = [None] * len(data)
         for j in self._seen(index):
             with hook_checks.scoring(self.method.scoring(j)):
@@ -235,7 +230,7 @@ class CellRunner:
 
     def _extra_columns(self, *, part: bool = False) -> Row:
         """Return the metrics of the columns before those of the tasks; None in a reference."""
-        context = self._context
+        context = self.context
         row: Row = [None] * len(self.scenario.scorers)
         for j, scorer in enumerate(self._scorers):
             row[j] = scorer.score(
@@ -293,11 +288,11 @@ class CellRunner:
         if self.cache is None or not self._is_cached(position):
             return None
         stage = CachedStage(
-            dict(self._context.model.state_dict()),
+            dict(self.context.model.state_dict()),
             {} if self._is_shared(position) else self.method.state(),
             trace,
             [[asdict(stage.trace), stage.row, stage.eval_seconds] for stage in self._outcomes],
-            self._context.notes[self._setup_notes :],
+            self.context.notes[self._setup_notes :],
         )
         return self.cache.save(self._digest(position), stage)
 
@@ -306,14 +301,14 @@ class CellRunner:
         for position in reversed(range(len(self._stages))):
             if self.cache is None or not self._is_cached(position):
                 continue
-            stage = self.cache.load(self._digest(position), self._context.device)
+            stage = self.cache.load(self._digest(position), self.context.device)
             if stage is None:
                 continue
-            self._context.model.load_state_dict(stage.weights)
+            self.context.model.load_state_dict(stage.weights)
             if stage.state:
                 self.method.load_state(stage.state)
             for note in stage.notes:
-                self._context.note(note)
+                self.context.note(note)
             for trace, row, seconds in stage.history:
                 self._outcomes.append(StageOutcome(Trace(**trace), row, seconds, True))
             self._finish(self._stage(position), stage.trace, cached=True)

@@ -218,14 +218,13 @@ class ScenarioPreparer:
         return encode(rows, self.tokenizer, self.max_length, cache=cache_dir("tokens"))
 
     def _scored_rows(self, task: Task) -> Rows:
-        if self.protocol.score_on == "validation":
-            return task.validation
-        if task.tuning is None:
+        rows: Rows | None = getattr(task, self.protocol.score_on)
+        if rows is None:
             raise ShiftError(
                 f"task {task.name!r}: its shift has lost the tuning split, which "
                 "score_on = 'tuning' scores. Keep `tuning` of the task that it is made of."
             )
-        return task.tuning
+        return rows
 
 
 def _keep(items: dict[str, Any], name: str, value: Any) -> None:

@@ -98,7 +98,7 @@ class StageCache:
             write_atomically(self._path(digest), partial(save_tensors, tensors, facts=facts))
         except (OSError, SafetensorError) as error:
             return (
-                f"a trained stage could not be kept in {self.folder} ({error}); an interrupted "
+                f"a trained stage could not be saved in {self.folder} ({error}); an interrupted "
                 "cell starts from its first stage."
             )
         return None

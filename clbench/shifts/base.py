@@ -75,7 +75,7 @@ class ColumnScorer(Protocol):
         """
 
     def describe(self, initial: dict[str, float] | None = None) -> str:
-        """Return a line on what is scored, and on the scores before training if given."""
+        """Return a line on what is scored, and on the scores before training."""
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ class DividingShift(Shift):
         return {}
 
     def fitted_settings(self) -> dict[str, Any]:
-        """Return the settings that decide the split, which are kept in it."""
+        """Return the settings that decide the split, which are saved in it."""
         return {k: v for k, v in self.settings().items() if k not in ("task", "split")}
 
 

@@ -16,7 +16,7 @@ from clbench.evaluation.resources import (
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("values", "text"),
     [
         ({"workers": 0}, "--workers 0: must be 1 or more."),
         ({"threads": -1}, "--threads -1: must be 1 or more."),
@@ -27,9 +27,9 @@ from clbench.evaluation.resources import (
         ({"address": " "}, "--address: is empty."),
     ],
 )
-def test_values_out_of_range_are_refused(given: dict[str, object], text: str) -> None:
+def test_values_out_of_range_are_refused(values: dict[str, object], text: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        Resources(**given)  # type: ignore[arg-type]
+        Resources(**values)  # type: ignore[arg-type]
     assert text in str(caught.value)
 
 

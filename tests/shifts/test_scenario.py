@@ -74,7 +74,7 @@ def test_listing_shifts_imports_nothing_heavy() -> None:
 
 def test_the_report_has_sizes_balance_and_severity(context: FakeContext) -> None:
     scenario = build_scenario(Spec("dataset", {"tasks": ["a", "b", "numbers"]}), context)
-    assert (scenario.name, scenario.shift) == ("scene", "dataset")
+    assert (scenario.name, scenario.shift) == ("pair", "dataset")
     assert scenario.settings == {"tasks": ["a", "b", "numbers"]}
     assert [task.name for task in scenario.tasks] == ["a", "b", "numbers"]
     assert [task.head for task in scenario.tasks] == ["a", "b", "numbers"]
@@ -171,7 +171,7 @@ def test_empty_and_one_class_parts_are_refused(
     with pytest.raises(ShiftError) as caught:
         build_scenario(Spec("dataset", {"tasks": ["b", "a"]}), context)
     assert message in str(caught.value)
-    assert str(caught.value).startswith("scenario 'scene'")
+    assert str(caught.value).startswith("scenario 'pair'")
 
 
 def test_a_plug_in_shift_may_return_a_list(context: FakeContext, register: Any) -> None:

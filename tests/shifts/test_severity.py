@@ -20,13 +20,13 @@ def test_distant_sets_have_one_and_equal_sets_a_half() -> None:
 
 def test_severity_is_the_accuracy_of_the_best_linear_rule() -> None:
     # Normal clouds two standard deviations apart: the best rule is right in Phi(1) = 0.8413.
-    found = separability(cloud(0, 1000, 0), cloud(2, 1000, 1), 0)
-    assert found == pytest.approx(0.8413, abs=0.02)
+    value = separability(cloud(0, 1000, 0), cloud(2, 1000, 1), 0)
+    assert value == pytest.approx(0.8413, abs=0.02)
 
 
 def test_the_sizes_of_the_sets_do_not_matter() -> None:
-    found = separability(cloud(0, 1000, 0), cloud(2, 50, 1), 0)
-    assert found == pytest.approx(0.84, abs=0.06)
+    value = separability(cloud(0, 1000, 0), cloud(2, 50, 1), 0)
+    assert value == pytest.approx(0.84, abs=0.06)
     assert separability(cloud(0, 1000, 0), cloud(0, 50, 1), 0) == pytest.approx(0.5, abs=0.12)
 
 
