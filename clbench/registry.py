@@ -96,7 +96,7 @@ class Registry(Generic[T]):
         entry = self._entry(name)
         if not isinstance(entry, str):
             return entry
-        loaded = _load(entry, self.kind)
+        loaded = load_object(entry, self.kind)
         self._verify(name, loaded)
         self._entries[name] = loaded  # type: ignore[assignment]
         return loaded  # type: ignore[return-value]
@@ -130,8 +130,14 @@ class Registry(Generic[T]):
                 self.add(point.name, point.value)
 
 
-def _load(reference: str, kind: str) -> object:
-    """Import ``"module:object"``."""
+def load_object(reference: str, kind: str) -> object:
+    """Import ``"module:object"``; `kind` is the word for it in messages.
+
+    Raises
+    ------
+    PluginError
+        If it cannot be imported.
+    """
     module, _, attribute = reference.partition(":")
     try:
         loaded: object = importlib.import_module(module)
