@@ -48,11 +48,6 @@ def duration(seconds: float) -> str:
     return f"{hours} h {rest:02d} min" if hours < 48 else f"{hours / 24:.1f} days"
 
 
-def plural(count: int, word: str) -> str:
-    """Return ``1 cell`` or ``2 cells``."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 

@@ -147,8 +147,9 @@ def show_plan(state: RunState) -> None:
     """Print the cells of a plan, the state of each, and an estimate of the time."""
     from rich.table import Table
 
-    from clbench.cli.console import err, out, plural, show_table
+    from clbench.cli.console import err, out, show_table
     from clbench.cli.estimate import from_finished, from_sizes
+    from clbench.messages import count
     from clbench.suite.plan import validate
 
     plan = state.plan
@@ -168,7 +169,7 @@ def show_plan(state: RunState) -> None:
     console = out()
     show_table(console, table)
     console.print(
-        f"{plural(len(plan.cells), 'cell')}, {len(pending)} to run, results in {plan.out}",
+        f"{count(len(plan.cells), 'cell')}, {len(pending)} to run, results in {plan.out}",
         soft_wrap=True,
     )
     if pending:

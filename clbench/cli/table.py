@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.cli.console import duration, out, plural, show_table
+from clbench.cli.console import duration, out, show_table
+from clbench.messages import count
 from clbench.results.cell import CellResult
-from clbench.results.scores import Score, failures, scores_frame, shown_scores, summary
+from clbench.results.scores import Score, failures, means, score_rows, shown_scores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
         Exit code: 1 if a cell failed, else 0.
     """
     console = out()
-    rows = summary(scores_frame(cells)).to_dict("records")
+    rows = means(score_rows(cells))
     if rows:
         table = results_table(rows, console)
         # In a window too narrow for any layout, lines run over the edge; numbers are never cut.
@@ -46,7 +47,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
     searches = {cell.baseline: cell.search for cell in cells if cell.search}
     for name, cost in searches.items():
         console.print(
-            f"{name}: the search for its settings took {plural(int(cost['trials'] or 0), 'trial')},"
+            f"{name}: the search for its settings took {count(int(cost['trials'] or 0), 'trial')},"
             f" {cost['epochs']:g} epochs and {duration(cost['seconds'] or 0.0)}",
             soft_wrap=True,
         )
@@ -55,7 +56,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
         console.print(f"failed: {key}: {reason}", soft_wrap=True)
     if failed:
         console.print(
-            f"{len(failed)} of {plural(len(cells), 'cell')} failed; the same command tries "
+            f"{len(failed)} of {count(len(cells), 'cell')} failed; the same command tries "
             f"{'it' if len(failed) == 1 else 'them'} again."
         )
     if path is not None and (path / "scores.csv").exists():  # missing in a read-only folder
