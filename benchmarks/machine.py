@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel
 
-from clbench.models.classifier import Classifier, build_classifier, load_tokenizer
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.classifier import Classifier, build_classifier
 from clbench.models.encoding import encode, vocabulary_of
 from clbench.models.locate import local_folder
 from clbench.tasks.registry import load_task

@@ -52,7 +52,7 @@ def run_search(folder: Path, seed: int, args: argparse.Namespace, **settings: An
     """The outcome of a search."""
     chosen = SearchSettings(seed=seed, **settings)
     plan = make_search("quick", SCENARIO, chosen, RunOptions(out=folder, limit=args.limit))
-    return search(plan, place=Resources(workers=args.workers, threads=1))
+    return search(plan, resources=Resources(workers=args.workers, threads=1))
 
 
 def mean(values: Sequence[float]) -> str:

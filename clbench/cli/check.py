@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from clbench.errors import SettingsError
 
 if TYPE_CHECKING:
     from clbench.conformance import Row
@@ -27,7 +32,7 @@ def check(
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another value of a setting; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable."),
     ] = None,
     model: Annotated[
         str,
@@ -39,28 +44,25 @@ def check(
     """Check that a method keeps its promises: seeds, interruptions, rows, memory, models.
 
     Takes seconds, on tiny tasks. Exit code 0 if all checks pass, 1 if one fails, 2 if
-    something in the command is wrong.
+    the command itself is wrong.
     """
+    from clbench.cli.console import err
     from clbench.suite.baselines import read_baseline
     from clbench.suite.plugins import load_plugins
 
-    changed = dict(_setting(text) for text in setting or ())
+    settings = dict(_setting(text) for text in setting or ())
     load_plugins(plugin or ())
-    found = read_baseline(method)  # a wrong name is told before torch is imported
-    from clbench.cli.console import err
-    from clbench.conformance.checks import check as make
+    baseline = read_baseline(method)  # report a wrong name before torch is imported
+    from clbench.conformance import check as run_checks
 
     console = err()
-    if console.is_terminal:
-        with console.status(f"checking {method}") as status:
-            rows = make(
-                found,
-                settings=changed,
-                model=model,
-                told=lambda name: status.update(f"checking {method}: {name}"),
-            )
-    else:
-        rows = make(found, settings=changed, model=model)
+    with console.status(f"checking {method}") if console.is_terminal else nullcontext() as status:
+
+        def started(name: str) -> None:
+            if status is not None:
+                status.update(f"checking {method}: {name}")
+
+        rows = run_checks(baseline, settings=settings, model=model, started=started)
     _show(rows)
     return 1 if any(row.status == "fail" for row in rows) else 0
 
@@ -79,29 +81,16 @@ def _show(rows: Sequence[Row]) -> None:
         if row.hint:
             table.add_row("", "", f"What to do: {row.hint}")
     out().print(table)
-    failed = sum(row.status == "fail" for row in rows)
-    left = sum(row.status == "skip" for row in rows)
-    passed = plural(len(rows) - failed - left, "check")
-    more = f", {failed} failed" if failed else ""
-    more += f", {left} not made" if left else ""
-    out().print(f"{passed} passed{more}.")
+    counts = Counter(row.status for row in rows)
+    failed = f", {counts['fail']} failed" if counts["fail"] else ""
+    skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
+    out().print(f"{plural(counts['pass'], 'check')} passed{failed}{skipped}.")
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Key and value of ``key=value``; the value is read as in a baseline file.
-
-    Raises
-    ------
-    SettingsError
-        If it has another form.
-    """
-    import tomllib
-
-    from clbench.errors import SettingsError
-
-    key, sign, value = text.partition("=")
-    key, value = key.strip(), value.strip()
-    if not sign or not key or not value:
+    """Return key and value of ``key=value``, the value read as in a baseline file."""
+    key, _, value = (part.strip() for part in text.partition("="))
+    if not key or not value:
         raise SettingsError(f"--set {text!r}: write KEY=VALUE, such as memory=20.")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]

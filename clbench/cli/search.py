@@ -24,37 +24,33 @@ from clbench.cli.arguments import (
 def search(
     suite: Suite,
     scenario: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Its scenario of two tasks; needed if it has several."),
+        str | None, typer.Option(metavar="NAME", help="Scenario of two tasks, if it has several.")
     ] = None,
     trials: Annotated[
-        int,
-        typer.Option(metavar="N", help="That come to an end, those of before included."),
+        int, typer.Option(metavar="N", help="Finished trials to reach, earlier ones included.")
     ] = 50,
     searcher: Annotated[
-        str, typer.Option(metavar="bayes|random", help="Who proposes rates.")
+        str, typer.Option(metavar="bayes|random", help="Search algorithm: TPE or random search.")
     ] = "bayes",
-    scheduler: Annotated[
-        str, typer.Option(metavar="asha|none", help="Who stops hopeless trials.")
-    ] = "asha",
+    scheduler: Annotated[str, typer.Option(metavar="asha|none", help="Trial scheduler.")] = "asha",
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Trials at a time.  [default: 1, on a cluster all it has]"),
+        typer.Option(metavar="N", help="Concurrent trials.  [default: 1, on a cluster all it has]"),
     ] = None,
     address: Address = None,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Processor threads of a trial.  [default: cores / workers]"),
+        typer.Option(metavar="N", help="CPU threads for each trial.  [default: cores / workers]"),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(metavar="X", help="GPUs of a trial, such as 0.5 or 1.")
+        float | None, typer.Option(metavar="X", help="GPUs for each trial, such as 0.5 or 1.")
     ] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End after 90s, 30m or 2h of training.")
+        str | None, typer.Option(metavar="TIME", help="End the search after 90s, 30m or 2h.")
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Folder.  [default: results/SUITE-search/NAME]"),
+        typer.Option(metavar="DIR", help="Output folder.  [default: results/SUITE-search/NAME]"),
     ] = None,
     model: Model = None,
     data: Data = None,
@@ -62,18 +58,16 @@ def search(
     epochs: Epochs = None,
     groups: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Rates.  [default: 10, or layers + 2 if that is less]"),
+        typer.Option(metavar="N", help="Number of rates.  [default: 10, at most layers + 2]"),
     ] = None,
     division: Annotated[
-        str, typer.Option(metavar="code|paper", help="How layers are put into groups.")
+        str, typer.Option(metavar="code|paper", help="Layer groups of the authors' code or paper.")
     ] = "code",
-    lowest: Annotated[float, typer.Option(metavar="RATE", help="Of each rate.")] = 1e-7,
-    highest: Annotated[float, typer.Option(metavar="RATE", help="Of each rate.")] = 1e-3,
-    grace: Annotated[int, typer.Option(metavar="EPOCHS", help="That asha gives every trial.")] = 1,
-    reduction: Annotated[
-        float, typer.Option(metavar="X", help="Of X trials asha lets one go on.")
-    ] = 2.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of searcher and training.")] = 0,
+    lowest: Annotated[float, typer.Option(metavar="RATE", help="Lowest learning rate.")] = 1e-7,
+    highest: Annotated[float, typer.Option(metavar="RATE", help="Highest learning rate.")] = 1e-3,
+    grace: Annotated[int, typer.Option(metavar="EPOCHS", help="ASHA grace period.")] = 1,
+    reduction: Annotated[float, typer.Option(metavar="X", help="ASHA reduction factor.")] = 2.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of search and training.")] = 0,
     paper_split: Annotated[
         bool,
         typer.Option(
@@ -84,24 +78,24 @@ def search(
     precision: Precision = None,
     plugin: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Python file with tasks, shifts; repeatable."),
+        typer.Option(metavar="FILE", help="Python file with tasks or shifts; repeatable."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be searched; train nothing.")
     ] = False,
 ) -> int:
-    """Search learning rates by depth for a pair of tasks, or go on with a search (BERTcL).
+    """Search learning rates by depth for a pair of tasks (BERTcL), or resume a search.
 
-    A trial trains both tasks and is rewarded with p_o + p_s on rows held out of the training
-    rows. Writes bertcl.toml for clbench run --methods FILE, and all trials for clbench combine.
+    A trial trains both tasks; its reward is p_o + p_s on held-out training rows. Writes
+    bertcl.toml for clbench run --methods FILE, and the trials for clbench combine.
     """
-    from clbench.cli.searching import Lines, show_found, show_search
+    from clbench.cli.search_output import TrialLines, show_outcome, show_plan
     from clbench.evaluation.resources import Resources
     from clbench.search import SearchSettings, make_search
-    from clbench.search import search as searched
+    from clbench.search import search as run_search
     from clbench.suite.options import RunOptions
 
-    chosen: dict[str, Any] = {
+    choices: dict[str, Any] = {
         "searcher": choice("--searcher", searcher, ("bayes", "random")),
         "scheduler": choice("--scheduler", scheduler, ("asha", "none")),
         "division": choice("--division", division, ("code", "paper")),
@@ -116,29 +110,25 @@ def search(
         seed=seed,
         paper_split=paper_split,
         time_limit=None if time_limit is None else seconds("--time-limit", time_limit),
-        **chosen,
+        **choices,
     )
-    place = Resources(workers, address, threads, gpus)
-    plan = make_search(
-        suite,
-        scenario,
-        settings,
-        RunOptions(
-            model=model,
-            data=data,
-            limit=limit,
-            epochs=epochs,
-            precision=precision,
-            device=device,
-            plugins=plugin or (),
-            out=out,
-        ),
+    resources = Resources(workers, address, threads, gpus)
+    run_options = RunOptions(
+        model=model,
+        data=data,
+        limit=limit,
+        epochs=epochs,
+        precision=precision,
+        device=device,
+        plugins=plugin or (),
+        out=out,
     )
+    plan = make_search(suite, scenario, settings, run_options)
     if dry_run:
-        show_search(plan)
+        show_plan(plan)
         return 0
+    outcome = run_search(plan, resources=resources, listener=TrialLines(plan))
     same = {"--model": model, "--data": data, "--limit": limit, "--epochs": epochs}
     options = [f"{option} {value}" for option, value in same.items() if value is not None]
-    found = searched(plan, place=place, listener=Lines(plan))
-    show_found(found, plan, " ".join([suite, *options]))
+    show_outcome(outcome, plan, " ".join([suite, *options]))
     return 0

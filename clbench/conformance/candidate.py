@@ -1,10 +1,10 @@
-"""The method that is checked: where it comes from, and fresh instances of it."""
+"""The method under check, and the result of a check."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from clbench.errors import PluginError
 from clbench.methods.base import METHODS, Method
@@ -12,66 +12,68 @@ from clbench.suite.baselines import Baseline, read_baseline
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A method with its settings.
+class Row:
+    """The result of one check.
 
     Attributes
     ----------
-    baseline
-        Name, settings and their sources.
-    kind
-        The method's class.
-    registered
-        Whether a suite can name it.
+    check
+        Name of the check; see `clbench.conformance.CHECKS`.
+    status
+        ``pass``, ``fail``, or ``skip`` if an earlier failure prevents the check.
+    reason
+        Finding in one line.
+    hint
+        What to do about a failure.
+    numbers
+        Measured values by name.
     """
+
+    check: str
+    status: Literal["pass", "fail", "skip"]
+    reason: str
+    hint: str = ""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+class FailedCheckError(Exception):
+    """The reason why a check failed."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The method under check: its class, and a baseline with its settings."""
 
     baseline: Baseline
-    kind: type[Method]
-    registered: bool
+    method: type[Method]
 
-    @property
-    def name(self) -> str:
-        """The baseline's."""
-        return self.baseline.name
+    @classmethod
+    def of(
+        cls, method: str | Baseline | type[Method], settings: Mapping[str, Any] | None = None
+    ) -> Candidate:
+        """Return the candidate for a method; see `clbench.conformance.check`.
 
-    def make(self, kind: type[Method] | None = None) -> Method:
-        """A fresh instance, of a subclass if one is given."""
-        return (kind or self.kind)(**self.baseline.settings)
+        Raises
+        ------
+        UnknownNameError, SuiteError, PluginError
+            If there is no such method, its baseline file is wrong, or it cannot be imported.
+        SettingsError
+            If `settings` do not fit.
+        """
+        if isinstance(method, type):
+            if not issubclass(method, Method):
+                raise PluginError(f"{method.__qualname__} is not a subclass of clbench.Method.")
+            name = method.name or method.__name__
+            candidate = cls(Baseline(name, name), method)
+        else:
+            baseline = method if isinstance(method, Baseline) else read_baseline(method)
+            candidate = cls(baseline, METHODS.get(baseline.method))
+        if settings:
+            merged = {**candidate.baseline.settings, **settings}
+            candidate.method(**merged)  # a wrong setting is the caller's error, not a failed check
+            candidate = cls(replace(candidate.baseline, settings=merged), candidate.method)
+        return candidate
 
-
-def candidate_of(
-    method: str | Baseline | type[Method], settings: Mapping[str, Any] | None = None
-) -> Candidate:
-    """Find what is to be checked.
-
-    Parameters
-    ----------
-    method
-        What a suite's ``methods`` may name (a baseline, its file, a registered method,
-        ``module:Class``), or a class.
-    settings
-        Replace those of the baseline, key by key.
-
-    Raises
-    ------
-    UnknownNameError, SuiteError, PluginError
-        If there is no such method, its baseline file is wrong, or it cannot be imported.
-    SettingsError
-        If `settings` do not fit.
-    """
-    if isinstance(method, type):
-        if not issubclass(method, Method):
-            raise PluginError(f"{method.__qualname__} is no subclass of clbench.Method.")
-        name = method.name or method.__name__
-        baseline = Baseline(name, name)
-        kind: type[Method] = method
-        registered = name in METHODS and METHODS.get(name) is method
-    else:
-        baseline = method if isinstance(method, Baseline) else read_baseline(method)
-        kind = METHODS.get(baseline.method)
-        registered = True
-    if not settings:
-        return Candidate(baseline, kind, registered)
-    changed = replace(baseline, settings={**baseline.settings, **settings})
-    kind(**changed.settings)  # what the caller asks for is no promise of the method's
-    return Candidate(changed, kind, registered)
+    def make(self) -> Method:
+        """Return a new instance of the method."""
+        return self.method(**self.baseline.settings)

@@ -1,44 +1,337 @@
-"""All checks of a method, in order, each as one row."""
+"""The checks of a method, in order; each gives one row."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from clbench.conformance import cost, settings, training
-from clbench.conformance.candidate import Candidate, candidate_of
-from clbench.conformance.check_run import CheckRun, travel
-from clbench.conformance.checkpoints import ARCHITECTURES, checkpoint
-from clbench.conformance.result import FailedCheckError, Row
-from clbench.conformance.toy_scenario import make_toy_scenario, own_cache
+from clbench.conformance.candidate import Candidate, FailedCheckError, Row
+from clbench.conformance.check_run import CheckRun, differing, run_candidate
+from clbench.conformance.corrupt_rows import RowCorrupter, reverse
+from clbench.conformance.toy_scenario import (
+    ARCHITECTURES,
+    checkpoint,
+    make_toy_scenario,
+    temporary_cache,
+)
 from clbench.errors import ClbenchError, SettingsError
 from clbench.evaluation.run_cell import explain
-from clbench.methods.base import Method
+from clbench.messages import count
+from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline
 from clbench.suite.plugins import load_plugins
 
-CHECKS = (
-    "registers",
-    "settings",
-    "trains",
-    "repeats",
-    "resumes",
-    "acts",
-    "rows",
-    "frees",
-    "architectures",
-    "cost",
+MAX_HELD, MAX_GROWTH, MAX_LEFT = 4.0, 0.05, 0.5
+"""Copies of the model that a method may add to its attributes in a stage, add in the second half
+of a stage, and leave after a run."""
+
+WRONG: tuple[Any, ...] = ({"no such": {"value": "here"}}, "no such value", [["no", "such"]], -1e99)
+"""No sensible setting accepts all of these."""
+
+ENGINE_HOOKS = [
+    name
+    for name, member in vars(Method).items()
+    if callable(member)
+    and not name.startswith("_")
+    and name not in {"acts_in", "setup", "after_stage", "scoring", "state", "load_state"}
+]
+"""Hooks that are called only in stages for which `acts_in` returns True."""
+
+
+class Session:
+    """A candidate under check, with the runs that several checks share."""
+
+    def __init__(
+        self, candidate: Candidate, model: str, folder: Path, architectures: Sequence[str]
+    ) -> None:
+        self.candidate, self.folder, self.architectures = candidate, folder, architectures
+        self.toy = make_toy_scenario(model, folder)
+        self.rows: dict[str, Row] = {}
+        self.numbers: dict[str, float] = {}
+
+    @cached_property
+    def first(self) -> CheckRun:
+        """A plain run of the candidate."""
+        return run_candidate(self.toy, self.candidate)
+
+    @cached_property
+    def counted(self) -> CheckRun:
+        """A second run, with live bytes counted."""
+        return run_candidate(self.toy, self.candidate, count_bytes=True)
+
+    @property
+    def vanilla(self) -> CheckRun:
+        """A run of vanilla, with live bytes counted."""
+        return _vanilla(self.toy.protocol.model)
+
+    def make(self, name: str) -> None:
+        """Make a check, or skip it if the one that it needs did not pass."""
+        check = CHECKS[name]
+        needed = self.rows.get(check.needs)
+        if needed is not None and needed.status != "pass":
+            reason = f"not checked, because {needed.check} failed"
+            self.rows[name] = Row(
+                name, "skip", needed.reason if needed.status == "skip" else reason
+            )
+            return
+        self.numbers = {}
+        try:
+            self.rows[name] = Row(name, "pass", check.run(self), numbers=self.numbers)
+        except FailedCheckError as error:
+            self.rows[name] = Row(name, "fail", str(error), check.hint)
+        except Exception as error:
+            hint = "Correct what the message says; `clbench run` would stop there, too."
+            if isinstance(error, SettingsError):
+                hint = "Give settings that suit tasks of a few steps, with --set KEY=VALUE."
+            self.rows[name] = Row(name, "fail", explain(error), hint)
+
+
+@cache
+def _vanilla(model: str) -> CheckRun:
+    with temporary_cache() as folder:
+        toy = make_toy_scenario(model, folder)
+        return run_candidate(toy, Candidate.of("vanilla"), count_bytes=True)
+
+
+class Check(NamedTuple):
+    """A check, the name of the one that must pass before it, and what to do if it fails."""
+
+    run: Callable[[Session], str]
+    needs: str
+    hint: str
+
+
+CHECKS: dict[str, Check] = {}
+"""The checks by name, in the order of their rows."""
+
+
+def _check(*, needs: str = "", hint: str = "") -> Callable[..., Any]:
+    """Return a decorator that adds a check to `CHECKS`."""
+
+    def add(run: Callable[[Session], str]) -> Callable[[Session], str]:
+        CHECKS[run.__name__] = Check(run, needs, hint)
+        return run
+
+    return add
+
+
+@_check(hint="Write a docstring; its first line describes the method in lists.")
+def registers(session: Session) -> str:
+    """The method has a name and a description."""
+    method = session.candidate.method
+    text = inspect.getdoc(method)
+    if not text or text in {inspect.getdoc(base) for base in method.__mro__[1:]}:
+        raise FailedCheckError("the class has no docstring.")
+    name = session.candidate.baseline.method
+    if name not in METHODS or METHODS.get(name) is not method:
+        return "a class; suites need it registered by @clbench.method('name')"
+    return f"{METHODS.where(name)}: {text.splitlines()[0]}"
+
+
+@_check(
+    hint="Annotate settings with a type and bounds, as in Annotated[float, pydantic.Field(gt=0)], "
+    "pass all to super().__init__(**settings) first, and in checks of your own raise a "
+    "clbench.errors.SettingsError that names the setting."
 )
-"""Names of the checks, in the order of their rows."""
-_UNSUITED = (
-    "The method refuses these tasks of a few steps. Settings that suit them can be given by "
-    "--set KEY=VALUE."
+def settings(session: Session) -> str:
+    """Settings are typed: right ones are accepted, wrong ones refused with a clear message."""
+    candidate = session.candidate
+    try:
+        values = candidate.make().settings()
+        again = candidate.method(**json.loads(json.dumps(values))).settings()
+    except (ClbenchError, TypeError, ValueError) as error:
+        raise FailedCheckError(f"cannot be written as JSON and read back: {error}") from error
+    if again != values:
+        raise FailedCheckError(f"reading settings() back changes {values} to {again}.")
+    keys = candidate.method.settings_model().model_fields
+    for key, wrong in {"no_such_setting": (1,), **dict.fromkeys(keys, WRONG)}.items():
+        if not any(_refuses(candidate, key, value) for value in wrong):
+            raise FailedCheckError(f"the setting {key!r} accepts anything, such as {wrong[0]!r}.")
+    return count(len(keys), "typed setting") if keys else "no settings"
+
+
+def _refuses(candidate: Candidate, key: str, value: Any) -> bool:
+    """Whether the method refuses a value, with a SettingsError that names the key."""
+    try:
+        candidate.method(**{**candidate.baseline.settings, key: value})
+    except Exception as error:
+        if isinstance(error, SettingsError) and key in str(error):
+            return True
+        raise FailedCheckError(f"{key} = {value!r} raises {explain(error)}") from error
+    return False
+
+
+@_check(needs="settings")
+def trains(session: Session) -> str:
+    """The method trains all stages."""
+    return f"through {len(session.first.weights)} stages"
+
+
+@_check(
+    needs="trains",
+    hint="Draw random numbers only from stage.rng(name) or stage.random_seed(name), and keep no "
+    "counter in the class or module.",
 )
-_AFTER_TRAINING = ("repeats", "resumes", "acts", "rows", "frees", "architectures", "cost")
-Notify = Callable[[str], None]
+def repeats(session: Session) -> str:
+    """Two runs with one seed agree in every bit."""
+    _require_equal(session.first, session.counted, "two runs with one seed differ")
+    return "two runs with one seed agree in every bit"
+
+
+@_check(
+    needs="repeats",
+    hint="Keep what must survive a stage in attributes without a leading underscore, or save it by "
+    "state() and load_state(): tensors, arrays, numbers, texts, lists and dictionaries. Keep "
+    "nothing in the class, the module or a file.",
+)
+def resumes(session: Session) -> str:
+    """A run that is interrupted between stages and resumed ends in the same weights.
+
+    In between, the method trains on other rows, so that whatever it keeps in a class, a module
+    or a file is not what the resumed run needs.
+    """
+    first, toy, candidate = session.first, session.toy, session.candidate
+    if first.refused:
+        raise FailedCheckError(first.refused[0])
+    other_rows = toy.copy_train()
+    for data in other_rows:
+        reverse(data.rows.ids)
+        reverse(data.rows.labels)
+    run_candidate(replace(toy, folder=toy.folder / "elsewhere"), candidate, train=other_rows)
+    for stage, digest in enumerate(first.saved):
+        try:
+            resumed = run_candidate(toy, candidate, resume=digest)
+        except Exception as error:
+            raise FailedCheckError(
+                f"resuming after stage {stage} raises {explain(error)}"
+            ) from error
+        _require_equal(first, resumed, f"interrupted after stage {stage} and resumed, it differs")
+    return f"interrupted after each of {len(first.saved)} stages and resumed: equal in every bit"
+
+
+@_check(
+    needs="trains",
+    hint="Look at the penalty's strength, its anchor (taken after the change?) and which weights "
+    "it covers. Return True from acts_in for the stages that the method changes, only.",
+)
+def acts(session: Session) -> str:
+    """The method changes training in the stages for which `acts_in` returns True."""
+    first, vanilla, method = session.first, session.vanilla, session.candidate.make()
+    acting = [stage for stage in first.weights if method.acts_in(stage)]
+    equal = not differing(first.final, vanilla.final)
+    if equal and acting:
+        raise FailedCheckError(
+            f"acts_in returns True for the stages {acting}, but the weights equal vanilla's in "
+            "every bit: what it adds is zero."
+        )
+    if equal:
+        overridden = [n for n in ENGINE_HOOKS if getattr(type(method), n) != getattr(Method, n)]
+        unused = f"; never called: {', '.join(overridden)}" if overridden else ""
+        return f"trains as vanilla in every stage, as acts_in says{unused}"
+    if not acting:
+        raise FailedCheckError(
+            "acts_in is always False, but weights or outputs differ from vanilla's."
+        )
+    changed = [n for n, w in first.weights.items() if differing(w, vanilla.weights[n])]
+    if not changed:
+        return "weights equal vanilla's; only outputs differ when scoring"
+    observing = [stage for stage in acting if stage < changed[0]]
+    more = f"; only observes in the stages {observing}" if observing else ""
+    return f"differs from vanilla from stage {changed[0]} on{more}"
+
+
+@_check(
+    needs="repeats",
+    hint="Declare keeps_rows: ClassVar[bool] = True and read the rows by stage.earlier(task), or "
+    "keep no rows, batches or token numbers of a stage after after_stage.",
+)
+def rows(session: Session) -> str:
+    """Replacing the rows of finished tasks changes nothing, unless `keeps_rows` is declared.
+
+    What was computed from rows, such as mean features, does not count as rows.
+    """
+    candidate, toy = session.candidate, session.toy
+    if candidate.method.keeps_rows:
+        return "keeps rows of earlier tasks and declares it; results say so"
+    corrupter = RowCorrupter(toy.copy_train())
+    reason = "keeps_rows is not declared, but with other rows of finished tasks it"
+    try:
+        corrupted = run_candidate(toy, candidate, train=corrupter.train, after_stage=corrupter)
+    except Exception as error:
+        raise FailedCheckError(f"{reason} raises {explain(error)}") from error
+    _require_equal(session.first, corrupted, f"{reason} differs")
+    return "other rows of finished tasks change nothing"
+
+
+@_check(
+    needs="trains",
+    hint="Hold tensors in attributes of the method only, not in the class, the module, a cache or "
+    "a hook that is never removed; accumulate over steps instead of keeping every step.",
+)
+def frees(session: Session) -> str:
+    """Nothing large outlives a run, and what the method holds does not grow with the steps."""
+    counted, size = session.counted, session.vanilla.model_bytes
+    if counted.leaks:
+        raise FailedCheckError(f"still alive after the run: {', '.join(counted.leaks)}.")
+    if (left := counted.left / size) > MAX_LEFT:
+        raise FailedCheckError(f"tensors of {left:.1f} × the model's weights outlive the run.")
+    for stage, (before, after) in enumerate(itertools.pairwise([0, *counted.held])):
+        if (added := (after - before) / size) > MAX_HELD:
+            raise FailedCheckError(f"stage {stage} adds {added:.1f} × the model to its attributes.")
+        if (growth := counted.growth[stage] / size) > MAX_GROWTH:
+            raise FailedCheckError(
+                f"the second half of stage {stage} adds {growth:.2f} × the model to its attributes."
+            )
+    return "nothing outlives the run, and nothing grows with the steps"
+
+
+@_check(
+    needs="trains",
+    hint="Use stage.model.layer_groups(), stage.shared_names() and named_parameters() instead of "
+    "names that only one architecture has.",
+)
+def architectures(session: Session) -> str:
+    """The method works on every architecture."""
+    errors = []
+    for name in session.architectures:
+        toy = make_toy_scenario(checkpoint(name), session.folder / name, rows=8)
+        try:
+            run_candidate(toy, session.candidate)
+        except Exception as error:
+            errors.append(f"{name}: {explain(error)}")
+    if errors:
+        raise FailedCheckError("; ".join(errors))
+    return ", ".join(session.architectures)
+
+
+@_check(needs="trains")
+def cost(session: Session) -> str:
+    """Measure what the method adds to vanilla: memory in copies of the model, and time."""
+    counted, plain = session.counted, session.vanilla
+    held, peak = counted.held[-1], counted.peak - plain.peak
+    # The last stage of both, one right after the other.
+    vanilla = run_candidate(session.toy, Candidate.of("vanilla"))
+    resume = session.first.saved[-1] if session.rows["resumes"].status == "pass" else None
+    last = run_candidate(session.toy, session.candidate, resume=resume)
+    numbers = session.numbers = {
+        "held_bytes": held,
+        "peak_bytes": peak,
+        "held_models": held / plain.model_bytes,
+        "peak_models": peak / plain.model_bytes,
+        "step_ratio": last.step_seconds / max(vanilla.step_seconds, 1e-9),
+        "other_seconds": session.first.hook_seconds,
+    }
+    return (
+        f"holds {numbers['held_models']:.2f} × the model's weights; peak "
+        f"{numbers['peak_models']:+.2f} ×; a step takes {numbers['step_ratio']:.2f} × vanilla's; "
+        f"setup and consolidation {numbers['other_seconds']:.2f} s"
+    )
 
 
 def check(
@@ -48,7 +341,7 @@ def check(
     plugins: Iterable[str | Path] = (),
     model: str = "tiny",
     architectures: Sequence[str] = ARCHITECTURES,
-    told: Notify | None = None,
+    started: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """Check a method on tiny tasks; takes seconds.
 
@@ -57,22 +350,20 @@ def check(
     method
         A baseline, its file, a registered method, ``module:Class``, or a class.
     settings
-        Replace the baseline's, key by key; a method that takes thousands of rows to prepare
-        may be given a few.
+        Replace those of the baseline, key by key; for example fewer rows for a long preparation.
     plugins
         Python files to import first.
     model
-        Built-in model, folder, or name on the hub to check on; the architectures are checked
-        on random models besides.
+        Built-in model, folder, or name on the hub to check on.
     architectures
-        Those to try besides; all by default.
-    told
+        Tiny random models to check on in addition.
+    started
         Called with the name of each check before it is made.
 
     Returns
     -------
     list of Row
-        One a check, in the order of `CHECKS`.
+        One for each check, in the order of `CHECKS`.
 
     Raises
     ------
@@ -81,138 +372,18 @@ def check(
         wrong.
     """
     load_plugins(plugins)
-    subject = candidate_of(method, settings)
-    with own_cache() as folder:
-        return _Checker(subject, model, folder, architectures, told or _silent).rows()
+    candidate = Candidate.of(method, settings)
+    with temporary_cache() as folder:
+        session = Session(candidate, model, folder, architectures)
+        for name in CHECKS:
+            if started is not None:
+                started(name)
+            session.make(name)
+    return list(session.rows.values())
 
 
-class _Checker:
-    """Makes the rows one after another; what one run shows serves several."""
-
-    def __init__(
-        self,
-        subject: Candidate,
-        model: str,
-        folder: Path,
-        kinds: Sequence[str],
-        told: Notify,
-    ) -> None:
-        self._subject = subject
-        self._model = model
-        self._folder = folder
-        self._kinds = kinds
-        self._told = told
-        self._rows: list[Row] = []
-
-    def rows(self) -> list[Row]:
-        """All rows."""
-        subject = self._subject
-        self._world = make_toy_scenario(self._model, self._folder)
-        self._row("registers", lambda: settings.registers(subject))
-        if not self._row("settings", lambda: settings.settings(subject)):
-            self._skip(("trains", *_AFTER_TRAINING), "its settings are not right")
-        elif not self._row("trains", self._train):
-            self._skip(_AFTER_TRAINING, "it does not train")
-        else:
-            self._trained_rows()
-        return self._rows
-
-    def _trained_rows(self) -> None:
-        first, subject, world = self._first, self._subject, self._world
-        vanilla, plain = _vanilla(self._model)
-        counted = self._first
-
-        def again() -> str:
-            nonlocal counted
-            counted = travel(world, subject, count_bytes=True)
-            return training.repeats(first, counted)
-
-        if self._row("repeats", again):
-            self._row("resumes", lambda: training.resumes(world, subject, first))
-        else:
-            self._skip(("resumes",), "two runs differ already")
-        self._row("acts", lambda: training.acts(self._subject, first, vanilla))
-        if self._passed("repeats"):
-            self._row("rows", lambda: training.rows(world, subject, first))
-        else:
-            self._skip(("rows",), "two runs differ already")
-        self._row("frees", lambda: cost.frees(first, counted, vanilla))
-        self._row("architectures", self._architectures)
-        self._numbers("cost", lambda: cost.memory(counted, plain) | self._time())
-
-    def _passed(self, name: str) -> bool:
-        return any(row.check == name and row.status == "pass" for row in self._rows)
-
-    def _train(self) -> str:
-        self._first = travel(self._world, self._subject, look=True)
-        return f"through {len(self._first.weights)} stages"
-
-    def _time(self) -> dict[str, float]:
-        """The last stage timed side by side with vanilla's."""
-        world, first = self._world, self._first
-        vanilla = travel(world, candidate_of("vanilla"))
-        last = first.saved[-1] if self._passed("resumes") else None
-        return cost.time(first, travel(world, self._subject, resume=last), vanilla)
-
-    def _architectures(self) -> str:
-        faults = []
-        for kind in self._kinds:
-            world = make_toy_scenario(checkpoint(kind), self._folder / kind, rows=8)
-            try:
-                travel(world, self._subject)
-            except Exception as fault:
-                faults.append(f"{kind}: {explain(fault)}")
-        if faults:
-            raise FailedCheckError(
-                "; ".join(faults),
-                "Go by stage.model.layer_groups(), stage.shared_names() and named_parameters() "
-                "instead of names that one architecture has.",
-            )
-        return ", ".join(self._kinds)
-
-    def _row(self, name: str, make: Callable[[], str]) -> bool:
-        """Make one check; True if it passed."""
-        self._told(name)
-        try:
-            row = Row(name, "pass", make())
-        except FailedCheckError as fault:
-            row = Row(name, "fail", fault.reason, fault.hint)
-        except Exception as fault:
-            row = Row(name, "fail", explain(fault), _hint(fault))
-        self._rows.append(row)
-        return row.status == "pass"
-
-    def _numbers(self, name: str, make: Callable[[], Mapping[str, float]]) -> None:
-        """Make a check that measures."""
-        numbers: dict[str, float] = {}
-
-        def measure() -> str:
-            numbers.update(make())
-            return cost.told(numbers)
-
-        if self._row(name, measure):
-            self._rows[-1] = replace(self._rows[-1], numbers=numbers)
-
-    def _skip(self, names: Iterable[str], why: str) -> None:
-        self._rows += [Row(name, "skip", f"not checked: {why}") for name in names]
-
-
-@cache
-def _vanilla(model: str) -> tuple[CheckRun, CheckRun]:
-    """Vanilla's way, and again with bytes counted."""
-    with own_cache() as folder:
-        world = make_toy_scenario(model, folder)
-        subject = candidate_of("vanilla")
-        return travel(world, subject), travel(world, subject, count_bytes=True)
-
-
-def _hint(fault: Exception) -> str:
-    if isinstance(fault, SettingsError):
-        return _UNSUITED
-    if isinstance(fault, ClbenchError):
-        return "Mend what the line says; `clbench run` would stop there, too."
-    return "The place in brackets is the line that raised."
-
-
-def _silent(name: str) -> None:
-    pass
+def _require_equal(first: CheckRun, second: CheckRun, reason: str) -> None:
+    names = differing(first.final, second.final)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise FailedCheckError(f"{reason} in {names[0]}{more}.")

@@ -1,4 +1,4 @@
-"""Three tiny tasks, and a method's way through them by the same code as in a run."""
+"""A scenario of three tiny tasks, and tiny random checkpoints to train on it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from clbench.conformance.candidate import Candidate
-from clbench.conformance.checkpoints import WORDS
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.prepare import PreparedScenario, ScenarioPreparer
+from clbench.models.checkpoint import quiet
 from clbench.seeds import numpy_stream
 from clbench.shifts.scenario import Scenario, ScenarioReport
 from clbench.suite.plan import Cell
@@ -25,108 +26,152 @@ from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
 
-STAGES = 3
-BATCH = 4
+ARCHITECTURES = ("bert", "roberta", "albert", "distilbert", "gpt2")
+SPECIAL_TOKENS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+WORDS = (
+    *("the", "a", "film", "plot", "story", "was", "is", "good", "bad", "not", "very", "dull"),
+    *("bright", "and", "of", "it", "long", "short", "old", "new", "seen", "heard", "told"),
+)
 CPU = torch.device("cpu")
+COMPUTE = ComputeSettings(CPU, Precision("float32", "cpu"), {})
+_CHECKPOINTS = tempfile.TemporaryDirectory(prefix="clbench-checkpoints-")
 
 
 @dataclass(frozen=True)
 class ToyScenario:
-    """Where a method is checked.
+    """Three tiny tasks, a short protocol, and a folder for trained stages.
 
     The third task shares the head of the first and contradicts its labels.
-
-    Attributes
-    ----------
-    model
-        A built-in model or a folder.
-    scene
-        The tasks' rows for that model.
-    protocol
-        Short stages, float32, and a rate at which so few steps leave their traces.
-    folder
-        For trained stages; removed after the check.
     """
 
-    model: str
-    scene: PreparedScenario
+    scenario: PreparedScenario
     protocol: Protocol
     folder: Path
 
-    @property
-    def numerics(self) -> ComputeSettings:
-        """The CPU in float32."""
-        return ComputeSettings(CPU, Precision("float32", "cpu"), {})
+    def cell(self, candidate: Candidate) -> Cell:
+        """Return the cell of a candidate."""
+        spec = ScenarioSpec(name=self.scenario.scenario.name, shift="dataset")
+        recipe = {"model": self.protocol.model, "method": candidate.baseline.name}
+        return Cell(spec, candidate.baseline, 0, self.protocol, None, recipe)
 
-    def cell(self, subject: Candidate) -> Cell:
-        """The cell of a method."""
-        spec = ScenarioSpec(name=self.scene.scenario.name, shift="dataset")
-        recipe = {"model": self.model, "method": subject.name}
-        return Cell(spec, subject.baseline, 0, self.protocol, None, recipe)
-
-    def fresh_rows(self) -> PreparedScenario:
-        """The scene with training rows of its own, which may be overwritten."""
-        return replace(self.scene, train=tuple(_copied(data) for data in self.scene.train))
+    def copy_train(self) -> tuple[TaskData, ...]:
+        """Return copies of the training rows that may be overwritten."""
+        copies = []
+        for data in self.scenario.train:
+            ids, labels = np.array(data.rows.ids), np.array(data.rows.labels)
+            copies.append(replace(data, rows=replace(data.rows, ids=ids, labels=labels)))
+        return tuple(copies)
 
 
 def make_toy_scenario(model: str, folder: Path, *, rows: int = 24) -> ToyScenario:
-    """Tasks of `rows` training rows each, for a model."""
+    """Return the toy scenario, with `rows` training rows for each task."""
     protocol = Protocol(
-        model=model,
-        epochs=1,
-        batch_size=BATCH,
-        max_length=16,
-        lr=1e-4,
-        curve_points=1,
-        curve_rows=4,
-        precision="float32",
-    )
-    builder = ScenarioPreparer(protocol, data=None, base=folder, own={}, device=CPU, saved=None)
+        model=model, epochs=1, batch_size=4, max_length=16, lr=1e-4, precision="float32",
+        curve_points=1, curve_rows=4,
+    )  # fmt: skip
+    preparer = ScenarioPreparer(protocol, data=None, base=folder, own={}, device=CPU, saved=None)
     tasks = (
-        _task("first", rows, {"good": 0, "bad": 1}, head="first"),
-        _task("second", rows, {"film": 0, "plot": 1, "story": 2}, head="second"),
-        _task("third", rows, {"bad": 0, "good": 1}, head="first"),
+        _make_task("first", rows, {"good": 0, "bad": 1}, head="first"),
+        _make_task("second", rows, {"film": 0, "plot": 1, "story": 2}, head="second"),
+        _make_task("third", rows, {"bad": 0, "good": 1}, head="first"),
     )
-    assert len(tasks) == STAGES
     scenario = Scenario("check", "dataset", tasks, {}, None, ScenarioReport(()))
-    return ToyScenario(model, builder.tokenise(scenario), protocol, folder)
+    return ToyScenario(preparer.tokenise(scenario), protocol, folder)
+
+
+def _make_task(name: str, rows: int, labels: Mapping[str, int], *, head: str) -> Task:
+    """Return a task of sentences of 6 to 10 words, one of which decides the label."""
+    rng = numpy_stream("check", name)
+    fill = [word for word in WORDS if word not in labels]
+
+    def draw(count: int) -> Rows:
+        keys = [list(labels)[i % len(labels)] for i in range(count)]
+        texts = []
+        for key in keys:
+            text = [str(word) for word in rng.choice(fill, int(rng.integers(5, 10)))]
+            text.insert(int(rng.integers(len(text) + 1)), key)
+            texts.append(" ".join(text))
+        return Rows.of(texts, None, [labels[key] for key in keys])
+
+    names = tuple(str(number) for number in range(len(labels)))
+    return Task(name, names, ("accuracy",), draw(rows), draw(12), head)
 
 
 @contextmanager
-def own_cache() -> Iterator[Path]:
-    """A folder for this check alone, which also takes the place of the user's cache."""
+def temporary_cache() -> Iterator[Path]:
+    """Replace the user's cache by a temporary folder."""
     before = os.environ.get("CLBENCH_CACHE")
     with tempfile.TemporaryDirectory(prefix="clbench-check-") as folder:
         os.environ["CLBENCH_CACHE"] = folder
         try:
             yield Path(folder)
         finally:
-            if before is None:
-                del os.environ["CLBENCH_CACHE"]
-            else:
+            del os.environ["CLBENCH_CACHE"]
+            if before is not None:
                 os.environ["CLBENCH_CACHE"] = before
 
 
-def _task(name: str, rows: int, labels: Mapping[str, int], *, head: str) -> Task:
-    """Sentences of 6 to 10 words, one of which decides the label."""
-    rng = numpy_stream("check", name)
-    fill = [word for word in WORDS if word not in labels]
-
-    def drawn(count: int) -> Rows:
-        words = list(labels)
-        marks = [words[i % len(words)] for i in range(count)]
-        texts = []
-        for mark in marks:
-            text = [str(word) for word in rng.choice(fill, int(rng.integers(5, 10)))]
-            text.insert(int(rng.integers(len(text) + 1)), mark)
-            texts.append(" ".join(text))
-        return Rows.of(texts, None, [labels[mark] for mark in marks])
-
-    names = tuple(str(number) for number in range(len(labels)))
-    return Task(name, names, ("accuracy",), drawn(rows), drawn(12), head)
+@cache
+def checkpoint(architecture: str) -> str:
+    """Return the folder of a tiny random checkpoint, made once and removed at exit."""
+    folder = Path(_CHECKPOINTS.name) / architecture
+    make_checkpoint(architecture, folder)
+    return str(folder)
 
 
-def _copied(data: TaskData) -> TaskData:
-    rows = data.rows
-    own = replace(rows, ids=np.array(rows.ids), labels=np.array(rows.labels))
-    return replace(data, rows=own)
+def make_checkpoint(architecture: str, folder: Path, *, layers: int = 2) -> None:
+    """Save a tiny random model of a transformers architecture, with a tokenizer of `WORDS`.
+
+    The weights depend on the version of torch only, and are well away from zero.
+
+    Parameters
+    ----------
+    architecture
+        A ``model_type`` of transformers, such as ``bert``.
+    folder
+        Folder to write.
+    layers
+        Number of layers.
+    """
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    vocabulary = {token: i for i, token in enumerate((*SPECIAL_TOKENS.values(), *WORDS))}
+    start, end = vocabulary["[CLS]"], vocabulary["[SEP]"]
+    config = transformers.AutoConfig.for_model(
+        architecture,
+        vocab_size=40,
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=40,
+        embedding_size=16,  # ALBERT, ELECTRA
+        hidden_dim=48,  # DistilBERT
+        n_inner=48,  # GPT-2
+        pad_token_id=0,
+        **dict.fromkeys(("cls_token_id", "bos_token_id"), start),
+        **dict.fromkeys(("sep_token_id", "eos_token_id"), end),
+    )
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(7)
+        model = transformers.AutoModel.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape))
+        model.save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", start), ("[SEP]", end)],
+    )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL_TOKENS)
+    fast.save_pretrained(folder)

@@ -10,7 +10,7 @@ from clbench.figures import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from clbench.search.record import TrialRecord
+    from clbench.search import TrialRecord
 
 
 def rate_distributions(

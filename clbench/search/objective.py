@@ -1,120 +1,66 @@
-"""One trial: trains the pair at given rates and reports after every epoch; runs in a worker."""
+"""Train one trial in a worker: the pair of tasks at given rates, with a report every epoch."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clbench.errors import PluginError
-from clbench.search.record import FAILED
+from clbench.search.search_folder import FAILED
 
 if TYPE_CHECKING:
     from clbench.evaluation.prepare import PreparedScenario
     from clbench.models.classifier import Classifier
-    from clbench.suite.plan import Cell, Plan
-
-REWARD, EPOCH = "reward", "epoch"
-"""Keys of a report; what the searcher raises, and what the scheduler counts time in."""
+    from clbench.models.groups import Division
+    from clbench.suite.plan import Plan
 
 Report = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """What every trial of a search needs, sent to workers once.
+class TrialSetup:
+    """What all trials of a search share; sent to each worker once."""
 
-    Attributes
-    ----------
-    plan
-        Without cells and plug-ins.
-    cell
-        Scenario, seed and protocol.
-    scene
-        Tokenised rows.
-    model
-        As `clbench.evaluation.cell_runner.start_model` makes it; each trial trains a copy.
-    settings
-        Of the method ``layerwise``, the rates left out.
-    threads
-        Processor threads of a trial.
-    version
-        Of clbench.
-    """
-
-    plan: Plan
-    cell: Cell
-    scene: PreparedScenario
-    model: Classifier
-    settings: Mapping[str, Any]
+    plan: Plan  # of the one cell of the pair
+    scenario: PreparedScenario
+    model: Classifier  # each worker trains its own copy
+    division: Division
     threads: int
-    version: str
+    version: str  # of clbench on the driver
 
 
-def try_rates(rates: list[float], pair: Pair, report: Report) -> None:
-    """Train the pair's stages at `rates`.
+def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
+    """Train both stages at `rates`.
 
-    After every epoch of a stage the `report` is ``reward`` (sum of the scores of the tasks
-    trained so far), ``epoch`` (in all), ``stage``, ``stage_epoch``, ``scores`` and ``seconds``.
-    What goes wrong is the last report, with a ``failure`` and the reward
-    `FAILED`: so the
-    searcher learns to keep away, which it does not from trials that it hears nothing of.
+    After every epoch `report` gets ``reward`` (sum of the scores of the tasks trained so far),
+    ``stage``, ``stage_epoch`` and ``scores``. An error becomes a last report with ``failure`` and
+    the reward `FAILED`: the searcher learns nothing from a trial that raises.
     """
-    from clbench.evaluation.run_cell import explain
-
-    started = time.perf_counter()
-    done = 0
-
-    def tell(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
-        nonlocal done
-        done += 1
-        known = pair.scene.scenario.main_scores(row)
-        scores = [score for score in known if score is not None]
-        report(
-            {
-                REWARD: sum(scores),
-                EPOCH: done,
-                "stage": stage,
-                "stage_epoch": epoch,
-                "scores": scores,
-                "seconds": time.perf_counter() - started,
-            }
-        )
-
-    try:
-        _train(rates, pair, tell)
-    except Exception as fault:
-        report(
-            {
-                REWARD: FAILED,
-                EPOCH: done + 1,
-                "failure": explain(fault),
-                "seconds": time.perf_counter() - started,
-            }
-        )
-
-
-def _train(
-    rates: list[float], pair: Pair, tell: Callable[[int, int, list[dict[str, float] | None]], None]
-) -> None:
     import clbench
     from clbench.evaluation.cell_runner import CellRunner
+    from clbench.evaluation.run_cell import explain
     from clbench.evaluation.run_plan import compute_settings, thread_count
     from clbench.methods.layerwise import Layerwise
 
-    if clbench.__version__ != pair.version:
-        raise PluginError(
-            f"a worker has clbench {clbench.__version__}, the driver {pair.version}. Install "
-            "the same version on all nodes."
-        )
-    with thread_count(pair.threads):
-        method = Layerwise(rates=rates, **pair.settings)
-        CellRunner(
-            pair.cell,
-            pair.scene,
-            method,
-            compute_settings(pair.plan),
-            after_epoch=tell,
-            model=pair.model,
-        ).run()
+    def after_epoch(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
+        scores = [s for s in setup.scenario.scenario.main_scores(row) if s is not None]
+        report({"reward": sum(scores), "stage": stage, "stage_epoch": epoch, "scores": scores})
+
+    try:
+        if clbench.__version__ != setup.version:
+            raise PluginError(
+                f"a worker has clbench {clbench.__version__}, the driver {setup.version}. "
+                "Install the same version on all nodes."
+            )
+        with thread_count(setup.threads):
+            CellRunner(
+                setup.plan.cells[0],
+                setup.scenario,
+                Layerwise(rates=rates, division=setup.division),
+                compute_settings(setup.plan),
+                after_epoch=after_epoch,
+                model=setup.model,
+            ).run()
+    except Exception as error:
+        report({"reward": FAILED, "failure": explain(error)})

@@ -1,9 +1,10 @@
-"""What came of a search: the best trial, the weighted mean, their baselines and figures."""
+"""The outcome of a search: the best trial, the weighted mean, their baseline files and figures."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,130 +12,154 @@ from pathlib import Path
 from clbench.cache import write_atomically
 from clbench.errors import SearchError
 from clbench.results.output_folder import as_folder_error, write_text
-from clbench.search.baseline import baseline_text
-from clbench.search.combine import BASE, combine
-from clbench.search.record import TrialRecord
-from clbench.search.space import Space
+from clbench.search.combination import BASE, combine
+from clbench.search.search_folder import TrialRecord, cost_of
+from clbench.search.space import SearchOrigin, SearchSpace
 from clbench.suite.baselines import Cost
 
 BEST, MEAN = "bertcl.toml", "bertcl-mean.toml"
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found.
+class SearchOutcome:
+    """The outcome of a search.
 
     Attributes
     ----------
     trials
-        All, in the order in which their rates were proposed.
+        All trials, in the order in which their rates were proposed.
     best
-        The complete one with the highest p_o + p_s, the earlier of equals: BERTcL of the paper.
+        Complete trial with the highest p_o + p_s, the earlier of equals: BERTcL of the paper.
     mean
-        Rates: the mean of the complete trials with weights b^(−rank), b = 1.8.
+        Rates: mean of the complete trials, weighted by b^(−rank) with b = 1.8.
     space
         What was searched.
     split
-        What the rewards are of, in words.
+        Description of the rows that trials were rewarded on.
     cost
-        Of the whole search, trials that came to nothing included.
+        Cost of all trials, including those without a result.
     """
 
     trials: tuple[TrialRecord, ...]
     best: TrialRecord
     mean: tuple[float, ...]
-    space: Space
+    space: SearchSpace
     split: str
     cost: Cost
 
+    @classmethod
+    def of(cls, trials: Sequence[TrialRecord], space: SearchSpace, split: str) -> SearchOutcome:
+        """Return the outcome of `trials`.
+
+        Raises
+        ------
+        SearchError
+            If no trial is complete.
+        """
+        complete = [record for record in trials if record.status == "complete"]
+        if not complete:
+            reasons = [trial.reason for trial in trials if trial.reason]
+            raise SearchError(
+                f"No trial is complete yet ({len(trials)} begun). Run the same command again to "
+                "resume, with more time or trials."
+                + (f" The last one ended because: {reasons[-1]}" if reasons else "")
+            )
+        mean = combine([[trial for record in complete if (trial := record.trial())]]).rates
+        best = max(complete, key=lambda record: (record.p_o or 0.0) + (record.p_s or 0.0))
+        return cls(tuple(trials), best, mean, space, split, cost_of(trials))
+
     @property
     def counts(self) -> Counter[str]:
-        """Trials by status."""
+        """Number of trials by status."""
         return Counter(trial.status for trial in self.trials)
 
+    def write(self, folder: Path, name: str) -> None:
+        """Write the two baseline files and the figures of a search on the pair `name`."""
+        from clbench.figures import rate_distributions, search_trace
 
-def cost_of(trials: Sequence[TrialRecord]) -> Cost:
-    """What trials took together: those that were stopped, failed or cut off as well."""
-    return Cost(
-        trials=len(trials),
-        epochs=sum(len(trial.epochs) for trial in trials),
-        seconds=round(sum(trial.seconds for trial in trials), 3),
-    )
-
-
-def outcome(trials: Sequence[TrialRecord], space: Space, split: str) -> Found:
-    """Best trial, weighted mean and cost.
-
-    Raises
-    ------
-    SearchError
-        If no trial is complete.
-    """
-    complete = [each for trial in trials if (each := trial.trial()) is not None]
-    if not complete:
-        reasons = [trial.reason for trial in trials if trial.reason]
-        why = f" The last reason: {reasons[-1]}" if reasons else ""
-        raise SearchError(
-            f"No trial has come to its end yet (trials begun: {len(trials)}). The same command "
-            f"goes on; give it more time or trials.{why}"
+        origin, number = self.space.origin, self.best.number
+        number_complete = self.counts["complete"]
+        search = (
+            f"{len(self.trials)} trials ({number_complete} complete) of clbench search on {name}"
         )
-    made = combine([complete])
-    # Of equal scores the earlier one, as there.
-    best = next(t for t in trials if t.trial() == made.best[0])
-    return Found(tuple(trials), best, made.rates, space, split, cost_of(trials))
+        reward, p = f"p_o + p_s on {self.split}", self.best.epochs[-1].reward
+        files = {
+            BEST: (
+                self.best.rates,
+                "the best trial",
+                f"Trial {number}, the best of {search}: {p:.4f} = {reward}.",
+            ),
+            MEAN: (
+                self.mean,
+                "the mean of the trials, weighted by rank",
+                f"Geometric mean with weights {BASE:g}^(-rank) of {search}, ranked by {reward}.",
+            ),
+        }
+        for file, (rates, what, source) in files.items():
+            text = baseline_text(
+                rates,
+                origin,
+                description=f"Learning rates found on {name}: {what}.",
+                sources={
+                    "multiples": f"{source} Over the flat rate {origin.flat:g}.",
+                    "depth": "Layers of the model that was searched on.",
+                    "division": "As the search grouped them.",
+                },
+                cost=self.cost,
+            )
+            write_text(folder / file, text)
+        rates_figure = rate_distributions(
+            {f"best trial ({number})": self.best.rates},
+            self.mean,
+            groups=self.space.names,
+            flat=origin.flat,
+            combined_name="weighted mean",
+        )
+        figures = {"rates.png": rates_figure, "trace.png": search_trace(self.trials)}
+        for file, figure in figures.items():
+            with as_folder_error(folder / file):
+                write_atomically(folder / file, partial(figure.savefig, format="png", dpi=200))
 
 
-def write_outcome(folder: Path, found: Found, name: str) -> None:
-    """Write the two baseline files and the figures.
+def baseline_text(
+    rates: Sequence[float],
+    origin: SearchOrigin,
+    *,
+    description: str,
+    sources: Mapping[str, str],
+    cost: Cost | None = None,
+) -> str:
+    """Return the content of a baseline file of the method ``layerwise``.
+
+    Rates are written as multiples of the flat rate, so that the file can be used with another
+    flat rate.
 
     Parameters
     ----------
-    folder
-        The search's.
-    found
-        What to write.
-    name
-        Of the pair.
+    rates, origin
+        Absolute rates, and the flat rate and model of the search.
+    description, cost
+        One line for lists; cost of finding the rates, if it is known.
+    sources
+        Sources of ``multiples``, ``depth`` and ``division``.
     """
-    from clbench.figures import rate_distributions, search_trace
-
-    counts = found.counts
-    told = f"{found.cost.trials} trials ({counts['complete']} complete) of clbench search on {name}"
-    on = f"p_o + p_s on {found.split}"
-    number, p = found.best.number, found.best.epochs[-1].reward
-    for file, rates, description, source in (
-        (
-            BEST,
-            found.best.rates,
-            f"Learning rates found on {name}: the best trial.",
-            f"Trial {number}, the best of {told}: {p:.4f} = {on}.",
-        ),
-        (
-            MEAN,
-            found.mean,
-            f"Learning rates found on {name}: the mean of the trials, weighted by rank.",
-            f"Geometric mean with weights {BASE:g}^(-rank) of {told}, ranked by {on}.",
-        ),
-    ):
-        sources = {
-            "multiples": f"{source} Over the flat rate {found.space.found.flat:g}.",
-            "depth": "Layers of the model that was searched on.",
-            "division": "As the search grouped them.",
-        }
-        text = baseline_text(
-            rates, found.space.found, description=description, sources=sources, cost=found.cost
-        )
-        write_text(folder / file, text)
-    figures = {
-        "rates.png": rate_distributions(
-            {f"best trial ({number})": found.best.rates},
-            found.mean,
-            groups=found.space.names,
-            flat=found.space.found.flat,
-            combined_name="weighted mean",
-        ),
-        "trace.png": search_trace(found.trials),
-    }
-    for file, figure in figures.items():
-        with as_folder_error(folder / file):
-            write_atomically(folder / file, partial(figure.savefig, format="png", dpi=200))
+    names = origin.group_names(len(rates))
+    multiples = [f"  {r / origin.flat!r},  # {name}" for r, name in zip(rates, names, strict=True)]
+    quoted = {key: json.dumps(text, ensure_ascii=False) for key, text in sources.items()}
+    lines = [
+        'method = "layerwise"',
+        f"description = {json.dumps(description, ensure_ascii=False)}",
+        "",
+        "[settings]",
+        "multiples = [",
+        *multiples,
+        "]",
+        f"depth = {origin.depth}",
+        f'division = "{origin.division}"',
+        "",
+        "[sources]",
+        *(f"{key} = {text}" for key, text in quoted.items()),
+    ]
+    if cost is not None:
+        lines += ["", "[cost]", *(f"{key} = {value}" for key, value in cost.model_dump().items())]
+    return "\n".join(lines) + "\n"

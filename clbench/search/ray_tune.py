@@ -1,193 +1,260 @@
-"""Searcher, scheduler and trials as Ray Tune and autogluon.core know them."""
+"""Run the trials of a search on Ray Tune, through autogluon.core."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from autogluon.common import space as spaces
+import numpy as np
+from autogluon.common.space import Real
 from autogluon.core.hpo import ray_hpo
 from ray import tune
-from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.hyperopt import HyperOptSearch
 
 from clbench.evaluation.resources import CellResources
-from clbench.search.objective import EPOCH, REWARD
-from clbench.search.record import TrialRecord
-from clbench.search.recorder import Recorder, ended
-from clbench.search.space import Space
-from clbench.search.tuning import Objective, Tuning
+from clbench.messages import count
+from clbench.search.objective import Report
+from clbench.search.search_folder import EpochRecord, TrialRecord
+from clbench.search.space import SearchSettings, SearchSpace
 from clbench.seeds import stream_seed
 
-
-def run(
-    objective: Objective,
-    pair: Any,
-    tuning: Tuning,
-    past: Sequence[TrialRecord],
-    recorder: Recorder,
-    needs: CellResources,
-    workers: int | None,
-) -> None:
-    """Search; see `clbench.search.tuning.tune`."""
-    space = tuning.space
-    known = ended(past)
-    searcher = _searcher(tuning, past, known)
-    scheduler = _scheduler(tuning)
-    with tempfile.TemporaryDirectory(prefix="clbench-search-") as folder:
-        ray_hpo.run(
-            _trial,
-            {"objective": objective, "pair": pair, "keys": space.keys},
-            {
-                key: spaces.Real(space.lowest, space.highest, default=flat, log=True)
-                for key, flat in zip(space.keys, space.flat, strict=True)
-            },
-            {"num_trials": tuning.trials, "searcher": searcher, "scheduler": scheduler},
-            metric=REWARD,
-            mode="max",
-            save_dir=str(Path(folder) / "trials"),
-            ray_tune_adapter=_Adapter(needs),
-            verbose=0,
-            tune_config_kwargs={"max_concurrent_trials": workers, "reuse_actors": True},
-            run_config_kwargs={
-                "callbacks": [
-                    _Lessons(searcher, scheduler, known),
-                    _Told(recorder, space),
-                    JsonLoggerCallback(),
-                ],
-                "stop": _Enough(recorder, tuning.time_limit),
-            },
-        )
+MAX_FAILURES = 3
+"""Failures before any trial succeeds after which a search ends."""
 
 
-def _searcher(tuning: Tuning, past: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Any:
-    """Begins with what was cut off, or with the flat rate, once it has learned what is known."""
-    space = tuning.space
-    first = [trial.rates for trial in past if trial.status == "running"] if past else [space.flat]
-    first = list(map(list, dict.fromkeys(map(tuple, first))))  # cut off twice, tried once
-    seed = stream_seed("search", tuning.seed, len(past)) % 2**32
-    if tuning.searcher == "random":
-        points = [space.config(rates) for rates in first]
-        return BasicVariantGenerator(points_to_evaluate=points or None, random_state=seed)
-    points = [space.config(rates) for rates in [*(trial.rates for trial in known), *first]]
-    return HyperOptSearch(points_to_evaluate=points or None, random_state_seed=seed)
-
-
-def _scheduler(tuning: Tuning) -> Any:
-    if tuning.halving is None:
-        return FIFOScheduler()
-    return AsyncHyperBandScheduler(
-        time_attr=EPOCH,
-        max_t=tuning.epochs,
-        grace_period=tuning.halving.grace,
-        reduction_factor=tuning.halving.reduction,
-        brackets=1,
-    )
-
-
-def _trial(config: dict[str, Any], objective: Objective, pair: Any, keys: list[str]) -> None:
-    """What Ray Tune runs in a worker."""
-    objective([float(config[key]) for key in keys], pair, lambda told: tune.report(dict(told)))
-
-
-class _Unsaved:
-    """Ray Tune saves its parts to go on by itself; what is to be kept, the records have."""
+class _NotSaved:
+    """Ray Tune pickles its callbacks to restore them; ours restore from the trial files."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
-class _Lessons(_Unsaved, tune.Callback):  # type: ignore[misc]
-    """Teaches searcher and scheduler what a search that goes on has found before."""
+class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[misc]
+    """Keeps a record of every trial, and stops a search that is out of time or fails.
 
-    def __init__(self, searcher: Any, scheduler: Any, known: Sequence[TrialRecord]) -> None:
-        self._searcher, self._scheduler, self._known = searcher, scheduler, known
+    Parameters
+    ----------
+    settings, space, epochs
+        Settings of the search, what is searched, and the epochs of a whole trial.
+    past
+        Trials of earlier sessions.
+    write
+        Called with the record of a trial whenever it changes.
+    """
 
-    def setup(self, **info: Any) -> None:
-        """Called when both know what is searched, and before either is asked."""
-        if isinstance(self._searcher, HyperOptSearch):
-            for trial in self._known:
-                key = f"past{trial.number}"
-                self._searcher.suggest(key)  # its first points are these, in this order
-                self._searcher.on_trial_complete(key, {REWARD: trial.rewards[-1]})
-        if isinstance(self._scheduler, AsyncHyperBandScheduler):
-            for trial in self._known:
-                self._replay(trial)
-
-    def _replay(self, trial: TrialRecord) -> None:
-        stub = SimpleNamespace(trial_id=f"past{trial.number}")
-        self._scheduler.on_trial_add(None, stub)
-        for epoch, reward in enumerate(trial.rewards, 1):
-            self._scheduler.on_trial_result(None, stub, {EPOCH: epoch, REWARD: reward})
-        self._scheduler.on_trial_remove(None, stub)
-
-
-class _Told(_Unsaved, tune.Callback):  # type: ignore[misc]
-    """Passes on what happens."""
-
-    def __init__(self, recorder: Recorder, space: Space) -> None:
-        self._recorder, self._space = recorder, space
+    def __init__(
+        self,
+        settings: SearchSettings,
+        space: SearchSpace,
+        epochs: int,
+        past: Sequence[TrialRecord],
+        write: Callable[[TrialRecord], None],
+    ) -> None:
+        self.settings, self.space, self.epochs = settings, space, epochs
+        self.interrupted = [trial for trial in past if trial.status == "running"]
+        self.ended = [trial for trial in past if trial.status != "running"]
+        self.past = list(past)
+        self.failures: list[str] = []
+        self._write = write
+        self._succeeded = any(trial.status != "failed" for trial in self.ended)
+        self._first = 1 + max((trial.number for trial in past), default=0)
+        self._records: dict[str, TrialRecord] = {}
+        self._start: dict[str, float] = {}
 
     def on_trial_start(self, trial: Any, trials: list[Any], **info: Any) -> None:
-        """Called when it begins, which of two proposed together may be the second one first."""
-        rates = self._space.rates(trial.config)
-        self._recorder.began(trial.trial_id, trials.index(trial), rates)
+        """Begin a record; trials proposed together may start in any order."""
+        self._start[trial.trial_id] = time.monotonic()
+        number = self._first + trials.index(trial)
+        rates = self.space.rates(trial.config)
+        self._update(trial, TrialRecord(number=number, rates=rates, started=_now()))
 
-    def on_trial_result(self, trial: Any, result: Any, **info: Any) -> None:
-        """Called with each report."""
-        self._recorder.reported(trial.trial_id, result)
-
-    def on_trial_complete(self, trial: Any, **info: Any) -> None:
-        """Called when it came to its end or was stopped."""
-        self._recorder.ended(trial.trial_id)
+    def on_trial_result(self, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        """Record an epoch or a failure; ``done`` in `result` means that the scheduler stops it."""
+        seconds = float(result["time_total_s"])
+        if "failure" in result:
+            self._fail(trial, str(result["failure"]), seconds)
+            return
+        record = self._records[trial.trial_id]
+        epoch = EpochRecord(
+            stage=result["stage"],
+            epoch=result["stage_epoch"],
+            scores=result["scores"],
+            reward=result["reward"],
+            seconds=seconds,
+        )
+        changes: dict[str, Any] = {"epochs": [*record.epochs, epoch], "seconds": seconds}
+        if epoch.stage == 0:
+            changes["p_o_before"] = epoch.scores[0]
+        if len(changes["epochs"]) == self.epochs:
+            changes["p_o"], changes["p_s"] = epoch.scores
+            changes |= {"status": "complete", "finished": _now()}
+        elif result.get("done"):
+            reason = self._stop_reason(trial, len(changes["epochs"]), epoch.reward)
+            changes |= {"status": "stopped", "reason": reason, "finished": _now()}
+        self._succeeded = self._succeeded or "status" in changes
+        self._update(trial, record.model_copy(update=changes))
 
     def on_trial_error(self, trial: Any, **info: Any) -> None:
-        """Called when its worker is gone; what trials raise is a report."""
-        self._recorder.crashed(
-            trial.trial_id, "its worker died, perhaps killed for the memory it took"
-        )
-
-
-class _Enough(_Unsaved, tune.Stopper):  # type: ignore[misc]
-    """Ends a search whose time is over, or of which nothing can come."""
-
-    def __init__(self, recorder: Recorder, limit: float | None) -> None:
-        self._recorder, self._limit = recorder, limit
+        """Record that a worker died; an exception in a trial is a result instead."""
+        seconds = time.monotonic() - self._start[trial.trial_id]
+        self._fail(trial, "its worker died, perhaps for lack of memory", seconds)
 
     def __call__(self, trial_id: str, result: Any) -> bool:
-        """No trial by itself."""
+        """Return False: the scheduler decides on single trials."""
         return False
 
     def stop_all(self) -> bool:
-        """All, if the time is over or the first ones failed."""
-        late = self._limit is not None and self._recorder.spent > self._limit
-        return late or self._recorder.hopeless
+        """Whether the time since the first trial began is over, or all trials fail."""
+        limit, start = self.settings.time_limit, min(self._start.values(), default=None)
+        late = limit is not None and start is not None and time.monotonic() - start > limit
+        return late or self.all_failed
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether trials fail so consistently that others would fail too."""
+        return not self._succeeded and len(self.failures) >= MAX_FAILURES
+
+    def close(self) -> None:
+        """Charge interrupted trials for the time until now."""
+        for key, record in self._records.items():
+            if record.status == "running":
+                seconds = max(record.seconds, time.monotonic() - self._start[key])
+                self._write(record.model_copy(update={"seconds": seconds}))
+
+    def _fail(self, trial: Any, reason: str, seconds: float) -> None:
+        self.failures.append(reason)
+        changes = {"status": "failed", "reason": reason, "seconds": seconds, "finished": _now()}
+        self._update(trial, self._records[trial.trial_id].model_copy(update=changes))
+
+    def _stop_reason(self, trial: Any, epoch: int, reward: float) -> str:
+        """Return the comparison by which `AsyncHyperBandScheduler` stops a trial."""
+        now = [record for key, record in self._records.items() if key != trial.trial_id]
+        rewards = [t.rewards[epoch - 1] for t in [*self.ended, *now] if len(t.rewards) >= epoch]
+        cutoff = np.percentile(rewards, 100.0 * (1.0 - 1.0 / self.settings.reduction))
+        return (
+            f"reward {reward:.4f} after epoch {epoch} of {self.epochs} is below the cutoff "
+            f"{cutoff:.4f} of {count(len(rewards), 'earlier trial')}"
+        )
+
+    def _update(self, trial: Any, record: TrialRecord) -> None:
+        self._records[trial.trial_id] = record
+        self._write(record)
+
+
+class PastTrials(_NotSaved, tune.Callback):  # type: ignore[misc]
+    """Informs searcher and scheduler of the trials of earlier sessions.
+
+    Ray Tune can restore an experiment from its own pickles only, with the number of trials that
+    it began with; the trial files have neither limit. `HyperOptSearch` takes no evaluated points,
+    so they are its first suggestions.
+    """
+
+    def __init__(self, searcher: Any, scheduler: Any, trials: Sequence[TrialRecord]) -> None:
+        self._searcher, self._scheduler, self._trials = searcher, scheduler, trials
+
+    def setup(self, **info: Any) -> None:
+        """Called when searcher and scheduler know the search space, before either is used."""
+        for trial in self._trials:
+            stub = SimpleNamespace(trial_id=f"past{trial.number}")
+            if isinstance(self._searcher, HyperOptSearch):
+                self._searcher.suggest(stub.trial_id)
+                result = {"reward": trial.rewards[-1]}
+                self._searcher.on_trial_complete(stub.trial_id, result)
+            if isinstance(self._scheduler, AsyncHyperBandScheduler):
+                self._scheduler.on_trial_add(None, stub)
+                for epoch, reward in enumerate(trial.rewards, 1):
+                    result = {"training_iteration": epoch, "reward": reward}
+                    self._scheduler.on_trial_result(None, stub, result)
 
 
 class _Adapter(ray_hpo.RayTuneAdapter):  # type: ignore[misc]
-    """Says what a trial takes of a node."""
+    """Gives every trial the same resources."""
 
+    adapter_type = "clbench"
     supported_searchers = ["bayes", "random"]
     supported_schedulers = ["FIFO", "ASHA"]
-    adapter_type = "clbench"
+    get_resource_calculator = None
 
-    def __init__(self, needs: CellResources) -> None:
+    def __init__(self, resources: CellResources) -> None:
         super().__init__()
-        self._needs = needs
-
-    def get_resource_calculator(self, **options: Any) -> Any:
-        """Not asked for, as the resources are given."""
-        raise NotImplementedError
+        self._resources = resources
 
     def get_resources_per_trial(self, *given: Any, **options: Any) -> dict[str, float]:
-        """The same for every trial."""
-        return {"cpu": self._needs.threads, "gpu": self._needs.gpus}
+        return {"cpu": self._resources.threads, "gpu": self._resources.gpus}
 
     def trainable_args_update_method(self, trainable_args: dict[str, Any]) -> dict[str, Any]:
-        """Nothing to change."""
         return trainable_args
+
+
+def run_trials(
+    objective: Callable[[list[float], Any, Report], None],
+    setup: Any,
+    trials: int,
+    recorder: TrialRecorder,
+    resources: CellResources,
+    workers: int | None,
+) -> None:
+    """Run `trials` trials, or until the time is over or all fail; Ray is connected.
+
+    Interrupted trials of earlier sessions come first; a new search starts with the flat rate.
+    Workers call ``objective(rates, setup, report)``; `setup` is sent to each once. At most
+    `workers` trials run at a time; None means as many as the cluster has room for.
+    """
+    space = recorder.space
+    searcher, scheduler = make_searcher(recorder), make_scheduler(recorder)
+    with tempfile.TemporaryDirectory(prefix="clbench-search-") as folder:
+        ray_hpo.run(
+            _run_in_worker,
+            {"objective": objective, "setup": setup, "space": space},
+            {key: Real(space.lowest, space.highest, log=True) for key in space.keys},
+            {"num_trials": trials, "searcher": searcher, "scheduler": scheduler},
+            metric="reward",
+            mode="max",
+            save_dir=str(Path(folder) / "trials"),
+            ray_tune_adapter=_Adapter(resources),
+            verbose=0,
+            tune_config_kwargs={"max_concurrent_trials": workers, "reuse_actors": True},
+            run_config_kwargs={
+                "callbacks": [PastTrials(searcher, scheduler, recorder.ended), recorder],
+                "stop": recorder,
+            },
+        )
+
+
+def make_searcher(recorder: TrialRecorder) -> Any:
+    """Return a searcher that proposes past rates first, then interrupted ones, or the flat rate."""
+    settings, space, past = recorder.settings, recorder.space, recorder.past
+    first = [trial.rates for trial in recorder.interrupted] if past else [space.flat]
+    points = [space.config(rates) for rates in dict.fromkeys(map(tuple, first))]
+    seed = stream_seed("search", settings.seed, len(past)) % 2**32
+    if settings.searcher == "random":
+        return BasicVariantGenerator(points_to_evaluate=points or None, random_state=seed)
+    points = [space.config(trial.rates) for trial in recorder.ended] + points
+    return HyperOptSearch(points_to_evaluate=points or None, random_state_seed=seed)
+
+
+def make_scheduler(recorder: TrialRecorder) -> Any:
+    """Return ASHA, or a scheduler that stops no trial."""
+    settings = recorder.settings
+    if settings.scheduler == "none" or settings.grace >= recorder.epochs:
+        return FIFOScheduler()
+    return AsyncHyperBandScheduler(
+        max_t=recorder.epochs,
+        grace_period=settings.grace,
+        reduction_factor=settings.reduction,
+    )
+
+
+def _run_in_worker(config: dict[str, Any], objective: Any, setup: Any, space: SearchSpace) -> None:
+    objective(space.rates(config), setup, lambda result: tune.report(dict(result)))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,24 +1,123 @@
-"""A search's folder: `search.json`, a file a trial under `trials/`, and what came of them."""
+"""The folder of a search: `search.json`, and a file for each trial under `trials/`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clbench.errors import DataError, RunFolderError
-from clbench.messages import describe_errors, describe_missing
+from clbench.messages import describe_errors
 from clbench.results.cell import plain
 from clbench.results.conflicts import first_difference
-from clbench.results.output_folder import locked, write_text
-from clbench.search.baseline import FoundOn
-from clbench.search.record import SCHEMA_VERSION, TrialRecord
+from clbench.results.output_folder import write_text
+from clbench.search.combination import Trial
+from clbench.search.space import SearchOrigin
+from clbench.suite.baselines import Cost
 
 FORMAT = "clbench-search"
+SCHEMA_VERSION = 1
+"""Raised whenever older files can no longer be read."""
+
+FAILED = -2.0
+"""Reward of a failed trial: below any sum of two scores, correlations included."""
+
+
+class EpochRecord(BaseModel):
+    """One epoch of a trial.
+
+    Attributes
+    ----------
+    stage
+        0 for D_o, 1 for D_s.
+    epoch
+        Epochs done in this stage.
+    scores
+        Scores of the tasks trained so far, in their order; fractions.
+    reward
+        Sum of the scores: p_o after an epoch on D_o, p_o + p_s after an epoch on D_s.
+    seconds
+        Time since the trial began.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    stage: int
+    epoch: int
+    scores: list[float]
+    reward: float
+    seconds: float
+
+
+class TrialRecord(BaseModel):
+    """One trial, as its JSON file holds it.
+
+    Attributes
+    ----------
+    number
+        From 1, in the order in which rates were proposed.
+    rates
+        From the embeddings to the head.
+    status
+        ``complete``; ``stopped`` early; ``failed``; or ``running``, which an interrupted trial
+        keeps. An interrupted trial counts for the cost only, and its rates are tried again.
+    reason
+        Why the trial was stopped or failed.
+    epochs
+        In order.
+    p_o_before, p_o, p_s
+        Scores on D_o before the shift, and on D_o and D_s after both stages; None where the
+        trial did not get that far.
+    seconds
+        Time of training and scoring.
+    started, finished
+        UTC, ISO 8601.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    schema_version: Literal[1] = 1
+    number: Annotated[int, Field(ge=1)]
+    rates: Annotated[list[Annotated[float, Field(gt=0.0)]], Field(min_length=3)]
+    status: Literal["running", "complete", "stopped", "failed"] = "running"
+    reason: str | None = None
+    epochs: list[EpochRecord] = []
+    p_o_before: float | None = None
+    p_o: float | None = None
+    p_s: float | None = None
+    seconds: float = 0.0
+    started: str = ""
+    finished: str = ""
+
+    @model_validator(mode="after")
+    def _check_complete(self) -> Self:
+        if self.status == "complete" and (None in (self.p_o, self.p_s) or not self.epochs):
+            raise ValueError("a complete trial has epochs, p_o and p_s")
+        return self
+
+    @property
+    def rewards(self) -> list[float]:
+        """Reward after each epoch; a failed trial ends with `FAILED`."""
+        rewards = [epoch.reward for epoch in self.epochs]
+        return [*rewards, FAILED] if self.status == "failed" else rewards
+
+    def trial(self) -> Trial | None:
+        """Return the trial for `combine`, or None unless it is complete."""
+        if self.status != "complete" or self.p_o is None or self.p_s is None:
+            return None
+        return Trial(tuple(self.rates), self.p_o, self.p_s, self.p_o_before)
+
+
+def cost_of(trials: Sequence[TrialRecord]) -> Cost:
+    """Return the cost of all trials, including those without a result."""
+    return Cost(
+        trials=len(trials),
+        epochs=sum(len(trial.epochs) for trial in trials),
+        seconds=round(sum(trial.seconds for trial in trials), 3),
+    )
 
 
 class SearchFolder:
@@ -30,146 +129,98 @@ class SearchFolder:
         Need not exist yet.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.trials = self.path / "trials"
         self.file = self.path / "search.json"
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other processes out; nothing is written before.
+    def content(self) -> dict[str, Any]:
+        """Return the content of `search.json`, or an empty dict if there is none.
 
         Raises
         ------
         RunFolderError
-            If another process has it, or it holds something else.
-        """
-        self.check_place()
-        with locked(self.path, begun=self.file):
-            yield
-
-    def check_place(self) -> None:
-        """Check that a search may write there, without writing.
-
-        Raises
-        ------
-        RunFolderError
-            If it is a file, or holds something else.
-        """
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{self.path} is a file, not a folder. Take another --out.")
-        if (self.path / "suite.json").exists():
-            raise RunFolderError(f"{self.path} holds a run. Take another --out.")
-        if not self.file.exists() and any(self.trials.glob("*.json")):
-            raise RunFolderError(
-                f"{self.trials} holds trials, but {self.file.name} is missing, which says what "
-                "they are of. Put it back, or take another --out."
-            )
-
-    def settings(self) -> dict[str, Any]:
-        """What the search was begun with; empty where there is none.
-
-        Raises
-        ------
-        RunFolderError
-            If the file is not of a search, or of a newer version.
+            If the file cannot be read or is not that of a search.
         """
         try:
             content = json.loads(self.file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
-        except (OSError, ValueError) as fault:
-            raise RunFolderError(f"{self.file} cannot be read: {fault}. Move it away.") from fault
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise RunFolderError(f"{self.file} was not written by clbench. Take another --out.")
-        if content.get("schema_version") != SCHEMA_VERSION:
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{self.file} cannot be read: {error}. Move it away.") from error
+        if content.get("format") != FORMAT or content.get("schema_version") != SCHEMA_VERSION:
             raise RunFolderError(
-                f"{self.file} was written by a newer clbench. Update it, or take another --out."
+                f"{self.file} was not written by this version of clbench. Choose another --out."
             )
-        search = (content.get("recipe") or {}).get("search")
-        if not isinstance(search, dict) or not {"flat", "depth", "division"} <= search.keys():
-            raise RunFolderError(f"{self.file} is damaged: its recipe is missing. Put it back.")
-        return content
+        return dict(content)
 
     def check(self, recipe: Mapping[str, Any]) -> None:
-        """Check that a search that is there can go on with `recipe`, without writing.
+        """Check that a search with `recipe` can start or resume here; writes nothing.
 
         Raises
         ------
         RunFolderError
-            If it has another; names what differs first. See also `check_place`.
+            If the folder holds something else, or a search with another recipe; names the first
+            difference.
         """
-        self.check_place()
-        before = self.settings()
-        if before:
-            difference = first_difference(before.get("recipe", {}), plain(recipe))
+        content = self.content()
+        if content:
+            difference = first_difference(content["recipe"], plain(recipe))
             if difference is not None:
-                raise RunFolderError(f"{self.file} {difference}. Take another --out.")
+                raise RunFolderError(f"{self.file} {difference}. Choose another --out.")
+        elif (self.path / "suite.json").exists() or any(self.trials.glob("*.json")):
+            raise RunFolderError(
+                f"{self.path} holds a run, or trials without their search.json. Choose another "
+                "--out."
+            )
 
-    def begin(self, recipe: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        """Write the settings.
+    def begin(self, recipe: Mapping[str, Any], description: Mapping[str, Any]) -> None:
+        """Write `search.json`.
 
         Parameters
         ----------
         recipe
-            What decides a trial's scores and which trials there are, by section.
-        told
-            What besides a reader wants to know.
+            Everything that decides the trials, by section.
+        description
+            Further facts for the reader.
         """
-        content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, **told, "recipe": recipe}
-        content = plain(content)
+        header = {"format": FORMAT, "schema_version": SCHEMA_VERSION}
+        content = plain({**header, **description, "recipe": recipe})
         write_text(self.file, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def write(self, trial: TrialRecord) -> None:
-        """Write a trial's file, whole or not at all."""
-        write_text(self.trials / f"{trial.number:04d}.json", trial.to_json())
+        """Write the file of a trial atomically."""
+        write_text(self.trials / f"{trial.number:04d}.json", trial.model_dump_json(indent=1) + "\n")
 
     def read(self) -> list[TrialRecord]:
-        """All trials by their numbers.
+        """Return all trials by number.
 
         Raises
         ------
         DataError
-            If a file holds no trial; says what is wrong with it.
+            If a file does not hold a trial.
         """
-        found: list[TrialRecord] = []
-        for path in sorted(self.trials.glob("*.json")):
-            if path.name.startswith("."):
-                continue
+        trials = []
+        for path in sorted(self.trials.glob("[!.]*.json")):
             try:
-                trial = TrialRecord.model_validate_json(path.read_bytes())
-            except OSError as fault:
-                raise DataError(f"{path} cannot be read: {fault.strerror}.") from fault
-            except ValidationError as fault:
-                what = describe_errors(fault)[0][:200]
+                trials.append(TrialRecord.model_validate_json(path.read_bytes()))
+            except ValidationError as error:
                 raise DataError(
-                    f"{path} is no trial: {what}. Move it away, and it is tried again."
-                ) from fault
-            if path.stem != f"{trial.number:04d}":
-                raise DataError(f"{path} holds trial {trial.number}. Move it away.")
-            if found and len(trial.rates) != len(found[0].rates):
-                raise DataError(
-                    f"{path} is no trial of this search: it has {len(trial.rates)} rates, others "
-                    f"{len(found[0].rates)}. Move it away."
-                )
-            found.append(trial)
-        return sorted(found, key=lambda trial: trial.number)
+                    f"{path} is not a trial: {describe_errors(error)[0][:200]}. Move it "
+                    "away; a new trial takes its place."
+                ) from error
+        return sorted(trials, key=lambda trial: trial.number)
 
-    def found_on(self) -> FoundOn:
-        """What the search's rates are for.
+    def origin(self) -> SearchOrigin:
+        """Return the flat rate and model of the search.
 
         Raises
         ------
         DataError
-            If there is no search in the folder.
+            If the folder holds no search.
         """
-        settings = self.settings()
-        if not settings:
-            missing = (
-                describe_missing(self.path, "folder")
-                if not self.path.exists()
-                else "holds no search"
-            )
-            raise DataError(f"{self.path}: {missing}. Give a folder that clbench search wrote.")
-        space = settings["recipe"]["search"]
-        return FoundOn(space["flat"], space["depth"], space["division"])
+        content = self.content()
+        if not content:
+            raise DataError(f"{self.path} holds no search. Give a folder that clbench search made.")
+        space = content["recipe"]["search"]
+        return SearchOrigin(space["flat"], space["depth"], space["division"])

@@ -1,88 +1,196 @@
-"""What is searched: a learning rate for each group of a model's layers."""
+"""What is searched, and how: the rates, their range, and the settings of the search."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from clbench.errors import SettingsError
-from clbench.search.baseline import FoundOn
+from clbench.models.groups import Division, divide_layers
 
-MOST_GROUPS = 10
+MAX_GROUPS = 10
 """Groups of Kenneweg et al. 2022, section 3.1: embeddings, eight of layers, head."""
 
 LOWEST, HIGHEST = 1e-7, 1e-3
 """Range of each rate there."""
 
+Searcher = Literal["bayes", "random"]
+Scheduler = Literal["asha", "none"]
+
 
 @dataclass(frozen=True)
-class Space:
-    """Rates from `lowest` to `highest`, log-uniform, one a group.
+class SearchOrigin:
+    """The flat rate and the model that a search starts from.
+
+    The defaults are those of Kenneweg et al. 2022: BERT base at 2e-5.
 
     Attributes
     ----------
-    found
-        Flat rate, depth of the model, and how its layers are grouped.
+    flat
+        Flat learning rate; baseline files store rates as multiples of it.
+    depth
+        Number of layers of the model.
+    division
+        How layers are grouped; see `clbench.models.groups.divide_layers`.
+    """
+
+    flat: float = 2e-5
+    depth: int = 12
+    division: Division = "code"
+
+    def group_names(self, count: int) -> list[str]:
+        """Return a name for each of `count` groups, from the embeddings to the head."""
+        names = []
+        for layers in divide_layers(self.depth, count - 2, self.division):
+            numbers = ", ".join(map(str, layers))
+            names.append(f"layer{'s' * (len(layers) > 1)} {numbers}" if layers else "no layer")
+        return ["embeddings", *names, "head"]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """One log-uniform learning rate for each group of layers.
+
+    Attributes
+    ----------
+    origin
+        Flat rate and model.
     groups
         Number of rates, embeddings and head included.
     lowest, highest
-        Of each rate.
+        Range of each rate.
 
     Raises
     ------
     SettingsError
-        If there are fewer than three groups or more than the model has parts, or the flat rate
-        is not in the range.
+        If the number of groups does not fit the model, the range is not within (0, 1], or the
+        flat rate lies outside it.
     """
 
-    found: FoundOn
+    origin: SearchOrigin
     groups: int
     lowest: float = LOWEST
     highest: float = HIGHEST
 
     def __post_init__(self) -> None:
-        most = self.found.depth + 2
+        most = self.origin.depth + 2
         if not 3 <= self.groups <= most:
             raise SettingsError(
-                f"--groups {self.groups}: must be from 3 to {most}; the model has "
-                f"{self.found.depth} layers, besides embeddings and head."
+                f"--groups {self.groups}: must be from 3 to {most}, as the model has "
+                f"{self.origin.depth} layers, embeddings and a head."
             )
         if not 0.0 < self.lowest < self.highest <= 1.0:
             raise SettingsError(
-                f"--lowest {self.lowest:g}, --highest {self.highest:g}: must be above 0, at most "
-                "1, and in this order."
+                f"--lowest {self.lowest:g}, --highest {self.highest:g}: must be above 0 and at "
+                "most 1, the lowest first."
             )
-        if not self.lowest <= self.found.flat <= self.highest:
+        if not self.lowest <= self.origin.flat <= self.highest:
             raise SettingsError(
-                f"the flat rate {self.found.flat:g}, which the first trial has, lies outside "
-                f"--lowest {self.lowest:g} to --highest {self.highest:g}. Widen the range, or "
-                "change the suite's lr."
+                f"the flat rate {self.origin.flat:g} of the first trial lies outside --lowest "
+                f"{self.lowest:g} to --highest {self.highest:g}. Widen the range, or change the "
+                "suite's lr."
             )
 
     @property
     def names(self) -> list[str]:
-        """Of the groups, for people."""
-        return self.found.groups(self.groups)
+        """Names of the groups, from the embeddings to the head."""
+        return self.origin.group_names(self.groups)
 
     @property
     def keys(self) -> list[str]:
-        """Of the groups, in configurations of trials."""
+        """Keys of the rates in the configuration of a Ray Tune trial."""
         return [f"rate{number}" for number in range(self.groups)]
 
     @property
     def flat(self) -> list[float]:
-        """The flat rate for every group: the first trial."""
-        return [self.found.flat] * self.groups
+        """The flat rate for every group."""
+        return [self.origin.flat] * self.groups
 
-    def config(self, rates: list[float]) -> dict[str, float]:
-        """Rates as the configuration of a trial."""
+    def config(self, rates: Sequence[float]) -> dict[str, float]:
+        """Return `rates` as the configuration of a Ray Tune trial."""
         return dict(zip(self.keys, rates, strict=True))
 
-    def rates(self, config: dict[str, Any]) -> list[float]:
-        """The rates in the configuration of a trial."""
+    def rates(self, config: Mapping[str, Any]) -> list[float]:
+        """Return the rates in the configuration of a Ray Tune trial."""
         return [float(config[key]) for key in self.keys]
 
 
-def usual_groups(depth: int) -> int:
-    """Ten, or one a layer besides embeddings and head where the model has fewer than eight."""
-    return min(MOST_GROUPS, depth + 2)
+@dataclass(frozen=True)
+class SearchSettings:
+    """How to search; the defaults are those of Kenneweg et al. 2022 (section 4, authors' code).
+
+    Attributes
+    ----------
+    trials
+        Number of finished trials to reach, those of earlier sessions included.
+    searcher
+        ``bayes`` (tree-structured Parzen estimators) or ``random``.
+    scheduler
+        ``asha`` stops weak trials early by asynchronous successive halving (Li et al. 2020,
+        algorithm 2, one bracket); ``none`` trains every trial to the end.
+    grace, reduction
+        After `grace`, grace·reduction, grace·reduction² … epochs ``asha`` continues a trial
+        only if its reward is among the best 1/`reduction` of those so far.
+    groups
+        Number of rates, embeddings and head included; None means ten, or one for each layer,
+        the embeddings and the head where that is fewer.
+    division
+        How layers are grouped; see `clbench.models.groups.divide_layers`.
+    lowest, highest
+        Range of each rate.
+    seed
+        Seed of the searcher and of training.
+    paper_split
+        Reward trials on the reported split, as the authors' code does, instead of rows held out
+        of the training rows. The resulting scores are too good.
+    time_limit
+        Seconds after which the search ends, including unfinished trials; None means no limit.
+
+    Raises
+    ------
+    SettingsError
+        If a value is out of range.
+    """
+
+    trials: int = 50
+    searcher: Searcher = "bayes"
+    scheduler: Scheduler = "asha"
+    grace: int = 1
+    reduction: float = 2.0
+    groups: int | None = None
+    division: Division = "code"
+    lowest: float = LOWEST
+    highest: float = HIGHEST
+    seed: int = 0
+    paper_split: bool = False
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        rules = {
+            "searcher": (self.searcher in ("bayes", "random"), "bayes or random"),
+            "scheduler": (self.scheduler in ("asha", "none"), "asha or none"),
+            "trials": (self.trials >= 1, "1 or more"),
+            "grace": (self.grace >= 1, "1 or more"),
+            "reduction": (1.0 < self.reduction < 1e6, "above 1"),
+            "seed": (self.seed >= 0, "0 or more"),
+            "time_limit": (self.time_limit is None or self.time_limit > 0, "above 0 seconds"),
+        }
+        for name, (valid, rule) in rules.items():
+            if not valid:
+                option = f"--{name.replace('_', '-')}"
+                raise SettingsError(f"{option} {getattr(self, name)!r}: must be {rule}.")
+
+    def recipe(self, space: SearchSpace, split: str) -> dict[str, Any]:
+        """Return everything that decides which rates are tried, as plain values."""
+        halving = {"grace": self.grace, "reduction": self.reduction}
+        return {
+            **asdict(space.origin),
+            "groups": space.groups,
+            "lowest": space.lowest,
+            "highest": space.highest,
+            "searcher": self.searcher,
+            "scheduler": self.scheduler,
+            "halving": halving if self.scheduler == "asha" else None,
+            "split": split,
+        }

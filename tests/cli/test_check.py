@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.conformance.checkpoints import checkpoint
+from clbench.conformance.toy_scenario import checkpoint
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -34,7 +34,9 @@ def small() -> str:
     return checkpoint("bert")
 
 
-def test_a_good_method(clbench: Call, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correct_method_passes_all_ten_checks(
+    clbench: Call, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     code, out, err = clbench("check", "frozen", "--model", small)
     assert (code, err) == (0, "")
@@ -42,7 +44,7 @@ def test_a_good_method(clbench: Call, small: str, monkeypatch: pytest.MonkeyPatc
     assert out.strip().endswith("10 checks passed.")
 
 
-def test_a_plug_in_that_does_nothing(
+def test_plugin_that_does_nothing_fails_one_check(
     clbench: Call, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -53,8 +55,16 @@ def test_a_plug_in_that_does_nothing(
     assert "acts           FAILED" in out
     assert "What to do: Look at the penalty's strength" in out
     assert "9 checks passed, 1 failed." in out
-    asked = ("check", "checked-zero", "--plugin", file, "--model", small, "--set", "strength=5.0")
-    assert clbench(*asked)[0] == 0
+
+
+@pytest.mark.slow
+def test_setting_from_command_line_replaces_default(
+    clbench: Call, small: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(PLUGIN.format(name="checked-set", kind="Set", strength=0.0))
+    arguments = ("checked-set", "--plugin", file, "--model", small, "--set", "strength=5.0")
+    assert clbench("check", *arguments)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -69,14 +79,14 @@ def test_a_plug_in_that_does_nothing(
         ([], "METHOD"),
     ],
 )
-def test_wrong_use(clbench: Call, arguments: list[str], text: str) -> None:
+def test_wrong_arguments_are_one_line(clbench: Call, arguments: list[str], text: str) -> None:
     code, out, err = clbench("check", *arguments)
     assert (code, out) == (2, "")
     assert text in err
     assert err.count("\n") == 1
 
 
-def test_help_says_what_it_does(clbench: Call) -> None:
+def test_help_says_what_is_checked(clbench: Call) -> None:
     code, out, _ = clbench("check", "--help")
     assert code == 0
     assert "keeps its promises" in out

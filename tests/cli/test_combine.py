@@ -7,8 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from clbench.methods.base import METHODS
-from clbench.search.record import EpochRecord, TrialRecord
-from clbench.search.search_folder import SearchFolder
+from clbench.search.search_folder import EpochRecord, SearchFolder, TrialRecord
 from clbench.suite.baselines import read_baseline
 
 Call = Callable[..., tuple[int, str, str]]
@@ -22,7 +21,7 @@ def log(path: Path, *trials: tuple[float, float]) -> Path:
     return path
 
 
-def test_the_file_is_a_baseline_that_run_takes(
+def test_combined_file_is_a_baseline_for_run(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -46,7 +45,7 @@ def test_the_file_is_a_baseline_that_run_takes(
     assert "sentiment-acceptability--mine--seed0" in out
 
 
-def test_what_is_there_is_kept_unless_one_says_so(
+def test_existing_file_is_overwritten_only_with_replace(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,34 +53,34 @@ def test_what_is_there_is_kept_unless_one_says_so(
     Path("mine.toml").write_text("precious")
     code, _, err = clbench("combine", "a.txt", "--out", "mine.toml")
     assert code == 2
-    assert err == "error: mine.toml is there already. Take another --out, or --replace.\n"
+    assert err == "error: mine.toml already exists. Choose another --out, or give --replace.\n"
     assert Path("mine.toml").read_text() == "precious"
     assert clbench("combine", "a.txt", "--out", "mine.toml", "--replace")[0] == 0
     assert Path("mine.toml").read_text() != "precious"
 
 
-def test_a_place_that_cannot_be_written_leaves_nothing_behind(
+def test_unwritable_path_leaves_no_file(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     log(Path("a.txt"), (1.5, 8e-5))
     Path("m.png").mkdir()
     Path("file").touch()
-    for out, text in (("m.toml", "m.png is a folder"), ("file/m.toml", "cannot be written")):
+    for out, text in (("m.toml", "m.png already exists"), ("file/m.toml", "cannot be written")):
         code, _, err = clbench("combine", "a.txt", "--out", out, "--replace")
         assert (code, err.count("\n")) == (2, 1)
         assert text in err
     assert not Path("m.toml").exists()
 
 
-def test_a_search_and_a_log_say_what_they_know(
+def test_search_and_log_are_combined_with_their_sources(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     log(Path("a.txt"), (1.5, 8e-5))
     folder = SearchFolder(Path("found"))
-    told = {"scenario": "x-y", "split": "validation (the paper's choice)"}
-    folder.begin({"search": {"flat": 1e-4, "depth": 12, "division": "code"}}, told)
+    facts = {"scenario": "x-y", "split": "validation (the paper's choice)"}
+    folder.begin({"search": {"flat": 1e-4, "depth": 12, "division": "code"}}, facts)
     epoch = EpochRecord(stage=1, epoch=1, scores=[0.5, 0.5], reward=1.0, seconds=7.0)
     for number, status in ((1, "complete"), (2, "running")):
         done = {"p_o": 0.5, "p_s": 0.5} if status == "complete" else {}
@@ -97,16 +96,16 @@ def test_a_search_and_a_log_say_what_they_know(
     assert (baseline.cost.trials, baseline.cost.seconds) == (2, 14.0)
     source = baseline.sources["multiples"]
     assert "a (1 trial), x-y (1 trial, on validation (the paper's choice))" in source
-    assert "the cost is that of the searches, as logs tell none" in source
+    assert "the cost does not include the logs'" in source
     code, _, err = clbench("combine", "a.txt", "found", "--out", "n.toml", "--depth", "6")
     assert code == 2
-    assert "--depth 6: found was searched with 12" in err
+    assert "found was searched with depth 12, not 6" in err
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (["a.txt", "a.txt", "--out", "m.toml"], "one of them is named twice"),
+        (["a.txt", "a.txt", "--out", "m.toml"], "may be given only once"),
         (["none.txt", "--out", "m.toml"], "none.txt"),
         (["a.txt", "--out", "m.json"], "must end in .toml"),
         (["a.txt", "--out", "m.toml", "--b", "0.5"], "b is 0.5: must be 1 or more."),

@@ -16,17 +16,17 @@ Call = Callable[..., tuple[int, str, str]]
     ("text", "expected"),
     [("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1d", 86400), ("1.5 h", 5400)],
 )
-def test_times(text: str, expected: float) -> None:
+def test_time_limit_is_read_in_seconds(text: str, expected: float) -> None:
     assert seconds("--time-limit", text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "0", "2 weeks", "1h30m"])
-def test_times_that_are_none(text: str) -> None:
+def test_wrong_time_limit_is_an_error(text: str) -> None:
     with pytest.raises(SettingsError, match="must be a time such as 90s, 30m or 2h"):
         seconds("--time-limit", text)
 
 
-def test_a_dry_run_says_what_would_be_searched_and_writes_nothing(
+def test_dry_run_prints_the_plan_and_writes_nothing(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

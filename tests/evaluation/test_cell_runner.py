@@ -30,7 +30,7 @@ class ActsLater(clbench.Method):
 
 def test_contradicting_labels_are_forgotten_altogether(world: Workspace) -> None:
     """Learning the opposite answers with the same head forgets the first ones altogether."""
-    run = world.run(scenario="opposite", epochs=16)
+    run = world.run(scenario="opposite", epochs=8)
     (cell,) = run.cells
     assert cell.status == "ok", cell.reason
     assert cell.scores["p_o_before"] == pytest.approx(1.0, abs=0.05)
@@ -64,6 +64,15 @@ def test_a_cell_counts_rows_steps_and_examples(world: Workspace) -> None:
     assert cell.scenario_report["severity"] > 0
     row = run.frame.iloc[0]
     assert (row.p_o, row.p_s, row.status) == (cell.R[1][0], cell.R[1][1], "ok")
+
+
+def test_a_stage_too_short_to_be_scored_within_has_the_scores_around_it(world: Workspace) -> None:
+    world.suite.write_text(world.suite.read_text().replace("curve_rows = 10", "curve_rows = 80"))
+    (cell,) = world.run().cells
+    scores = cell.stages[1].curves["scores"]
+    assert scores["mood"] == [[0, cell.R[0][0]], [80, cell.R[1][0]]]
+    assert scores["thing"] == [[80, cell.R[1][1]]]
+    assert any("scored along the way at 0 of 4 points" in note for note in cell.notes)
 
 
 def test_equal_seeds_give_equal_scores_and_other_seeds_differ(world: Workspace) -> None:

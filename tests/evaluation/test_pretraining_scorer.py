@@ -93,9 +93,16 @@ def test_the_first_row_and_column_are_the_pretraining_s(suite: Path) -> None:
     assert vanilla.scenario_report["numbers"]["pretraining_texts"] == 40
 
 
-def test_several_tasks_after_the_pretraining(suite: Path) -> None:
-    whole = run(suite, ["vanilla"], "two", references=True, out=suite.parent / "a")
-    (cell,) = [c for c in whole.cells if c.reference_of is None]
+def test_several_tasks_after_the_pretraining_and_a_shared_first_stage(suite: Path) -> None:
+    """ewc takes vanilla's first stage from the cache; with no pull it is vanilla."""
+    free = suite.parent / "free.toml"
+    free.write_text('method = "ewc"\n[settings]\nimportance = 1e-30\n')
+    whole = run(suite, ["vanilla", str(free)], "two", references=True)
+    cells = by_method(tuple(cell for cell in whole.cells if cell.reference_of is None))
+    assert cells["free"].stages[0].cached
+    assert cells["free"].metrics == cells["vanilla"].metrics
+    assert cells["free"].stages[0].curves["drift"] == cells["vanilla"].stages[0].curves["drift"]
+    cell = cells["vanilla"]
     assert cell.tasks == ["pretraining", "synthetic/sentiment", "synthetic/acceptability"]
     assert [[score is None for score in row] for row in cell.R] == [
         [False, True, True],
@@ -106,18 +113,8 @@ def test_several_tasks_after_the_pretraining(suite: Path) -> None:
     assert cell.scores["forgetting"] == cell.R[0][0] - cell.R[2][0]
     (alone,) = [c for c in whole.cells if c.reference_of is not None]
     assert alone.R[0][:2] == [None, None]
-    frame = whole.frame
-    assert frame["intransigence"].item() == alone.R[0][2] - cell.R[2][2]
-
-
-def test_a_shared_first_stage_gives_the_same_scores(suite: Path) -> None:
-    """ewc takes vanilla's first stage from the cache; with no pull it is vanilla."""
-    free = suite.parent / "free.toml"
-    free.write_text('method = "ewc"\n[settings]\nimportance = 1e-30\n')
-    cells = by_method(run(suite, ["vanilla", str(free)], "two").cells)
-    assert cells["free"].stages[0].cached
-    assert cells["free"].metrics == cells["vanilla"].metrics
-    assert cells["free"].stages[0].curves["drift"] == cells["vanilla"].stages[0].curves["drift"]
+    frame = whole.frame.set_index("method")
+    assert frame["intransigence"]["vanilla"] == alone.R[0][2] - cell.R[2][2]
 
 
 def scored(folder: str, texts: tuple[str, ...], **protocol: Any) -> tuple[PretrainingScorer, Any]:

@@ -1,119 +1,100 @@
-"""A trial trains as the run does that its rates are for."""
+"""A trial trains exactly as a run with its rates does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from workspace import Workspace, rows, write_rows
 
 import clbench
 from clbench.evaluation.cell_runner import start_model
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.search import SearchPlan, SearchSettings, make_search
-from clbench.search.objective import Pair, try_rates
+from clbench.search.objective import TrialSetup, run_trial
 from clbench.suite.options import RunOptions
 
 RATES = [1e-3, 2e-3, 5e-4, 3e-3]
 
 
-def plan_of(world: Workspace, scenario: str = "mood-thing", **settings: Any) -> SearchPlan:
+def plan_of(workspace: Workspace, epochs: int = 1, **settings: Any) -> SearchPlan:
     return make_search(
-        world.suite,
-        scenario,
+        workspace.suite,
+        "mood-thing",
         SearchSettings(**settings, highest=1e-2),
-        RunOptions(plugins=[world.plugin], device="cpu"),
+        RunOptions(plugins=[workspace.plugin], device="cpu", epochs=epochs),
     )
 
 
-def pair_of(plan: SearchPlan) -> Pair:
+def setup_of(plan: SearchPlan) -> TrialSetup:
     run = plan.run
-    builder = ScenarioPreparer(
+    preparer = ScenarioPreparer(
         run.protocol, data=None, base=run.base, own=run.suite.file.task,
-        device=__import__("torch").device("cpu"), saved=None,
+        device=torch.device("cpu"), saved=None,
     )  # fmt: skip
-    cell = run.cells[0]
-    scene = builder.prepare(cell.scenario)
-    model = start_model(cell, scene)
-    return Pair(run, cell, scene, model, {"division": "code"}, 1, clbench.__version__)
+    scenario = preparer.prepare(run.scenarios[0])
+    model = start_model(run.cells[0], scenario)
+    return TrialSetup(run, scenario, model, "code", 1, clbench.__version__)
 
 
-def reports_of(plan: SearchPlan, rates: list[float] = RATES) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+def reports_of(setup: TrialSetup, rates: list[float] = RATES) -> list[dict[str, Any]]:
+    reports: list[dict[str, Any]] = []
 
     def report(metrics: Mapping[str, Any]) -> None:
-        told.append(dict(metrics))
+        reports.append(dict(metrics))
 
-    try_rates(rates, pair_of(plan), report)
-    return told
+    run_trial(rates, setup, report)
+    return reports
 
 
-def test_an_epoch_a_report_and_the_scores_of_a_run_with_these_rates(world: Workspace) -> None:
-    told = reports_of(plan_of(world))
-    assert [(r["epoch"], r["stage"], r["stage_epoch"]) for r in told] == [
-        (1, 0, 1), (2, 0, 2), (3, 0, 3), (4, 0, 4), (5, 1, 1), (6, 1, 2), (7, 1, 3), (8, 1, 4),
-    ]  # fmt: skip
-    assert [len(r["scores"]) for r in told] == [1] * 4 + [2] * 4
-    assert all(r["reward"] == pytest.approx(sum(r["scores"])) for r in told)
-    # The same by way of a suite that is scored on the held-out rows.
+def test_every_epoch_is_reported_with_the_scores_of_a_run(world: Workspace) -> None:
+    reports = reports_of(setup_of(plan_of(world, epochs=2)))
+    stages = [(report["stage"], report["stage_epoch"]) for report in reports]
+    assert stages == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert [len(report["scores"]) for report in reports] == [1, 1, 2, 2]
+    assert all(report["reward"] == pytest.approx(sum(report["scores"])) for report in reports)
+    # A suite that is scored on the held-out rows gives the same scores.
     text = world.suite.read_text().replace("curve_points = 3", 'score_on = "tuning"')
     world.suite.write_text(text)
     world.write("mine.toml", f'method = "layerwise"\n[settings]\nrates = {RATES}\n')
-    run = world.run(methods=[str(world.folder / "mine.toml")], device="cpu", threads=1)
+    mine = str(world.folder / "mine.toml")
+    run = world.run(methods=[mine], device="cpu", threads=1, epochs=2)
     scores = run.cells[0].scores
-    assert told[3]["scores"] == [scores["p_o_before"]]
-    assert told[-1]["scores"] == [scores["p_o"], scores["p_s"]]
+    assert reports[1]["scores"] == [scores["p_o_before"]]
+    assert reports[-1]["scores"] == [scores["p_o"], scores["p_s"]]
 
 
-def test_what_is_reported_is_not_what_is_searched_on(world: Workspace) -> None:
-    """Other validation rows change no reward, unless one asks for the paper's choice."""
-    before = reports_of(plan_of(world))
-    on_paper = reports_of(plan_of(world, paper_split=True))
-    write_rows(
-        world.folder / "thing-dev.csv",
-        rows(7, 80, lambda words: "story" if "film" in words else "film"),
-    )
-    write_rows(
-        world.folder / "mood-dev.csv",
-        rows(8, 80, lambda words: "down" if "good" in words else "up"),
-    )
-    after = reports_of(plan_of(world))
-    assert [r["scores"] for r in before] == [r["scores"] for r in after]
-    again = reports_of(plan_of(world, paper_split=True))
-    assert [r["scores"] for r in on_paper] != [r["scores"] for r in again]
+def test_reward_ignores_validation_rows_except_with_paper_split(world: Workspace) -> None:
+    def scores(**settings: Any) -> list[Any]:
+        return [r["scores"] for r in reports_of(setup_of(plan_of(world, **settings)))]
+
+    before, paper = scores(), scores(paper_split=True)
+    for seed, name, word, labels in (
+        (7, "thing", "film", ("story", "film")),
+        (8, "mood", "good", ("down", "up")),
+    ):
+        dev = rows(seed, 80, lambda words, w=word, of=labels: of[0] if w in words else of[1])  # type: ignore[misc]
+        write_rows(world.folder / f"{name}-dev.csv", dev)
+    assert scores() == before
+    assert scores(paper_split=True) != paper
 
 
-def test_rows_held_out_are_not_trained_on(world: Workspace) -> None:
-    scene = pair_of(plan_of(world)).scene
-    for task, train, scored in zip(scene.scenario.tasks, scene.train, scene.scored, strict=True):
-        assert len(train.rows) + len(scored.rows) == 160  # all come from the training file
+def test_held_out_rows_are_not_trained_on(toy: Workspace) -> None:
+    scenario = setup_of(plan_of(toy)).scenario
+    tasks = zip(scenario.scenario.tasks, scenario.train, scenario.scored, strict=True)
+    for task, train, scored in tasks:
+        assert len(train.rows) + len(scored.rows) == 160  # all rows of the training file
         assert task.tuning is not None
         assert len(task.tuning) == len(scored.rows)
 
 
-def test_equal_heads_for_all_rates_and_the_model_unchanged_elsewhere(world: Workspace) -> None:
-    """The model that trials are given is sent, so each has a copy; one here is trained itself."""
-    plan = plan_of(world)
-    first, second = pair_of(plan), pair_of(plan)
-    for (name, a), (_, b) in zip(
-        first.model.named_parameters(), second.model.named_parameters(), strict=True
-    ):
-        assert a.equal(b), name
-
-
-def test_what_goes_wrong_is_a_report(world: Workspace) -> None:
-    told = reports_of(plan_of(world), [1e-3] * 2)  # no three groups
-    assert len(told) == 1
-    assert told[0]["reward"] == -2.0
-    assert told[0]["epoch"] == 1
-    assert "rates" in told[0]["failure"]
-
-
-def test_a_worker_of_another_version(world: Workspace, tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    told: list[Any] = []
-    try_rates(RATES, replace(pair_of(plan_of(world)), version="0.0.1"), told.append)
-    assert "the driver 0.0.1" in told[0]["failure"]
+def test_error_is_reported_as_failure(toy: Workspace) -> None:
+    setup = setup_of(plan_of(toy))
+    (report,) = reports_of(setup, [1e-3] * 2)  # fewer than three groups
+    assert report["reward"] == -2.0
+    assert "rates" in report["failure"]
+    (report,) = reports_of(replace(setup, version="0.0.1"))
+    assert "the driver 0.0.1" in report["failure"]

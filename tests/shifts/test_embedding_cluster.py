@@ -84,7 +84,7 @@ def test_too_few_rows_or_distinct_rows_are_refused() -> None:
 
 
 def test_k_must_be_at_least_two() -> None:
-    with pytest.raises(SettingsError, match="k: must be at least 2, got 1"):
+    with pytest.raises(SettingsError, match=r"k: must be .* 2, got 1"):
         EmbeddingCluster(task="base", k=1)
 
 

@@ -1,0 +1,309 @@
+"""Trials on Ray Tune, with a reward that costs nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clbench.evaluation.resources import CellResources, Resources, connected
+from clbench.search import SearchSettings, TrialRecord
+from clbench.search.experiment import quiet_ray_tune
+from clbench.search.search_folder import EpochRecord
+from clbench.search.space import SearchOrigin, SearchSpace
+
+SPACE = SearchSpace(SearchOrigin(2e-5, 2), 4)
+EPOCHS = 6
+Report = Callable[[Mapping[str, Any]], None]
+
+
+class Records(dict[int, TrialRecord]):
+    """Trial records by number, and how often they were written."""
+
+    writes = 0
+
+    def write(self, trial: TrialRecord) -> None:
+        self.writes += 1
+        self[trial.number] = trial
+
+
+def recorder_of(records: Records, past: list[TrialRecord], **settings: Any) -> Any:
+    with quiet_ray_tune():
+        from clbench.search.ray_tune import TrialRecorder
+
+    return TrialRecorder(SearchSettings(**settings), SPACE, EPOCHS, past, records.write)
+
+
+def past_trial(number: int, status: Any, *rewards: float) -> TrialRecord:
+    epochs = [
+        EpochRecord(stage=0, epoch=n, scores=[reward], reward=reward, seconds=1.0)
+        for n, reward in enumerate(rewards, 1)
+    ]
+    scores = {"p_o": 0.6, "p_s": 0.6} if status == "complete" else {}
+    rates = [number * 1e-5] * 4
+    return TrialRecord(number=number, rates=rates, status=status, epochs=epochs, **scores)
+
+
+class FakeTune:
+    """Calls a recorder as Ray Tune does."""
+
+    def __init__(self, recorder: Any) -> None:
+        self.recorder = recorder
+        self.trials: list[Any] = []
+
+    def start(self) -> Any:
+        config = SPACE.config(SPACE.flat)
+        self.trials.append(SimpleNamespace(trial_id=str(len(self.trials)), config=config))
+        self.recorder.on_trial_start(trial=self.trials[-1], trials=self.trials)
+        return self.trials[-1]
+
+    def report(self, trial: Any, epoch: int, *scores: float, **more: Any) -> None:
+        stage = len(scores) - 1
+        result = {
+            "reward": sum(scores),
+            "stage": stage,
+            "stage_epoch": epoch - stage * EPOCHS // 2,
+            "scores": list(scores),
+            "time_total_s": epoch * 1.5,
+            **more,
+        }
+        self.recorder.on_trial_result(trial=trial, result=result)
+
+    def fail(self, trial: Any, reason: str) -> None:
+        result = {"reward": -2.0, "failure": reason, "time_total_s": 3.0}
+        self.recorder.on_trial_result(trial=trial, result=result)
+
+
+def test_complete_trial_is_recorded_epoch_by_epoch() -> None:
+    records = Records()
+    tune = FakeTune(recorder_of(records, []))
+    trial = tune.start()
+    assert records[1].status == "running"
+    for epoch, scores in enumerate([[0.5], [0.6], [0.7], [0.6, 0.4], [0.6, 0.6], [0.65, 0.8]], 1):
+        tune.report(trial, epoch, *scores)
+    record = records[1]
+    assert record.status == "complete"
+    assert (record.p_o_before, record.p_o, record.p_s) == (0.7, 0.65, 0.8)
+    assert record.rewards == pytest.approx([0.5, 0.6, 0.7, 1.0, 1.2, 1.45])
+    assert [(e.stage, e.epoch) for e in record.epochs[2:4]] == [(0, 3), (1, 1)]
+    assert record.seconds == 9.0
+    assert record.trial().p == pytest.approx(1.45)  # type: ignore[union-attr]
+    assert records.writes == 7  # a killed process loses one epoch at most
+
+
+def test_stopped_trial_records_the_cutoff_of_the_trials_before_it() -> None:
+    records = Records()
+    past = [past_trial(4, "running", 0.9), past_trial(3, "stopped", 0.9), past_trial(2, "failed")]
+    tune = FakeTune(recorder_of(records, past))
+    first, second = tune.start(), tune.start()
+    tune.report(first, 1, 0.7)
+    tune.report(second, 1, 0.55, done=True)
+    assert records[5].status == "running"
+    assert records[6].status == "stopped"
+    assert records[6].reason == (  # the median of 0.9, -2 and 0.7
+        "reward 0.5500 after epoch 1 of 6 is below the cutoff 0.7000 of 3 earlier trials"
+    )
+
+
+def test_recorded_cutoff_is_the_one_that_asha_applies() -> None:
+    with quiet_ray_tune():
+        from clbench.search.ray_tune import make_scheduler
+    records = Records()
+    recorder = recorder_of(records, [])
+    tune, scheduler, rng = FakeTune(recorder), make_scheduler(recorder), random.Random(0)
+    scheduler.set_search_properties("reward", "max")
+    for _ in range(40):
+        trial = tune.start()
+        scheduler.on_trial_add(None, trial)
+        for epoch in range(1, EPOCHS):
+            reward = rng.random()
+            result = {"training_iteration": epoch, "reward": reward}
+            done = scheduler.on_trial_result(None, trial, result) == "STOP"
+            tune.report(trial, epoch, reward, done=done)
+            if done:
+                break
+    stopped = [record for record in records.values() if record.status == "stopped"]
+    assert len(stopped) > 15
+    for record in stopped:
+        words = str(record.reason).split()
+        assert float(words[1]) < float(words[words.index("cutoff") + 1])
+
+
+def test_failure_and_dead_worker_are_recorded() -> None:
+    records = Records()
+    recorder = recorder_of(records, [])
+    tune = FakeTune(recorder)
+    trial = tune.start()
+    tune.report(trial, 1, 0.4)
+    tune.fail(trial, "no number")
+    assert (records[1].status, records[1].reason, records[1].seconds) == (
+        "failed", "no number", 3.0,
+    )  # fmt: skip
+    assert records[1].rewards == [0.4, -2.0]
+    recorder.on_trial_error(trial=tune.start())
+    assert records[2].status == "failed"
+    assert "its worker died" in recorder.failures[1]
+
+
+def test_interrupted_trial_stays_running_and_is_charged() -> None:
+    records = Records()
+    recorder = recorder_of(records, [])
+    tune = FakeTune(recorder)
+    tune.report(tune.start(), 1, 0.4)
+    recorder.close()
+    assert (records[1].status, records[1].seconds) == ("running", 1.5)
+
+
+def test_search_ends_after_three_failures_unless_a_trial_succeeded() -> None:
+    recorder = recorder_of(Records(), [])
+    tune = FakeTune(recorder)
+    for _ in range(3):
+        assert not recorder.stop_all()
+        tune.fail(tune.start(), "why")
+    assert recorder.stop_all()
+    recorder = recorder_of(Records(), [past_trial(1, "complete", 0.5)])
+    tune = FakeTune(recorder)
+    for _ in range(3):
+        tune.fail(tune.start(), "why")
+    assert not recorder.stop_all()
+
+
+def test_past_trials_inform_searcher_and_scheduler() -> None:
+    past = [
+        past_trial(1, "complete", 0.5, 0.6, 0.7, 0.8, 0.9, 1.2),
+        past_trial(2, "stopped", 0.3),
+        past_trial(3, "failed", 0.4),
+        past_trial(4, "running", 0.2),
+    ]
+    recorder = recorder_of(Records(), past)
+    with quiet_ray_tune():
+        from ray import tune
+
+        from clbench.search.ray_tune import PastTrials, make_scheduler, make_searcher
+    searcher, scheduler = make_searcher(recorder), make_scheduler(recorder)
+    config = {key: tune.loguniform(1e-7, 1e-3) for key in SPACE.keys}
+    searcher.set_search_properties("reward", "max", config)
+    scheduler.set_search_properties("reward", "max")
+    PastTrials(searcher, scheduler, recorder.ended).setup()
+    losses = {
+        round(doc["misc"]["vals"]["rate0"][0], 9): doc["result"].get("loss")
+        for doc in searcher._hpopt_trials.trials
+        if doc["result"].get("status") == "ok"
+    }
+    assert losses == {1e-5: -1.2, 2e-5: -0.3, 3e-5: 2.0}
+    assert list(SPACE.rates(searcher.suggest("new"))) == pytest.approx([4e-5] * 4)
+    rungs = {epoch: sorted(seen.values()) for epoch, seen in scheduler._brackets[0]._rungs}
+    assert rungs == {1: [0.3, 0.4, 0.5], 2: [-2.0, 0.6], 4: [0.8]}
+
+
+# With Ray
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    with connected(Resources(workers=2, threads=1)) as module:
+        yield module
+
+
+def distance_objective() -> Callable[[list[float], Any, Report], None]:
+    """Return an objective that rewards nearness to 3e-5; workers get it by value."""
+    good, epochs = 3e-5, EPOCHS
+
+    def objective(rates: list[float], setup: Any, report: Report) -> None:
+        if max(rates) > setup.get("fails_above", 1.0):
+            report({"reward": -2.0, "failure": "too high"})
+            return
+        distance = sum(abs(math.log10(rate / good)) for rate in rates) / len(rates)
+        for epoch in range(1, epochs + 1):
+            stage = 0 if epoch <= epochs // 2 else 1
+            score = max(0.0, 0.4 - 0.2 * distance + 0.01 * epoch)
+            scores = [score, score][: stage + 1]
+            stage_epoch = epoch - stage * epochs // 2
+            report(
+                {
+                    "reward": sum(scores),
+                    "stage": stage,
+                    "stage_epoch": stage_epoch,
+                    "scores": scores,
+                }
+            )
+
+    return objective
+
+
+def searched(
+    trials: int, past: list[TrialRecord] | None = None, workers: int = 1, **changes: Any
+) -> list[TrialRecord]:
+    """Return the trials of a search by number."""
+    setup = {"fails_above": changes.pop("fails_above", 1.0)}
+    records = Records()
+    recorder = recorder_of(records, past or [], **changes)
+    with quiet_ray_tune():
+        from clbench.search.ray_tune import run_trials
+
+        resources = CellResources(1, 0.0)
+        run_trials(distance_objective(), setup, trials, recorder, resources, workers)
+    return [records[number] for number in sorted(records)]
+
+
+def test_search_starts_flat_stops_weak_trials_and_learns_of_past(ray: Any, capfd: Any) -> None:
+    trials = searched(8)
+    assert [trial.number for trial in trials] == list(range(1, 9))
+    assert trials[0].rates == SPACE.flat
+    assert trials[0].status == "complete"
+    assert len({tuple(trial.rates) for trial in trials}) == 8
+    stopped = [trial for trial in trials if trial.status == "stopped"]
+    assert stopped
+    assert {len(trial.epochs) for trial in stopped} <= {1, 2, 4}
+    interrupted = TrialRecord(number=9, rates=[1e-6, 1e-5, 1e-4, 1e-3])
+    more = searched(2, [*trials, interrupted])
+    assert [trial.number for trial in more] == [10, 11]
+    assert more[0].rates == pytest.approx(interrupted.rates)
+    assert more[1].rates not in [trial.rates for trial in trials]
+    assert capfd.readouterr() == ("", "")  # Ray and autogluon are silent
+
+
+@pytest.mark.slow
+def test_seed_decides_which_rates_are_tried(ray: Any) -> None:
+    first, again = searched(6), searched(6)
+    assert [trial.rates for trial in first] == [trial.rates for trial in again]
+    assert [trial.status for trial in first] == [trial.status for trial in again]
+    assert searched(6, seed=1)[1].rates != first[1].rates
+
+
+@pytest.mark.slow
+def test_early_stopping_saves_epochs(ray: Any) -> None:
+    trials = searched(30)
+    assert sum(len(trial.epochs) for trial in trials) < 0.6 * 30 * EPOCHS
+
+
+@pytest.mark.slow
+def test_random_search_without_scheduler_completes_every_trial(ray: Any) -> None:
+    trials = searched(6, searcher="random", scheduler="none", workers=2)
+    assert [trial.status for trial in trials] == ["complete"] * 6
+    assert trials[0].rates == SPACE.flat
+    more = searched(2, [*trials, TrialRecord(number=7, rates=[1e-5] * 4)], searcher="random")
+    assert more[0].rates == pytest.approx([1e-5] * 4)
+
+
+@pytest.mark.slow
+def test_failed_trials_do_not_end_a_search_unless_all_fail(ray: Any) -> None:
+    trials = searched(12, fails_above=5e-4)
+    failed = [trial for trial in trials if trial.status == "failed"]
+    assert len(trials) == 12
+    assert failed
+    assert {trial.reason for trial in failed} == {"too high"}
+    trials = searched(20, fails_above=1e-9)
+    assert 3 <= len(trials) < 8
+    assert {trial.status for trial in trials} == {"failed"}
+
+
+@pytest.mark.slow
+def test_time_limit_ends_a_search(ray: Any) -> None:
+    trials = searched(100_000, time_limit=4.0)
+    assert 0 < len(trials) < 5000
+    assert trials[0].status == "complete"
