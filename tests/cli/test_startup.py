@@ -50,7 +50,7 @@ def test_light_imports(code: str) -> None:
     assert loaded_after(code).isdisjoint({*HEAVY, "pyarrow"})
 
 
-def test_a_finished_run_loads_nothing_heavy(place: Path, engine: FakeExecutor, clbench: Call) -> None:
+def test_a_finished_run_is_quick(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     assert clbench("run", "mine.toml")[0] == 0
     again = "from clbench.cli import main\nassert main(['run', 'mine.toml']) == 0"
     assert loaded_after(again, place).isdisjoint(HEAVY)
