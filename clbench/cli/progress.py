@@ -33,7 +33,7 @@ OTHER_LINES = 6
 
 
 @contextmanager
-def listener(state: RunState) -> Iterator[Listener]:
+def progress_listener(state: RunState) -> Iterator[Listener]:
     """Give the listener that fits stderr."""
     console = err()
     suite, out = state.plan.suite.name, state.plan.out

@@ -112,7 +112,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     preparer = ScenarioPreparer(
         plan.protocol,
         data=plan.data,
-        base=plan.base,
+        base=plan.suite.base,
         own=plan.suite.file.task,
         device=executor.device(plan),
         saved=plan.out / "scenarios",
