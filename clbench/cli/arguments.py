@@ -81,7 +81,7 @@ def words(option: str, values: Iterable[str] | None) -> list[str] | None:
 
 
 def seconds(option: str, value: str) -> float:
-    """Return the seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``, or raise a SettingsError."""
+    """Return the seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``; else a SettingsError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", value)
     if match is None or float(match[1]) == 0:
         raise SettingsError(f"{option} {value!r}: must be a time such as 90s, 30m or 2h.")

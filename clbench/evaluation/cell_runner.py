@@ -305,8 +305,12 @@ class CellRunner:
         recipe, shared = self._cell.recipe, self._is_shared(position)
         tasks, vocabulary = self._scenario.scenario.tasks, self._scenario.vocabulary
         stages = self._stages[: position + 1]
+        # Only plug-in metrics have a digest.
+        codes = [recipe.get("metrics")]
+        codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
         return recipe_digest(
             {
+                **({"metric_code": codes} if any(codes) else {}),
                 "clbench": clbench.__version__,
                 "numerics": dict(self._compute.identity),
                 "protocol": self._cell.protocol.model_dump(mode="json", exclude={"corpus"}),

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,13 +54,7 @@ def registries() -> tuple[Registry[Any], ...]:
 
 
 def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
-    """Import plug-in files in order, each once.
-
-    Raises
-    ------
-    PluginError
-        See `load_plugin`.
-    """
+    """Import plug-in files in order, each once; see `load_plugin` for errors."""
     unique = dict.fromkeys(Path(path).expanduser().resolve() for path in paths)
     return tuple(load_plugin(path) for path in unique)
 
@@ -133,9 +128,8 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     try:
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
-        if before is None:
-            del sys.modules[name]
-        else:
+        del sys.modules[name]
+        if before is not None:
             sys.modules[name] = before
         text = str(error.msg if isinstance(error, SyntaxError) else error)
         if not isinstance(error, ClbenchError):
@@ -163,18 +157,15 @@ def _line(file: Path, error: BaseException) -> str:
 
 
 def _find_file(module: str) -> Path | None:
-    """File of a module that may not be imported yet; only its top-level package is looked up."""
+    """File of a module, without importing it or its packages."""
     top, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
-    if spec is None or spec.origin is None:
-        return None
-    origin = Path(spec.origin)
-    path = origin.parent.joinpath(*rest)
-    files = (path.with_suffix(".py"), path / "__init__.py") if rest else (origin,)
-    return next((file for file in files if file.is_file()), None)
+    for part in rest:
+        spec = spec and PathFinder.find_spec(part, spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
 
 
 def _text_digest(module: ModuleType, attribute: str) -> str:

@@ -16,13 +16,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it can be part of a file name whose parts are joined by ``--``.
-
-    Raises
-    ------
-    ValueError
-        If it cannot.
-    """
+    """Return `name` if it fits a file name whose parts are joined by ``--``, else a ValueError."""
     if not NAME_PATTERN.fullmatch(name) or len(name) > 100:
         raise ValueError(
             "a name consists of at most 100 letters, digits, '.', '_', '+' and single '-', and "
