@@ -12,7 +12,7 @@ from clbench.evaluation.listener import Listener
 from clbench.evaluation.resources import Resources
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.results.cell import CellResult
-from clbench.results.scores import scores_frame, to_csv
+from clbench.results.scores import scores_frame, summary, to_csv
 from clbench.results.store import Store
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ class Run:
     @property
     def summary(self) -> pd.DataFrame:
         """Mean and sample standard deviation over seeds, a row for each scenario × method."""
-        from clbench.results.scores import summary
-
         return summary(self.frame)
 
     @property

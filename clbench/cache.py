@@ -121,14 +121,9 @@ def cached_tensors(
 ) -> tuple[dict[str, Tensor], Facts]:
     """Return what `compute` returns, from the cache if it is there for the same key.
 
-    Parameters
-    ----------
-    kind
-        Folder of the cache.
-    key
-        Everything that decides the numbers, as plain JSON values.
-    compute
-        Returns tensors by name and facts about them; called if the file is missing or damaged.
+    `kind` is a folder of the cache; `key` is everything that decides the numbers, as plain JSON
+    values. `compute` returns tensors by name and facts about them, and is called if the file is
+    missing or damaged.
     """
     text = json.dumps([TENSORS_VERSION, key], sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -38,16 +38,9 @@ def describe_errors(
 ) -> list[str]:
     """Return each error as ``"[table] key: what is wrong, got value"``; a union has one.
 
-    Parameters
-    ----------
-    error
-        From pydantic.
-    data
-        What was validated; without it locations are shown as pydantic gives them.
-    model
-        What it was validated against; with it unknown keys get the nearest known one.
-    table
-        Put before every key, such as ``[settings]``.
+    `data` is what was validated; without it locations are shown as pydantic gives them. With
+    `model`, what it was validated against, unknown keys get the nearest known one. `table` is put
+    before every key, such as ``[settings]``.
     """
     grouped: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
     for entry in error.errors(include_url=False):

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,25 +45,10 @@ def progress_listener(state: RunState) -> Iterator[Listener]:
         yield bars
 
 
-@dataclass
-class Running:
-    """A running cell: when it began, and which share of it is done."""
-
-    began: float
-    share: float = 0.0
-
-
 class Lines(Listener):
     """One line for each cell, and one a minute while a cell runs.
 
-    Parameters
-    ----------
-    suite, out
-        Named in the first line.
-    console
-        Where lines go.
-    clock
-        Returns seconds that only go forward.
+    `suite` and `out` are named in the first line.
     """
 
     def __init__(
@@ -76,7 +60,8 @@ class Lines(Listener):
         self.clock = clock
         self.pending = 0
         self.done = 0
-        self.running: dict[str, Running] = {}
+        self.cells_began: dict[str, float] = {}
+        self.shares: dict[str, float] = {}
         self.began = self.last_line = clock()
 
     def started(self, total_cells: int, pending: int) -> None:
@@ -93,28 +78,28 @@ class Lines(Listener):
 
     def cell_started(self, cell: Cell) -> None:
         """Note the time."""
-        self.last_line = self.clock()
-        self.running[cell.key] = Running(self.last_line)
+        self.last_line = self.cells_began[cell.key] = self.clock()
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
         """Note how far the cell is, and print it once a minute."""
-        running = self.running.setdefault(cell.key, Running(self.clock()))
-        running.share = share_done(stage, stages, step, steps)
+        self.cells_began.setdefault(cell.key, self.clock())
+        self.shares[cell.key] = share_done(stage, stages, step, steps)
         if self.clock() - self.last_line >= HEARTBEAT:
             self.last_line = self.clock()
             self.heartbeat(cell, position(stage, stages, step, steps))
 
     def heartbeat(self, cell: Cell, where: str) -> None:
         """Print where a cell is, and which of how many cells run."""
-        first, last = self.done + 1, self.done + len(self.running)
+        first, last = self.done + 1, self.done + len(self.cells_began)
         numbers = f"{first}" if first == last else f"{first}-{last}"
         self.note(f"[{numbers}/{self.pending}] {cell.key}: {where}")
 
     def cell_finished(self, result: CellResult) -> None:
         """Print the cell's scores, or why it failed."""
         self.done += 1
+        self.shares.pop(result.key, None)
         now = self.clock()
-        spent = duration(now - self.running.pop(result.key, Running(now)).began)
+        spent = duration(now - self.cells_began.pop(result.key, now))
         left = self.time_left()
         end = f"; about {duration(left)} left" if left else ""
         self.note(f"[{self.done}/{self.pending}] {outcome(result)} ({spent}{end})")
@@ -126,7 +111,7 @@ class Lines(Listener):
     @property
     def cells_done(self) -> float:
         """Finished cells, and the finished shares of running ones."""
-        return self.done + sum(running.share for running in self.running.values())
+        return self.done + sum(self.shares.values())
 
     def time_left(self) -> float | None:
         """Return the seconds left if cells keep their pace; None at the start and at the end."""
@@ -181,8 +166,8 @@ class Bars(Lines):
         """Move the cell's bar and that of all."""
         super().progress(cell, stage, stages, step, steps)
         if cell.key in self.rows:
-            share, note = self.running[cell.key].share, position(stage, stages, step, steps)
-            self.bars.update(self.rows[cell.key], completed=share, note=note)
+            note = position(stage, stages, step, steps)
+            self.bars.update(self.rows[cell.key], completed=self.shares[cell.key], note=note)
         self._update_all()
 
     def heartbeat(self, cell: Cell, where: str) -> None:

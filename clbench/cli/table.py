@@ -23,17 +23,7 @@ FOOTNOTE = "* keeps rows of earlier tasks, which the other methods may not see"
 def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
     """Print the table of results, the costs of searches, and the failures.
 
-    Parameters
-    ----------
-    path
-        Folder of the run; None for the cells of several runs.
-    cells
-        Finished and failed cells.
-
-    Returns
-    -------
-    int
-        Exit code: 1 if a cell failed, else 0.
+    Returns the exit code: 1 if a cell failed, else 0. `path` is None for cells of several runs.
     """
     console = out()
     rows = means(score_rows(cells))

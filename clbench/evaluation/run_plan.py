@@ -50,13 +50,7 @@ class Executor(Protocol):
 
 
 class InProcessExecutor:
-    """Runs one cell after another in this process.
-
-    Parameters
-    ----------
-    threads
-        Number of torch's threads; None leaves it unchanged.
-    """
+    """Runs one cell after another in this process, on `threads` threads of torch."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads
@@ -87,20 +81,8 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     Errors of the data or the model are raised before the first cell trains; later errors fail
     only their own cell.
 
-    Parameters
-    ----------
-    state
-        The plan, with checked settings, and what its folder holds. The folder is read again if
-        it has changed since.
-    listener
-        Gets the progress of the run.
-    executor
-        Where to run.
-
-    Returns
-    -------
-    list of CellResult
-        All cells of the run's folder, in the order of tables.
+    The folder is read again if it has changed since `state` was read. Returns all cells of the
+    folder, in the order of tables.
 
     Raises
     ------

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,16 +25,8 @@ from clbench.registry import Registry
 class Plugin:
     """An imported plug-in file.
 
-    Attributes
-    ----------
-    path
-        The file, absolute.
-    module
-        Name under which it was imported; a path always has the same name.
-    digest
-        Of the file's bytes.
-    registers
-        What it added to the registries: ``{"method": ["l2-start"], …}``.
+    Has the absolute path, the name of its module (always the same for a path), the digest of the
+    file's bytes, and what it added to the registries: ``{"method": ["l2-start"], …}``.
     """
 
     path: Path
@@ -135,16 +128,13 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
         if not isinstance(error, ClbenchError):
             text = f"{type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")
         raise PluginError(f"plug-in {display_path(file)}{_line(file, error)}: {text}") from error
-    registers = {
-        registry.kind: [
-            entry
-            for entry in registry.names()
+    registers: dict[str, list[str]] = {}
+    for registry in registries():
+        for entry in registry:
             # New, or registered by the module when it was loaded before.
-            if entry not in known[registry.kind] or registry.where(entry).startswith(f"{name}:")
-        ]
-        for registry in registries()
-    }
-    module.__dict__["__clbench_registers__"] = {kind: v for kind, v in registers.items() if v}
+            if entry not in known[registry.kind] or registry.where(entry).startswith(f"{name}:"):
+                registers.setdefault(registry.kind, []).append(entry)
+    module.__dict__["__clbench_registers__"] = registers
 
 
 def _line(file: Path, error: BaseException) -> str:
@@ -170,11 +160,10 @@ def _find_file(module: str) -> Path | None:
 
 def _text_digest(module: ModuleType, attribute: str) -> str:
     target: Any = module
-    for part in attribute.split("."):
-        target = getattr(target, part, None)
     try:
+        target = attrgetter(attribute)(module)
         return _digest(inspect.getsource(target).encode())
-    except (OSError, TypeError):
+    except (AttributeError, OSError, TypeError):
         # Python keeps no text of it: count it as new code each time it is defined.
         return _digest(f"{attribute}:{id(target)}".encode())
 

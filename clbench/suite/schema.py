@@ -63,16 +63,9 @@ class ScenarioSpec(BaseModel):
 
 
 class VariantTable(BaseModel):
-    """One ``[baseline.NAME]`` table: a baseline with some settings replaced.
+    """One ``[baseline.NAME]`` table: the baseline `of`, as in ``methods``, with other settings.
 
-    Attributes
-    ----------
-    of
-        The baseline to start from, as in ``methods``.
-    settings, sources
-        The settings to replace, and where the new values come from.
-    description
-        One line for lists; by default that of the original.
+    `sources` says where the new values come from. `description` is by default the original's.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -133,7 +126,7 @@ class SuiteFile(BaseModel):
 def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
     """Return the default name of a scenario, or None if its tasks make no valid name.
 
-    The names of its tasks and the `short_name` of its shift, if it has one.
+    It consists of the names of its tasks and the shift's `short_name`, or name if it has none.
 
     Examples
     --------

@@ -113,8 +113,7 @@ def _settings_errors(kind: type[Configured], settings: Mapping[str, Any], table:
 def stages_of(scenario: ScenarioSpec) -> int:
     """Return how many tasks a scenario has: those of ``tasks``, else the parts of its one task.
 
-    A shift that divides a task has the number of parts in an attribute or setting ``k``;
-    without one it is 2.
+    A shift that divides a task has the number of parts in ``k``; the default is 2.
     """
     from clbench.shifts.base import SHIFTS
 
