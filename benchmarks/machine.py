@@ -33,6 +33,8 @@ from clbench.training.batches import TaskData
 from clbench.training.device import fast_bf16, keep_freed_memory, resolve_device
 
 STARTED = time.perf_counter()
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 
 
 def make_parser(doc: str | None, *, turns: int, device: bool = True) -> argparse.ArgumentParser:
@@ -58,8 +60,6 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
 
 def start(args: argparse.Namespace) -> torch.device:
     """Set threads and allocator as the engine does; returns the device."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     torch.set_num_threads(args.threads)
     keep_freed_memory()
     device = resolve_device(args.device)

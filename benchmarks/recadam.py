@@ -55,8 +55,9 @@ LR, GAMMA, BETAS, EPS = 2e-5, 5000.0, (0.9, 0.999), 1e-8
 OURS, ADAM = "RecAdam", "fused Adam"
 AUTHORS, PRINTED = "authors' code, by tensor", "Algorithm 1, by tensor"
 COPY = "copying memory"
-TOUCHED = {COPY: 2, ADAM: 7, "": 8}
-"""Numbers read or written for each weight: weight and moments (both), gradient, anchor."""
+TOUCHED = {COPY: 3, ADAM: 7, "": 8}
+"""Numbers moved for each weight: weight and moments both ways, gradient, anchor. Copying moves 3,
+as processors read what they overwrite."""
 
 
 def shapes(layers: int) -> list[tuple[int, ...]]:
