@@ -121,8 +121,7 @@ def describe_type(value: object) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return ``1 row``, ``2 rows``, ``2 classes``."""
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{'' if number == 1 else ending}"
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def describe_missing(path: Path, kind: str = "file") -> str:

@@ -20,6 +20,11 @@ def option(metavar: str, text: str, *names: str) -> Any:
     return typer.Option(*names, metavar=metavar, help=text)
 
 
+def flag(name: str, text: str) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, help=text)
+
+
 Suite = Annotated[
     str, typer.Argument(metavar="SUITE", help="A packaged suite (clbench list suites) or a file.")
 ]

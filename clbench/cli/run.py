@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from clbench.cli.arguments import (
     Address,
     Data,
@@ -16,6 +14,7 @@ from clbench.cli.arguments import (
     Plugins,
     Precision,
     Suite,
+    flag,
     option,
     seeds,
     words,
@@ -61,16 +60,11 @@ def run(
     ] = None,
     plugin: Plugins = None,
     references: Annotated[
-        bool,
-        typer.Option(
-            "--references", help="Also train each scenario's last task alone, for intransigence."
-        ),
+        bool, flag("--references", "Also train each scenario's last task alone, for intransigence.")
     ] = False,
     replace: Annotated[
         bool,
-        typer.Option(
-            "--replace", help="Rerun cells of other settings; keep their files in cells/replaced/."
-        ),
+        flag("--replace", "Rerun cells of other settings; keep the files in cells/replaced/."),
     ] = False,
     workers: Annotated[
         int | None,
@@ -84,10 +78,10 @@ def run(
         float | None, option("X", "GPUs of each cell, such as 0.5.  [default: 1, or shared]")
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write logs to DIR/tensorboard.")
+        bool, flag("--tensorboard", "Also write logs to DIR/tensorboard.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cells and an estimate; write nothing.")
+        bool, flag("--dry-run", "Print the cells and an estimate; write nothing.")
     ] = False,
 ) -> int:
     """Run a suite, or resume it: finished cells do not run again.

@@ -21,10 +21,8 @@ class RunState:
 
     Attributes
     ----------
-    plan
-        What is asked for.
-    replace
-        Whether cells of other settings may be replaced.
+    plan, replace
+        What is asked for, and whether cells of other settings may be replaced.
     present
         The finished and failed cells of the folder, without those in `replaced`.
     replaced

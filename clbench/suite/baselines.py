@@ -41,16 +41,12 @@ class Baseline:
 
     Attributes
     ----------
-    name
-        Unique in a plan; part of cell names and tables.
+    name, description
+        Unique in a plan, part of cell names and tables; one line for lists.
     method
         Name of a registered method, or ``module:Class``.
-    settings
-        What differs from the method's defaults.
-    sources
-        Where each setting comes from.
-    description
-        One line for lists.
+    settings, sources
+        What differs from the method's defaults, and where each setting comes from.
     path, table
         The file that holds the settings, if any, and the table in it.
     digest

@@ -110,8 +110,7 @@ class RunOptions:
         UnknownNameError
             If a pattern matches none.
         """
-        names = suite.scenario_names
-        chosen: set[str] = set()
+        names, chosen = suite.scenario_names, set[str]()
         for pattern in ("*",) if self.scenarios is None else self.scenarios:
             matches = [name for name in names if fnmatchcase(name, pattern)]
             if not matches:

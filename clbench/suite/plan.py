@@ -1,4 +1,4 @@
-"""From a suite and the options of a command to cells, each with its recipe."""
+"""Cells of a suite with the options of a command, each with its recipe."""
 
 from __future__ import annotations
 
@@ -59,23 +59,15 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All cells of a run, in the order in which they run.
+    """All cells of a run, in the order in which they run, its folder and its options.
 
     Attributes
     ----------
-    suite
-        The suite file.
     cells
         By scenario, then seed, then method, references last: cells that share a first stage
         follow one another.
-    out
-        The run's folder.
     data
         Folder with copies of hub repositories, such as ``glue``, or None.
-    device
-        ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-    plugins
-        The plug-in files.
     protocol
         The suite's with the command's options.
     command

@@ -32,10 +32,8 @@ class ScenarioSpec(BaseModel):
     ----------
     name
         Unique in its suite; see `derived_name` for the default.
-    shift
-        Name of a registered shift.
-    settings
-        The settings of the shift: every other key of the table.
+    shift, settings
+        Name of a registered shift, and its settings: every other key of the table.
     note
         A remark that results and reports show.
     """
@@ -81,22 +79,17 @@ class SuiteFile(BaseModel):
 
     Attributes
     ----------
-    name
-        Names the run's folder; by default the name of the file without its suffix.
-    description
-        One line for lists.
-    methods
-        Baselines: names of baseline files or methods, paths, or ``module:Class``.
+    name, description
+        Names the run's folder, by default that of the file without its suffix; a line for lists.
+    methods, baseline
+        Baselines: names of baseline files or methods, paths, or ``module:Class``; variants of
+        them, by names for `methods`.
     seeds
         One cell for each; unique.
     protocol
         How every cell is trained and scored.
-    baseline
-        Variants of baselines, by names for `methods`.
-    task
-        Own tasks, by name.
-    scenario
-        What to train on, in order.
+    task, scenario
+        Own tasks, by name; what to train on, in order.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

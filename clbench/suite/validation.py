@@ -76,9 +76,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
     Raises
     ------
     SuiteError, SettingsError
-        For the first baseline, with or without a file, whose settings do not fit its method.
-    SettingsError
-        For a baseline that does not fit the protocol.
+        For the first baseline whose settings do not fit its method or the protocol.
     PluginError
         If a method cannot be imported.
     """
