@@ -12,13 +12,12 @@ from clbench.evaluation.listener import Listener
 from clbench.evaluation.resources import Resources
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.results.cell import CellResult
-from clbench.results.scores import scores_frame, to_csv
+from clbench.results.scores import scores_frame, summary, to_csv
 from clbench.results.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from clbench.evaluation.run_plan import Executor
     from clbench.suite.baselines import Baseline
     from clbench.suite.options import RunOptions
     from clbench.suite.plan import Plan
@@ -26,14 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """The cells of a run, finished or failed.
+    """A run's folder and its cells, finished or failed.
 
-    Attributes
-    ----------
-    path
-        The run's folder.
-    cells
-        Results in the order of scenarios, methods and seeds, references included.
+    The cells are in the order of scenarios, methods and seeds, with references.
     """
 
     path: Path
@@ -47,8 +41,6 @@ class Run:
     @property
     def summary(self) -> pd.DataFrame:
         """Mean and sample standard deviation over seeds, a row for each scenario × method."""
-        from clbench.results.scores import summary
-
         return summary(self.frame)
 
     @property
@@ -108,7 +100,7 @@ def run(
         Override the suite's protocol: the model, the most rows of a split, the passes over each
         task's rows (also where the suite has epochs or steps for single tasks), the precision.
     data
-        Folder with a mirror of the hub's ``glue/``; by default the hub itself.
+        Folder with copies of hub repositories, such as ``DIR/glue``; by default the hub itself.
     methods, scenarios, seeds
         Override the suite's: baselines by name or path, shell patterns of scenario names,
         seeds.
@@ -130,7 +122,7 @@ def run(
         another in this process. On a CPU the last digits of scores depend on `threads`; they do
         not depend on the other three.
     listener
-        Hears how the run goes on; by default nothing is printed.
+        Gets the progress of the run; by default nothing is printed.
 
     Returns
     -------
@@ -188,9 +180,16 @@ def execute(
 
         validate(plan, state.pending)
         # Only now: the engine takes seconds to import, and a finished run does not need it.
-        from clbench.evaluation.run_plan import run_plan
+        from clbench.evaluation import run_plan
 
-        cells = run_plan(state, listener, _executor(resources))
+        executor: run_plan.Executor
+        if resources.alone:
+            executor = run_plan.InProcessExecutor(resources.threads)
+        else:
+            from clbench.evaluation.ray_executor import RayExecutor
+
+            executor = RayExecutor(resources)
+        cells = run_plan.run_plan(state, listener, executor)
     else:
         for text in state.notes:
             listener.note(text)
@@ -200,13 +199,3 @@ def execute(
             Store(plan.out).write_scores(to_csv(scores_frame(cells)))
     keys = {cell.key for cell in plan.cells}
     return Run(plan.out, tuple(cell for cell in cells if cell.key in keys))
-
-
-def _executor(resources: Resources) -> Executor:
-    if resources.alone:
-        from clbench.evaluation.run_plan import InProcessExecutor
-
-        return InProcessExecutor(resources.threads)
-    from clbench.evaluation.ray_executor import RayExecutor
-
-    return RayExecutor(resources)

@@ -54,12 +54,8 @@ def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None])
 def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
     """Write a file whole or not at all: write a temporary one beside it and rename it.
 
-    Parameters
-    ----------
-    path
-        The file; its folder is created if missing.
-    content
-        Bytes, text (written as UTF-8), or a function that writes a file at a given path.
+    `content` is bytes, text (written as UTF-8), or a function that writes a file at a given path.
+    A missing folder is created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -79,18 +75,10 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) 
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, facts: Any = None) -> None:
-    """Write tensors, facts about them and a checksum to a safetensors file.
+    """Write tensors by name, facts as plain JSON values and a checksum to a safetensors file.
 
-    Use it inside `write_atomically` or `write_if_possible`.
-
-    Parameters
-    ----------
-    tensors
-        By name, on any device; tied tensors are stored once for each name.
-    path
-        The file.
-    facts
-        Plain JSON values.
+    Use it inside `write_atomically` or `write_if_possible`. Tensors may be on any device; tied
+    ones are stored once for each name.
     """
     from safetensors.torch import save_file
 
@@ -133,14 +121,9 @@ def cached_tensors(
 ) -> tuple[dict[str, Tensor], Facts]:
     """Return what `compute` returns, from the cache if it is there for the same key.
 
-    Parameters
-    ----------
-    kind
-        Folder of the cache.
-    key
-        Everything that decides the numbers, as plain JSON values.
-    compute
-        Returns tensors by name and facts about them; called if the file is missing or damaged.
+    `kind` is a folder of the cache; `key` is everything that decides the numbers, as plain JSON
+    values. `compute` returns tensors by name and facts about them, and is called if the file is
+    missing or damaged.
     """
     text = json.dumps([TENSORS_VERSION, key], sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

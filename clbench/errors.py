@@ -58,21 +58,10 @@ MOST_NAMES = 8
 
 
 def did_you_mean(name: str, known: Iterable[str], see: str = "") -> str:
-    """Return the end of a message about an unknown `name`: the nearest known ones, else a list.
+    """Return the end of a message about an unknown `name`, starting with a space.
 
-    Parameters
-    ----------
-    name
-        What the user wrote.
-    known
-        What would have been right.
-    see
-        A command that lists them, named if there are too many for a message.
-
-    Returns
-    -------
-    str
-        ``" Did you mean 'x'?"`` or ``" Available: a, b."``, starting with a space.
+    That is ``" Did you mean 'x'?"``, else ``" Available: a, b."``; if there are too many known
+    names for a message, it refers to the command `see`, which lists them.
     """
     names = sorted(set(known))
     if near := nearest(name, names):

@@ -36,18 +36,11 @@ def describe_errors(
     model: type[BaseModel] | None = None,
     table: str = "",
 ) -> list[str]:
-    """Return each error as ``"[table] key: what is wrong, got value"``.
+    """Return each error as ``"[table] key: what is wrong, got value"``; a union has one.
 
-    Parameters
-    ----------
-    error
-        From pydantic. The errors of all members of a union make one text.
-    data
-        What was validated; without it locations are shown as pydantic gives them.
-    model
-        What it was validated against; with it unknown keys get the nearest known one.
-    table
-        Put before every key, such as ``[settings]``.
+    `data` is what was validated; without it locations are shown as pydantic gives them. With
+    `model`, what it was validated against, unknown keys get the nearest known one. `table` is put
+    before every key, such as ``[settings]``.
     """
     grouped: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
     for entry in error.errors(include_url=False):
@@ -59,8 +52,8 @@ def describe_errors(
         if model is not None and entries[0]["type"] == "extra_forbidden":
             text = _unknown_key(entries[0], path, model)
         else:
-            wanted = dict.fromkeys(_requirement(entry) for entry in entries)
-            text = " or ".join(wanted) + _got(entries[0])
+            requirements = dict.fromkeys(_requirement(entry) for entry in entries)
+            text = " or ".join(requirements) + _got(entries[0])
         texts.append(f"{place}: {text}" if place else text)
     return texts
 
@@ -68,32 +61,24 @@ def describe_errors(
 def describe_path(path: Sequence[str | int], data: Any = None) -> str:
     """Return a location as in a TOML file: ``[protocol] epochs``, ``[[scenario]] 2 'x' task``.
 
-    Parameters
-    ----------
-    path
-        Keys and positions (from 0).
-    data
-        The file's content, which says what is a table.
+    `path` has keys and positions (from 0); `data`, the file's content, says what is a table.
     """
     tables: list[str] = []
     rest = list(path)
     here = data
-    while rest and isinstance(here, Mapping) and isinstance(here.get(rest[0]), Mapping):
-        here = here[rest[0]]
-        tables.append(quote_key(str(rest.pop(0))))
-        if len(tables) == 2:
+    while rest and len(tables) < 2 and isinstance(here, Mapping):
+        here = here.get(rest[0])
+        if not isinstance(here, Mapping):
             break
-    if tables and not rest and len(tables) == 1:
-        return tables[0]
-    if tables:
+        tables.append(quote_key(str(rest.pop(0))))
+    if tables and (rest or len(tables) == 2):
         return f"[{'.'.join(tables)}] {_dotted(rest)}".strip()
-    entries = data.get(rest[0]) if rest and isinstance(data, Mapping) else None
-    if isinstance(entries, list) and len(rest) > 1 and int(rest[1]) < len(entries):
-        entry = entries[int(rest[1])]
-        if isinstance(entry, Mapping):
-            name = f" {entry['name']!r}" if entry.get("name") else ""
-            return f"[[{rest[0]}]] {int(rest[1]) + 1}{name} {_dotted(rest[2:])}".strip()
-    return _dotted(rest)
+    match path, here:
+        case [str(key), int(number), *keys], list() if not tables and number < len(here):
+            if isinstance(entry := here[number], Mapping):
+                name = f" {entry['name']!r}" if entry.get("name") else ""
+                return f"[[{key}]] {number + 1}{name} {_dotted(keys)}".strip()
+    return tables[0] if tables else _dotted(rest)
 
 
 def quote_key(key: str) -> str:
@@ -102,13 +87,7 @@ def quote_key(key: str) -> str:
 
 
 def raise_errors(path: Path, errors: Sequence[str]) -> None:
-    """Raise all errors of a file in one message; do nothing if there are none.
-
-    Raises
-    ------
-    SuiteError
-        ``"my.toml: [protocol] epochs: must be …"``; several errors are numbered.
-    """
+    """Raise all errors of a file, if any, in one SuiteError; several ones are numbered."""
     sentences = [text if text.endswith((".", "?")) else f"{text}." for text in errors]
     if len(sentences) == 1:
         raise SuiteError(f"{display_path(path)}: {sentences[0]}")
@@ -124,9 +103,8 @@ def display_path(path: Path) -> str:
 
 def format_value(value: Any) -> str:
     """Return a value as a TOML file would write it, cut after 60 characters."""
-    text = "true" if value is True else "false" if value is False else repr(value)
-    if value is None:
-        text = "nothing"
+    text = "nothing" if value is None else repr(value)
+    text = text.lower() if isinstance(value, bool) else text
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
@@ -143,8 +121,7 @@ def describe_type(value: object) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return ``1 row``, ``2 rows``, ``2 classes``."""
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{'' if number == 1 else ending}"
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def describe_missing(path: Path, kind: str = "file") -> str:
@@ -160,13 +137,13 @@ def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[s
         return tuple(location)
     path: list[str | int] = []
     here = data
-    for position, part in enumerate(location):
+    for position, part in enumerate(location, 1):
         try:
             here = here[part]
+            path.append(part)
         except (TypeError, LookupError):
-            if not (missing and position == len(location) - 1):
-                continue
-        path.append(part)
+            if missing and position == len(location):
+                path.append(part)
     return tuple(path)
 
 
@@ -193,14 +170,13 @@ def _requirement(entry: Mapping[str, Any]) -> str:
 
 
 def _got(entry: Mapping[str, Any]) -> str:
-    value = entry["input"]
-    if entry["type"] in ("missing", "json_invalid") or value == "":
+    """``, got VALUE``, if the value is short, and the nearest allowed one."""
+    value, kind = entry["input"], entry["type"]
+    plain = isinstance(value, str | int | float | None) and value != ""
+    if kind in ("missing", "json_invalid") or not plain:
         return ""
-    if not isinstance(value, str | int | float | None):
-        return ""
-    near = ""
-    if entry["type"] == "literal_error":
-        near = nearest(str(value), re.findall(r"'([^']*)'", entry["ctx"]["expected"]))
+    allowed = re.findall(r"'([^']*)'", entry["ctx"]["expected"]) if kind == "literal_error" else []
+    near = nearest(str(value), allowed)
     return f", got {format_value(value)}" + (f".{near}" if near else "")
 
 
@@ -214,8 +190,8 @@ def _unknown_key(
         models = [m for field in fields for m in _models(field.annotation)] or models
     known = {key for m in models for key in m.model_fields}
     if path[-1] in known:
-        tag = [str(part) for part in entry["loc"] if part not in path]
-        return f"does not belong in a {tag[-1] if tag else 'table of this kind'}"
+        kinds = ["table of this kind", *(str(part) for part in entry["loc"] if part not in path)]
+        return f"does not belong in a {kinds[-1]}"
     return f"unknown key.{did_you_mean(str(path[-1]), known)}"
 
 

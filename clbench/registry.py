@@ -1,4 +1,4 @@
-"""One registry for methods, shifts, tasks and models.
+"""One registry for methods, shifts, tasks, models and metrics.
 
 An entry is an object, or the text ``"module:object"``, which is imported on first use, so that
 listing names stays fast. Installed packages add entries by entry points.
@@ -6,9 +6,9 @@ listing names stays fast. Installed packages add entries by entry points.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import Generic, TypeVar
 
 from clbench.errors import PluginError, UnknownNameError, did_you_mean
@@ -18,7 +18,7 @@ D = TypeVar("D")
 
 
 class Registry(Generic[T]):
-    """Things of one kind by name.
+    """Entries of one kind by name; iterating gives the names, sorted.
 
     Parameters
     ----------
@@ -41,7 +41,6 @@ class Registry(Generic[T]):
         self._check = check
         self._group = group
         self._entries: dict[str, T | str] = {}
-        self._entry_points_read = False
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -96,10 +95,10 @@ class Registry(Generic[T]):
         entry = self._entry(name)
         if not isinstance(entry, str):
             return entry
-        loaded = load_object(entry, self.kind)
+        loaded: T = load_object(entry, self.kind)
         self._verify(name, loaded)
-        self._entries[name] = loaded  # type: ignore[assignment]
-        return loaded  # type: ignore[return-value]
+        self._entries[name] = loaded
+        return loaded
 
     def where(self, name: str) -> str:
         """Return where the entry called `name` is defined, as ``"module:object"``; no import.
@@ -112,8 +111,7 @@ class Registry(Generic[T]):
         return _where(self._entry(name))
 
     def _entry(self, name: str) -> T | str:
-        self._read_entry_points()
-        if name not in self._entries:
+        if name not in self:
             hint = did_you_mean(name, self._entries, f"clbench list {self.kind}s")
             raise UnknownNameError(f"Unknown {self.kind} {name!r}.{hint}")
         return self._entries[name]
@@ -124,13 +122,12 @@ class Registry(Generic[T]):
             raise PluginError(f"{self.kind} {name!r} ({_where(entry)}): {error}")
 
     def _read_entry_points(self) -> None:
-        if not self._entry_points_read and self._group is not None:
-            self._entry_points_read = True
-            for point in entry_points(group=self._group):
-                self.add(point.name, point.value)
+        group, self._group = self._group, None  # read once
+        for point in entry_points(group=group) if group else ():
+            self.add(point.name, point.value)
 
 
-def load_object(reference: str, kind: str) -> object:
+def load_object(reference: str, kind: str) -> Any:
     """Import ``"module:object"``; `kind` is the word for it in messages.
 
     Raises
@@ -138,16 +135,12 @@ def load_object(reference: str, kind: str) -> object:
     PluginError
         If it cannot be imported.
     """
-    module, _, attribute = reference.partition(":")
     try:
-        loaded: object = importlib.import_module(module)
-        for part in attribute.split("."):
-            loaded = getattr(loaded, part)
+        return resolve_name(reference)
     except Exception as error:
         raise PluginError(
             f"{kind} {reference!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    return loaded
 
 
 def _where(entry: object) -> str:

@@ -12,10 +12,9 @@ from clbench.messages import describe_errors
 
 
 class Configured:
-    """Base of classes with typed settings.
+    """Base of classes with typed settings: a subclass annotates an attribute for each.
 
-    A subclass declares a setting by annotating an attribute. Attributes that are assigned
-    later are ordinary state.
+    Attributes without an annotation are ordinary state.
 
     Raises
     ------
@@ -55,7 +54,7 @@ class Configured:
         if cls._model is None:
             fields: dict[str, Any] = {}
             for base in reversed(cls.__mro__):
-                fields.update(_declared(base))
+                fields |= _declared(base)
             cls._model = create_model(
                 f"{cls.__name__}Settings",
                 __config__=ConfigDict(
@@ -90,7 +89,5 @@ def _declared(base: type) -> dict[str, Any]:
     return {
         key: (hints[key], base.__dict__.get(key, ...))
         for key in annotations
-        if not key.startswith("_")
-        and hints[key] is not ClassVar
-        and get_origin(hints[key]) is not ClassVar
+        if not key.startswith("_") and ClassVar not in (hints[key], get_origin(hints[key]))
     }

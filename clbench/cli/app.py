@@ -39,16 +39,8 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for verb, function in (
-    ("run", run),
-    ("search", search),
-    ("list", listing),
-    ("report", report),
-    ("compare", compare),
-    ("check", check),
-    ("combine", combine),
-):
-    app.command(verb)(function)
+for verb in (run, search, listing, report, compare, check, combine):
+    app.command("list" if verb is listing else verb.__name__)(verb)
 
 
 @app.callback(invoke_without_command=True)
@@ -120,18 +112,17 @@ def _signals_as_interrupts(received: list[int]) -> Iterator[None]:
         received.append(number)
         raise KeyboardInterrupt
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in SIGNALS:
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
-            # Leave an ignored signal alone, as under nohup.
-            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                before[number] = signal.signal(number, interrupt)
+    main_thread = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name, None) for name in SIGNALS]  # Windows has no SIGHUP
+    # Leave an ignored signal alone, as under nohup.
+    free = [n for n in numbers if n and main_thread and signal.getsignal(n) is signal.SIG_DFL]
+    for number in free:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in free:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _drop_output() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,70 +14,58 @@ from clbench.errors import SettingsError, did_you_mean
 MOST_SEEDS = 1000
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
+
+def option(metavar: str, text: str, *names: str) -> Any:
+    """Return an option with a value; by default it is named after its parameter."""
+    return typer.Option(*names, metavar=metavar, help=text)
+
+
+def flag(name: str, text: str) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, help=text)
+
+
 Suite = Annotated[
     str, typer.Argument(metavar="SUITE", help="A packaged suite (clbench list suites) or a file.")
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME|DIR",
-        help="Model: a built-in one, a folder, or a name on the hub.  [default: the suite's]",
-    ),
+    option("NAME|DIR", "A built-in model, a folder, or a name on the hub.  [default: the suite's]"),
 ]
 Data = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="Folder with a copy of the hub's glue/.  [default: the hub]"),
+    option("DIR", "Folder with copies of hub repositories, such as DIR/glue.  [default: the hub]"),
 ]
-Limit = Annotated[
-    int | None,
-    typer.Option(metavar="ROWS", help="Maximum rows of each split.  [default: the suite's]"),
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Passes over each task's rows.  [default: the suite's]"),
-]
+Limit = Annotated[int | None, option("ROWS", "Maximum rows of each split.  [default: the suite's]")]
+Epochs = Annotated[int | None, option("N", "Passes over each task's rows.  [default: the suite's]")]
 Precision = Annotated[
     str | None,
-    typer.Option(
-        metavar="auto|float32|bf16",
-        help="Precision; auto is bf16 where the hardware is fast at it.  [default: the suite's]",
+    option(
+        "auto|float32|bf16",
+        "Precision; auto is bf16 where the hardware is fast at it.  [default: the suite's]",
     ),
 ]
-Device = Annotated[
-    str, typer.Option(metavar="DEVICE", help="Where to train: auto, cpu, cuda, cuda:N or mps.")
-]
+Device = Annotated[str, option("DEVICE", "Where to train: auto, cpu, cuda, cuda:N or mps.")]
 Plugins = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
+        "FILE",
+        "Python file with methods, shifts, tasks, models or metrics of your own; repeatable.",
         "--plugin",
-        metavar="FILE",
-        help="Python file with methods, shifts, tasks or models of your own; repeatable.",
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Ray cluster: auto, host:port or ray://host:port.  [default: this machine]",
-    ),
+    option("ADDRESS", "Ray cluster: auto, host:port or ray://host:port.  [default: this machine]"),
 ]
 ReportOut = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Folder of the report.  [default: report/ in the first run]"),
+    Path | None, option("DIR", "Folder of the report.  [default: report/ in the first run]")
 ]
-Formats = Annotated[
-    str, typer.Option(metavar="A,B", help="File formats of the figures: png, svg, pdf.")
-]
+Formats = Annotated[str, option("A,B", "File formats of the figures: png, svg, pdf.")]
 
 
 def choice(what: str, value: str, known: Sequence[str]) -> str:
-    """Return `value` if it is one of `known`.
-
-    Raises
-    ------
-    SettingsError
-        If it is not, with the nearest one.
-    """
+    """Return `value` if it is one of `known`, else raise a SettingsError."""
     if value not in known:
         raise SettingsError(f"{what} {value!r} is unknown.{did_you_mean(value, known)}")
     return value
@@ -86,10 +74,7 @@ def choice(what: str, value: str, known: Sequence[str]) -> str:
 def words(option: str, values: Iterable[str] | None) -> list[str] | None:
     """Return the values of a repeatable option, which commas may also join; None if not given.
 
-    Raises
-    ------
-    SettingsError
-        If the option is given but empty.
+    Raises a SettingsError if the option is given but empty.
     """
     texts = list(values or ())
     if not texts:
@@ -101,13 +86,7 @@ def words(option: str, values: Iterable[str] | None) -> list[str] | None:
 
 
 def seconds(option: str, value: str) -> float:
-    """Return the seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``.
-
-    Raises
-    ------
-    SettingsError
-        If it has another form, or is 0.
-    """
+    """Return the seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``; else a SettingsError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", value)
     if match is None or float(match[1]) == 0:
         raise SettingsError(f"{option} {value!r}: must be a time such as 90s, 30m or 2h.")
@@ -117,10 +96,7 @@ def seconds(option: str, value: str) -> float:
 def seeds(value: str | None) -> list[int] | None:
     """Return the seeds in ``0,1,2`` or ``0-4`` or both, in that order, each once.
 
-    Raises
-    ------
-    SettingsError
-        If a part has another form, a range is empty, or there are more than a thousand.
+    Raises a SettingsError if a part has another form, a range is empty, or there are too many.
     """
     if value is None:
         return None

@@ -67,7 +67,8 @@ def check(
 def _show(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
-    from clbench.cli.console import out, plural
+    from clbench.cli.console import out
+    from clbench.messages import count
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
@@ -81,7 +82,7 @@ def _show(rows: Sequence[Row]) -> None:
     counts = Counter(row.status for row in rows)
     failed = f", {counts['fail']} failed" if counts["fail"] else ""
     skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
-    out().print(f"{plural(counts['pass'], 'check')} passed{failed}{skipped}.")
+    out().print(f"{count(counts['pass'], 'check')} passed{failed}{skipped}.")
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -51,10 +51,10 @@ def combine(
     """
     from clbench.cache import write_atomically
     from clbench.cli.arguments import choice
-    from clbench.cli.console import plural
     from clbench.cli.search_output import show_rates
     from clbench.errors import DataError, SettingsError
     from clbench.figures import rate_distributions
+    from clbench.messages import count
     from clbench.results.output_folder import as_folder_error, write_text
     from clbench.search import combine as combine_trials
     from clbench.search.outcome import baseline_text
@@ -88,7 +88,7 @@ def combine(
     pairs = []
     for name, source in zip(names, sources, strict=True):
         split = f", on {source.split}" if source.split else ""
-        pairs.append(f"{name} ({plural(len(source.trials), 'trial')}{split})")
+        pairs.append(f"{name} ({count(len(source.trials), 'trial')}{split})")
     records = [record for source in sources for record in source.records]
     logs = sum(source.origin is None for source in sources)
     remark = "; the cost does not include the logs'" if 0 < logs < len(sources) else ""
@@ -97,7 +97,7 @@ def combine(
     text = baseline_text(
         combination.rates,
         origin,
-        description=f"Learning rates combined from {plural(len(names), 'pair')}.",
+        description=f"Learning rates combined from {count(len(names), 'pair')}.",
         sources={
             "multiples": f"clbench combine, b = {b:g}: {', '.join(pairs)}{remark}; over the flat "
             f"rate {origin.flat:g}.",

@@ -26,8 +26,15 @@ def err() -> Console:
     return _console(stderr=True)
 
 
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    # Names are printed as they are, never read as markup.
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
 def show_table(console: Console, table: Table) -> None:
-    """Print a table; in a file or a pipe without trailing blanks."""
+    """Print a table, in a file or a pipe without trailing blanks."""
     if console.is_terminal:
         console.print(table)
         return
@@ -46,15 +53,3 @@ def duration(seconds: float) -> str:
         return f"{minutes} min"
     hours, rest = divmod(minutes, 60)
     return f"{hours} h {rest:02d} min" if hours < 48 else f"{hours / 24:.1f} days"
-
-
-def plural(count: int, word: str) -> str:
-    """Return ``1 cell`` or ``2 cells``."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
-def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
-
-    # Names are printed as they are, never read as markup.
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)

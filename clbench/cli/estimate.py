@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -82,42 +82,37 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
 
     Six operations for each parameter and trained token (two forward, four backward), without
     the embeddings. Mostly right within a factor of `GUESS`.
-
-    Raises
-    ------
-    ClbenchError
-        If a task or the model does not exist.
     """
+    from clbench.models.locate import local_folder
     from clbench.tasks.registry import load_task
 
-    own = plan.suite.file.task
+    protocol, suite = plan.protocol, plan.suite
     sizes: dict[str, tuple[int, float]] = {}
-    operations = 0.0
-    parameters = count_parameters(plan.protocol.model, plan.protocol.revision)
+    tokens = 0.0
     for cell in pending:
-        protocol = cell.protocol
         names = cell.scenario.task_names
         if cell.reference_of is not None and cell.reference_of < len(names):
             names = (names[cell.reference_of],)
         for name in names:
             if name not in sizes:
-                task = load_task(name, data=plan.data, base=plan.base, own=own)
-                task = task.limited(protocol.limit, protocol.data_seed)
-                sizes[name] = (len(task.train), mean_tokens(task.train, protocol.max_length))
-            rows, tokens = sizes[name]
+                task = load_task(name, data=plan.data, base=suite.base, own=suite.file.task)
+                train = task.limited(protocol.limit, protocol.data_seed).train
+                sizes[name] = (len(train), mean_tokens(train, protocol.max_length))
+            rows, length = sizes[name]
             steps, _ = protocol.stage_length(name, rows)
-            operations += 6.0 * parameters * steps * min(protocol.batch_of(name), rows) * tokens
+            tokens += steps * min(protocol.batch_of(name), rows) * length
+    operations = 6.0 * tokens * count_parameters(local_folder(protocol.model, protocol.revision))
     gpu = plan.device not in ("auto", "cpu")
-    place = "one GPU" if gpu else "a few CPU cores"
+    machine = "one GPU" if gpu else "a few CPU cores"
     return Estimate(
         operations / (GPU_SPEED if gpu else CPU_SPEED) + CELL_SECONDS * len(pending),
-        f"a guess from tokens × parameters for {place}; better once a cell is finished",
+        f"a guess from tokens × parameters for {machine}; better once a cell is finished",
         GUESS,
     )
 
 
 def mean_tokens(rows: Rows, max_length: int) -> float:
-    """Return the tokens of a mean row, guessed from its words; at most `max_length`."""
+    """Return the mean tokens of a row, guessed from its words; at most `max_length`."""
     firsts = rows.first[:SAMPLE]
     seconds = rows.second[:SAMPLE] if rows.second is not None else [""] * len(firsts)
     counts = [
@@ -127,20 +122,13 @@ def mean_tokens(rows: Rows, max_length: int) -> float:
     return fmean(counts) if counts else 0.0
 
 
-def count_parameters(
-    name: str, revision: str | None, *, locate: Callable[[str, str | None], Path] | None = None
-) -> int:
+def count_parameters(folder: Path) -> int:
     """Return the parameters of a checkpoint without embeddings, read from its files' headers."""
-    from clbench.models.locate import local_folder
-
     total = 0
-    for path in (locate or local_folder)(name, revision).glob("*.safetensors"):
+    for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length))
-        total += sum(
-            prod(entry["shape"])
-            for tensor, entry in header.items()
-            if tensor != "__metadata__" and "embed" not in tensor.lower()
-        )
+        header.pop("__metadata__", None)
+        total += sum(prod(v["shape"]) for k, v in header.items() if "embed" not in k.lower())
     return total

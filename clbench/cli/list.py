@@ -2,55 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from clbench.cli.arguments import Plugins, choice
 
-Row = tuple[str, str]
-
-KINDS = ("suites", "scenarios", "methods", "tasks", "models", "shifts")
+Rows = Iterator[tuple[str, str]]
 
 
-def listing(
-    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Suite whose scenarios or own tasks to list.  [default: all packaged ones]",
-        ),
-    ] = None,
-    plugin: Plugins = None,
-) -> int:
-    """List suites, scenarios, methods, tasks, models or shifts."""
-    from rich.table import Table
-
-    from clbench.cli.console import out, show_table
-    from clbench.suite.plugins import load_plugins
-
-    choice("list", kind, KINDS)
-    load_plugins(plugin or ())
-    rows = {
-        "suites": _suites,
-        "scenarios": lambda: _scenarios(suite),
-        "methods": _methods,
-        "tasks": lambda: _tasks(suite),
-        "models": _models,
-        "shifts": _shifts,
-    }[kind]()
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, description in rows:
-        table.add_row(name, description)
-    show_table(out(), table)
-    return 0
-
-
-def _suites() -> Iterable[Row]:
+def _suites(suite: str | None) -> Rows:
     from clbench.suite.read import packaged_files, read_suite
 
     for name in packaged_files("scenarios"):
@@ -58,7 +20,7 @@ def _suites() -> Iterable[Row]:
         yield name, file.description or f"{len(file.scenario)} scenarios"
 
 
-def _scenarios(suite: str | None) -> Iterable[Row]:
+def _scenarios(suite: str | None) -> Rows:
     from clbench.suite.read import packaged_files, read_suite
 
     for name in packaged_files("scenarios") if suite is None else (suite,):
@@ -72,13 +34,13 @@ def _scenarios(suite: str | None) -> Iterable[Row]:
             yield f"{indent}{scenario.name}", f"{scenario.shift}: {tasks}{note}"
 
 
-def _methods() -> Iterable[Row]:
+def _methods(suite: str | None) -> Rows:
     from clbench.methods.base import METHODS
     from clbench.suite.baselines import read_baseline
     from clbench.suite.read import packaged_files
 
     files = packaged_files("baselines")
-    for name in sorted({*files, *METHODS.names()}):
+    for name in sorted({*files, *METHODS}):
         if name in files:
             yield name, read_baseline(name).description
         else:
@@ -86,11 +48,11 @@ def _methods() -> Iterable[Row]:
             yield name, f"{summary} Default settings."
 
 
-def _tasks(suite: str | None) -> Iterable[Row]:
+def _tasks(suite: str | None) -> Rows:
     from clbench.suite.read import read_suite
     from clbench.tasks.registry import TASKS
 
-    for name in TASKS.names():
+    for name in TASKS:
         description = getattr(TASKS.get(name), "description", "")
         yield name, description or TASKS.where(name).partition(":")[0]
     if suite is not None:
@@ -98,19 +60,66 @@ def _tasks(suite: str | None) -> Iterable[Row]:
         yield from ((name, f"a table of {read.path}") for name in sorted(read.file.task))
 
 
-def _models() -> Iterable[Row]:
+def _models(suite: str | None) -> Rows:
     from clbench.models.locate import MODELS
 
-    yield from ((name, MODELS.get(name).description) for name in MODELS.names())
+    yield from ((name, MODELS.get(name).description) for name in MODELS)
     yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or from a local folder"
 
 
-def _shifts() -> Iterable[Row]:
+def _shifts(suite: str | None) -> Rows:
     from clbench.shifts.base import SHIFTS
 
-    for name in SHIFTS.names():
-        yield name, _first_line(SHIFTS.get(name))
+    yield from ((name, _first_line(SHIFTS.get(name))) for name in SHIFTS)
+
+
+def _metrics(suite: str | None) -> Rows:
+    from clbench.tasks.metrics import METRICS
+
+    for name in METRICS:
+        metric = METRICS.get(name)
+        kind = "regression" if metric.regression else "classification"
+        yield name, f"{kind}: {_first_line(metric)}"
 
 
 def _first_line(described: object) -> str:
     return (described.__doc__ or "").strip().partition("\n")[0]
+
+
+KINDS = {
+    "suites": _suites,
+    "scenarios": _scenarios,
+    "methods": _methods,
+    "tasks": _tasks,
+    "models": _models,
+    "shifts": _shifts,
+    "metrics": _metrics,
+}
+
+
+def listing(
+    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Suite whose scenarios or own tasks to list.  [default: all packaged ones]",
+        ),
+    ] = None,
+    plugin: Plugins = None,
+) -> int:
+    """List suites, scenarios, methods, tasks, models, shifts or metrics."""
+    from rich.table import Table
+
+    from clbench.cli.console import out, show_table
+    from clbench.suite.plugins import load_plugins
+
+    choice("list", kind, list(KINDS))
+    load_plugins(plugin or ())
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in KINDS[kind](suite):
+        table.add_row(*row)
+    show_table(out(), table)
+    return 0

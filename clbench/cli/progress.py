@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
-
-from clbench.cli.console import duration, err, plural
+from clbench.cli.console import duration, err
 from clbench.cli.table import results_table
 from clbench.evaluation.listener import Listener
+from clbench.messages import count
 from clbench.results.cell import CellResult
-from clbench.results.scores import reference_score, scores_frame, summary
+from clbench.results.scores import means, reference_score, score_rows, shown_scores
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, Group
+    from rich.progress import TaskID
     from rich.table import Table
 
     from clbench.evaluation.run_state import RunState
@@ -32,43 +32,23 @@ OTHER_LINES = 6
 
 
 @contextmanager
-def listener(state: RunState) -> Iterator[Listener]:
+def progress_listener(state: RunState) -> Iterator[Listener]:
     """Give the listener that fits stderr."""
     console = err()
     suite, out = state.plan.suite.name, state.plan.out
-    if not console.is_terminal:
+    if not console.is_terminal or not state.pending:
         yield Lines(suite, out, console)
         return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    with LiveTable(*columns, console=console, transient=True) as progress:
-        if state.pending:
-            progress.add_results(state.present)
-        yield Bars(suite, out, console, progress)
-
-
-@dataclass
-class Running:
-    """A running cell: when it began, and which share of it is done."""
-
-    began: float
-    part: float = 0.0
+    bars = Bars(suite, out, console)
+    bars.add_results(state.present)
+    with bars.live:
+        yield bars
 
 
 class Lines(Listener):
     """One line for each cell, and one a minute while a cell runs.
 
-    Parameters
-    ----------
-    suite, out
-        Named in the first line.
-    console
-        Where lines go.
-    clock
-        Returns seconds that only go forward.
+    `suite` and `out` are named in the first line.
     """
 
     def __init__(
@@ -80,14 +60,15 @@ class Lines(Listener):
         self.clock = clock
         self.pending = 0
         self.done = 0
-        self.running: dict[str, Running] = {}
-        self.began = self.spoke = clock()
+        self.cells_began: dict[str, float] = {}
+        self.shares: dict[str, float] = {}
+        self.began = self.last_line = clock()
 
     def started(self, total_cells: int, pending: int) -> None:
         """Print how many cells there are and how many to run."""
         self.pending = pending
         self.began = self.clock()
-        cells = plural(total_cells, "cell")
+        cells = count(total_cells, "cell")
         if not pending:
             self.note(f"{self.suite}: {cells}, all finished before in {self.out}; nothing to run")
             return
@@ -97,31 +78,31 @@ class Lines(Listener):
 
     def cell_started(self, cell: Cell) -> None:
         """Note the time."""
-        self.spoke = self.clock()
-        self.running[cell.key] = Running(self.spoke)
+        self.last_line = self.cells_began[cell.key] = self.clock()
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
         """Note how far the cell is, and print it once a minute."""
-        running = self.running.setdefault(cell.key, Running(self.clock()))
-        running.part = fraction(stage, stages, step, steps)
-        if self.clock() - self.spoke >= HEARTBEAT:
-            self.spoke = self.clock()
+        self.cells_began.setdefault(cell.key, self.clock())
+        self.shares[cell.key] = share_done(stage, stages, step, steps)
+        if self.clock() - self.last_line >= HEARTBEAT:
+            self.last_line = self.clock()
             self.heartbeat(cell, position(stage, stages, step, steps))
 
     def heartbeat(self, cell: Cell, where: str) -> None:
         """Print where a cell is, and which of how many cells run."""
-        first, last = self.done + 1, self.done + len(self.running)
+        first, last = self.done + 1, self.done + len(self.cells_began)
         numbers = f"{first}" if first == last else f"{first}-{last}"
         self.note(f"[{numbers}/{self.pending}] {cell.key}: {where}")
 
     def cell_finished(self, result: CellResult) -> None:
         """Print the cell's scores, or why it failed."""
         self.done += 1
+        self.shares.pop(result.key, None)
         now = self.clock()
-        took = duration(now - self.running.pop(result.key, Running(now)).began)
+        spent = duration(now - self.cells_began.pop(result.key, now))
         left = self.time_left()
         end = f"; about {duration(left)} left" if left else ""
-        self.note(f"[{self.done}/{self.pending}] {outcome(result)} ({took}{end})")
+        self.note(f"[{self.done}/{self.pending}] {outcome(result)} ({spent}{end})")
 
     def note(self, text: str) -> None:
         """Print one line, not folded: logs are searched by lines."""
@@ -129,8 +110,8 @@ class Lines(Listener):
 
     @property
     def cells_done(self) -> float:
-        """Finished cells, and the finished parts of running ones."""
-        return self.done + sum(running.part for running in self.running.values())
+        """Finished cells, and the finished shares of running ones."""
+        return self.done + sum(self.shares.values())
 
     def time_left(self) -> float | None:
         """Return the seconds left if cells keep their pace; None at the start and at the end."""
@@ -141,20 +122,39 @@ class Lines(Listener):
 
 
 class Bars(Lines):
-    """A bar for all cells with the time left, one for each running cell, and a table."""
+    """A bar for all cells with the time left, one for each running cell, and a table above.
+
+    The table has the scenarios whose cells finished last, as many as the window has lines for.
+    Show it with ``with bars.live``.
+    """
 
     def __init__(
-        self,
-        suite: str,
-        out: Path,
-        console: Console,
-        progress: LiveTable,
-        clock: Callable[[], float] = time.monotonic,
+        self, suite: str, out: Path, console: Console, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        # Imported here, since a plain log and a finished run do without.
+        from rich.live import Live
+        from rich.progress import BarColumn, Progress, TextColumn
+
         super().__init__(suite, out, console, clock)
-        self.bars = progress
-        self.all = progress.add_task(suite, total=1.0, note="")
         self.rows: dict[str, TaskID] = {}
+        self.results: dict[str, dict[str, CellResult]] = {}
+        self.table: Table | None = None
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=console,
+        )
+        self.live = Live(
+            get_renderable=self.view, console=console, transient=True, refresh_per_second=10
+        )
+        self.all = self.bars.add_task(suite, total=1.0, note="")
+
+    def view(self) -> Group:
+        """Return the table above the bars."""
+        from rich.console import Group
+
+        return Group(self.bars) if self.table is None else Group(self.table, "", self.bars)
 
     def cell_started(self, cell: Cell) -> None:
         """Show the cell's bar, empty."""
@@ -166,8 +166,8 @@ class Bars(Lines):
         """Move the cell's bar and that of all."""
         super().progress(cell, stage, stages, step, steps)
         if cell.key in self.rows:
-            part, note = self.running[cell.key].part, position(stage, stages, step, steps)
-            self.bars.update(self.rows[cell.key], completed=part, note=note)
+            note = position(stage, stages, step, steps)
+            self.bars.update(self.rows[cell.key], completed=self.shares[cell.key], note=note)
         self._update_all()
 
     def heartbeat(self, cell: Cell, where: str) -> None:
@@ -176,10 +176,25 @@ class Bars(Lines):
     def cell_finished(self, result: CellResult) -> None:
         """Print the cell's line above the bars, and add it to the table."""
         super().cell_finished(result)
-        self.bars.add_results([result])
+        self.add_results([result])
         if result.key in self.rows:
             self.bars.remove_task(self.rows.pop(result.key))
         self._update_all()
+
+    def add_results(self, results: Iterable[CellResult]) -> None:
+        """Add finished cells to the table."""
+        for result in results:
+            cells = self.results.pop(result.scenario, {})
+            self.results[result.scenario] = {**cells, result.key: result}
+        room = self.console.height - len(self.rows) - 1 - OTHER_LINES
+        fitting: list[CellResult] = []
+        for cells in reversed(self.results.values()):
+            room -= len({cell.baseline for cell in cells.values()}) + 1
+            if room < 0:
+                break
+            fitting = [*cells.values(), *fitting]
+        rows = means(score_rows(fitting))
+        self.table = results_table(rows, self.console) if rows else None
 
     def _update_all(self) -> None:
         left = self.time_left()
@@ -188,41 +203,7 @@ class Bars(Lines):
         self.bars.update(self.all, completed=self.cells_done / max(self.pending, 1), note=note)
 
 
-class LiveTable(Progress):
-    """Bars below a table of the results.
-
-    The table has the scenarios whose cells finished last, as many as the window has lines for.
-    """
-
-    def __init__(self, *columns: ProgressColumn | str, **options: Any) -> None:
-        self._results: dict[str, dict[str, CellResult]] = {}
-        self._table: Table | None = None
-        super().__init__(*columns, **options)
-
-    def add_results(self, results: Iterable[CellResult]) -> None:
-        """Add finished cells to the table."""
-        for result in results:
-            cells = self._results.pop(result.scenario, {})
-            self._results[result.scenario] = {**cells, result.key: result}
-        room = self.console.height - len(self.tasks) - OTHER_LINES
-        fitting: list[CellResult] = []
-        for cells in reversed(self._results.values()):
-            room -= len({cell.baseline for cell in cells.values()}) + 1
-            if room < 0:
-                break
-            fitting = [*cells.values(), *fitting]
-        rows = summary(scores_frame(fitting)).to_dict("records") if fitting else []
-        self._table = results_table(rows, self.console) if rows else None
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield the table, then the bars."""
-        if self._table is not None:
-            yield self._table
-            yield ""
-        yield from super().get_renderables()
-
-
-def fraction(stage: int, stages: int, step: int, steps: int) -> float:
+def share_done(stage: int, stages: int, step: int, steps: int) -> float:
     """Return the finished share of a cell; stages count alike, from 1."""
     within = min(step / steps, 1.0) if steps else 1.0
     return min(max(stage - 1 + within, 0.0) / max(stages, 1), 1.0)
@@ -234,14 +215,14 @@ def position(stage: int, stages: int, step: int, steps: int) -> str:
 
 
 def outcome(result: CellResult) -> str:
-    """Return a finished cell in one line."""
+    """Return a finished cell in one line, with the scores that the table of results has."""
     if result.status == "failed":
         return f"{result.key}: failed: {result.reason}"
     if result.reference_of is not None:
         scores = {"score": reference_score(result)}
     else:
-        names = ["p_o", "p_s", "forgetting"]
-        names += ["average", "bwt"] if len(result.tasks) > 2 else []
-        scores = {name: result.scores.get(name) for name in names}
-    texts = [f"{name} {value:.3f}" for name, value in scores.items() if value is not None]
+        (row,) = means(score_rows([result]))
+        scores = {score.name: row[f"{score.name}_mean"] for score in shown_scores([row])}
+    numbers = {name: value for name, value in scores.items() if value is not None}
+    texts = [f"{name} {value:.3f}" for name, value in numbers.items() if not math.isnan(value)]
     return f"{result.key}: {'  '.join(texts)}"

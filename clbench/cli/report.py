@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,23 +18,9 @@ def report(
 ) -> int:
     """Write a report of runs: a page that works offline, with figures and tables.
 
-    Also shows the table of results and updates scores.csv. A run may still be going on. Files
-    under cells/ that are not valid are named and left out. Exit code 1 if a cell failed.
+    Also prints the table of results and updates scores.csv. A run may still be in progress.
+    Files under cells/ that are not valid are named and left out. Exit code 1 if a cell failed.
     """
-    return _report(runs, out, formats)
-
-
-def compare(
-    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of a run.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another run.")],
-    out: ReportOut = None,
-    formats: Formats = "png,svg,pdf",
-) -> int:
-    """Write one report of two runs; methods of both are marked with the name of the run."""
-    return _report([run_a, run_b], out, formats)
-
-
-def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
     from clbench.cli.arguments import choice, words
     from clbench.cli.console import err
     from clbench.cli.console import out as stdout
@@ -66,3 +51,13 @@ def _report(runs: Sequence[Path], out: Path | None, formats: str) -> int:
     written = write_report(runs, out, formats=chosen, read=(cells, notes))
     stdout().print(f"Report: {written.page}", soft_wrap=True)
     return code
+
+
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of a run.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another run.")],
+    out: ReportOut = None,
+    formats: Formats = "png,svg,pdf",
+) -> int:
+    """Write one report of two runs; methods of both are marked with the name of the run."""
+    return report([run_a, run_b], out, formats)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from clbench.cli.arguments import (
     Address,
     Data,
@@ -16,6 +14,8 @@ from clbench.cli.arguments import (
     Plugins,
     Precision,
     Suite,
+    flag,
+    option,
     seeds,
     words,
 )
@@ -27,31 +27,24 @@ if TYPE_CHECKING:
 def run(
     suite: Suite = "quick",
     out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Folder of the run.  [default: results/SUITE]"),
+        str | None, option("DIR", "Folder of the run.  [default: results/SUITE]")
     ] = None,
     model: Model = None,
     data: Data = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="A,B",
-            help="Baselines (methods with fixed settings; clbench list methods): names or files, "
-            "joined by commas.  [default: the suite's]",
+        option(
+            "A,B",
+            "Baselines (methods with fixed settings; clbench list methods): names or files, joined "
+            "by commas.  [default: the suite's]",
         ),
     ] = None,
     scenarios: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Run only scenarios that match, such as 'sst2*'; repeatable.  [default: all]",
-        ),
+        option("PATTERN", "Scenarios to run, such as 'sst2*'; repeatable.  [default: all]"),
     ] = None,
     seed_list: Annotated[
-        str | None,
-        typer.Option(
-            "--seeds", metavar="SEEDS", help="Seeds as 0,1,2 or 0-4.  [default: the suite's]"
-        ),
+        str | None, option("SEEDS", "Seeds as 0,1,2 or 0-4.  [default: the suite's]", "--seeds")
     ] = None,
     limit: Limit = None,
     epochs: Epochs = None,
@@ -59,47 +52,36 @@ def run(
     precision: Precision = None,
     corpus: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|NAME",
-            help="Running text for ewc-mlm and the shift pretraining: a file with one text a "
-            "line, wiki40b/en or built-in.  [default: the suite's]",
+        option(
+            "FILE|NAME",
+            "Running text for ewc-mlm and the shift pretraining: a file with one text a line, "
+            "wiki40b/en or built-in.  [default: the suite's]",
         ),
     ] = None,
     plugin: Plugins = None,
     references: Annotated[
-        bool,
-        typer.Option(
-            "--references", help="Also train each scenario's last task alone, for intransigence."
-        ),
+        bool, flag("--references", "Also train each scenario's last task alone, for intransigence.")
     ] = False,
     replace: Annotated[
         bool,
-        typer.Option(
-            "--replace", help="Rerun cells of other settings; keep their files in cells/replaced/."
-        ),
+        flag("--replace", "Rerun cells of other settings; keep the files in cells/replaced/."),
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Cells to run at a time, each in a process of its own.  [default: one after "
-            "another in this process]",
-        ),
+        option("N", "Processes, each for one cell at a time.  [default: run in this process]"),
     ] = None,
     address: Address = None,
     threads: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="CPU threads of each cell.  [default: cores / workers]"),
+        int | None, option("N", "CPU threads of each cell.  [default: cores / workers]")
     ] = None,
     gpus: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="GPUs of each cell, such as 0.5.  [default: 1, or shared]"),
+        float | None, option("X", "GPUs of each cell, such as 0.5.  [default: 1, or shared]")
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write logs to DIR/tensorboard.")
+        bool, flag("--tensorboard", "Also write logs to DIR/tensorboard.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cells and an estimate; write nothing.")
+        bool, flag("--dry-run", "Print the cells and an estimate; write nothing.")
     ] = False,
 ) -> int:
     """Run a suite, or resume it: finished cells do not run again.
@@ -131,46 +113,44 @@ def run(
     if dry_run:
         show_plan(state)
         return 0
-    from clbench.cli.progress import listener
+    from clbench.cli.progress import progress_listener
     from clbench.cli.table import show_results
 
-    with listener(state) as shown:
+    with progress_listener(state) as listener:
         if tensorboard:
             from clbench.evaluation.tensorboard import TensorBoard
 
-            shown = TensorBoard(shown, state.plan.out / "tensorboard")
-        done = api.execute(state, resources, shown)
-    return show_results(done.path, done.cells)
+            listener = TensorBoard(listener, state.plan.out / "tensorboard")
+        result = api.execute(state, resources, listener)
+    return show_results(result.path, result.cells)
 
 
 def show_plan(state: RunState) -> None:
     """Print the cells of a plan, the state of each, and an estimate of the time."""
     from rich.table import Table
 
-    from clbench.cli.console import err, out, plural, show_table
+    from clbench.cli.console import err, out, show_table
     from clbench.cli.estimate import from_finished, from_sizes
+    from clbench.messages import count
     from clbench.suite.plan import validate
 
     plan = state.plan
     for line in state.notes:
         err().print(line, soft_wrap=True)
     validate(plan, state.pending)
-    pending = {cell.key for cell in state.pending}
+    states = dict.fromkeys((cell.key for cell in plan.cells), "finished")
+    states |= dict.fromkeys((cell.key for cell in state.pending), "to run")
+    states |= dict.fromkeys(state.replaced, "finished with other settings, to run again")
     failed = {cell.key for cell in state.present if cell.status == "failed"}
+    states |= dict.fromkeys(failed, "failed before, to run again")
     table = Table("cell", "state", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for cell in plan.cells:
-        text = "to run" if cell.key in pending else "finished"
-        if cell.key in failed:
-            text = "failed before, to run again"
-        elif cell.key in state.replaced:
-            text = "finished with other settings, to run again"
-        table.add_row(cell.key, text)
+        table.add_row(cell.key, states[cell.key])
     console = out()
     show_table(console, table)
-    console.print(
-        f"{plural(len(plan.cells), 'cell')}, {len(pending)} to run, results in {plan.out}",
-        soft_wrap=True,
-    )
-    if pending:
+    cells = count(len(plan.cells), "cell")
+    line = f"{cells}, {len(state.pending)} to run, results in {plan.out}"
+    console.print(line, soft_wrap=True)
+    if state.pending:
         estimate = from_finished(state.pending, state.present) or from_sizes(plan, state.pending)
         console.print(f"Estimate: {estimate}.", soft_wrap=True)

@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clbench.cli.console import duration, err, out, plural, show_table
+from clbench.cli.console import duration, err, out, show_table
+from clbench.messages import count
 from clbench.search import SearchListener
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class TrialLines(SearchListener):
         self._pending, self._start = pending, time.monotonic()
         finished = f", {trials - pending} finished before" if pending < trials else ""
         self.note(
-            f"{self._plan.run.scenarios[0].name}: {plural(trials, 'trial')}{finished}, "
-            f"{plural(self._plan.space.groups, 'rate')}, at most {plural(epochs, 'epoch')} each, "
+            f"{self._plan.run.scenarios[0].name}: {count(trials, 'trial')}{finished}, "
+            f"{count(self._plan.space.groups, 'rate')}, at most {count(epochs, 'epoch')} each, "
             f"rewarded on {self._plan.split}; results in {self._plan.run.out}"
         )
 
@@ -53,7 +54,7 @@ class TrialLines(SearchListener):
         if trial.status == "failed":
             return f"failed: {trial.reason}"
         if trial.status == "stopped":
-            return f"stopped after {plural(len(trial.epochs), 'epoch')}"
+            return f"stopped after {count(len(trial.epochs), 'epoch')}"
         reward = trial.epochs[-1].reward
         best = "  the best so far" if reward > self._best else ""
         self._best = max(self._best, reward)
@@ -74,9 +75,9 @@ def show_plan(plan: SearchPlan) -> None:
         epochs = [math.ceil(settings.grace * settings.reduction**n) for n in range(3)]
         stop = f"asha may stop trials after {', '.join(map(str, epochs))} … epochs"
     for line in (
-        f"{plan.run.scenarios[0].name}: {plural(settings.trials, 'trial')}, {settings.searcher}; "
+        f"{plan.run.scenarios[0].name}: {count(settings.trials, 'trial')}, {settings.searcher}; "
         f"{stop}",
-        f"{plural(space.groups, 'rate')} from {space.lowest:g} to {space.highest:g}: "
+        f"{count(space.groups, 'rate')} from {space.lowest:g} to {space.highest:g}: "
         f"{', '.join(space.names)}",
         f"First trial: {space.origin.flat:g} for all",
         f"Reward: p_o + p_s on {plan.split}",
@@ -97,7 +98,7 @@ def show_outcome(outcome: SearchOutcome, plan: SearchPlan, suite: str) -> None:
     counts["interrupted"] = counts.pop("running", 0)
     numbers = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     lines = [
-        f"{plural(cost.trials, 'trial')}: {numbers}; {cost.epochs:g} epochs, "
+        f"{count(cost.trials, 'trial')}: {numbers}; {cost.epochs:g} epochs, "
         f"{duration(cost.seconds)} of training and scoring"
     ]
     flat = next((t for t in outcome.trials if t.rates == space.flat and t.p_o), None)

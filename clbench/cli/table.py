@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.cli.console import duration, out, plural, show_table
+from clbench.cli.console import duration, out, show_table
+from clbench.messages import count
 from clbench.results.cell import CellResult
-from clbench.results.scores import Score, failures, scores_frame, shown_scores, summary
+from clbench.results.scores import Score, failures, means, score_rows, shown_scores
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
 FOOTNOTE = "* keeps rows of earlier tasks, which the other methods may not see"
@@ -21,33 +23,24 @@ FOOTNOTE = "* keeps rows of earlier tasks, which the other methods may not see"
 def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
     """Print the table of results, the costs of searches, and the failures.
 
-    Parameters
-    ----------
-    path
-        Folder of the run; None for the cells of several runs.
-    cells
-        Finished and failed cells.
-
-    Returns
-    -------
-    int
-        Exit code: 1 if a cell failed, else 0.
+    Returns the exit code: 1 if a cell failed, else 0. `path` is None for cells of several runs.
     """
     console = out()
-    rows = summary(scores_frame(cells)).to_dict("records")
+    rows = means(score_rows(cells))
     if rows:
         table = results_table(rows, console)
         # In a window too narrow for any layout, lines run over the edge; numbers are never cut.
-        console.width = max(console.width, _width(table, console, least=True))
+        console.width = max(console.width, _widths(table, console).minimum)
         show_table(console, table)
         console.print()
         if any(row["keeps_rows"] for row in rows):
             console.print(FOOTNOTE)
     searches = {cell.baseline: cell.search for cell in cells if cell.search}
     for name, cost in searches.items():
+        trials = count(int(cost["trials"] or 0), "trial")
         console.print(
-            f"{name}: the search for its settings took {plural(int(cost['trials'] or 0), 'trial')},"
-            f" {cost['epochs']:g} epochs and {duration(cost['seconds'] or 0.0)}",
+            f"{name}: the search for its settings took {trials}, {cost['epochs']:g} epochs and "
+            f"{duration(cost['seconds'] or 0.0)}",
             soft_wrap=True,
         )
     failed = failures(cells)
@@ -55,7 +48,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
         console.print(f"failed: {key}: {reason}", soft_wrap=True)
     if failed:
         console.print(
-            f"{len(failed)} of {plural(len(cells), 'cell')} failed; the same command tries "
+            f"{len(failed)} of {count(len(cells), 'cell')} failed; the same command tries "
             f"{'it' if len(failed) == 1 else 'them'} again."
         )
     if path is not None and (path / "scores.csv").exists():  # missing in a read-only folder
@@ -76,7 +69,7 @@ def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
     rows = sorted(rows, key=lambda row: order.index(row["scenario"]))
     table = _layout(rows, scores, sign, costs=True)
     for apart, below in ((False, False), (True, False), (True, True)):
-        if _width(table, console) <= console.width:
+        if _widths(table, console).maximum <= console.width:
             break
         table = _layout(rows, scores, sign, apart=apart, below=below)
     return table
@@ -91,7 +84,7 @@ def _layout(
     apart: bool = False,
     below: bool = False,
 ) -> Table:
-    """Return one layout: scenarios `apart` have their own lines, deviations `below` too."""
+    """Return the table with `costs`, scenarios `apart`, or deviations `below` the means."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
@@ -118,12 +111,11 @@ def _layout(
     return table
 
 
-def _width(table: Table, console: Console, *, least: bool = False) -> int:
-    """Return the width of the table when nothing is folded, or at `least`."""
+def _widths(table: Table, console: Console) -> Measurement:
+    """Return the least width of the table, and that at which nothing is folded."""
     from rich.measure import Measurement
 
-    needed = Measurement.get(console, console.options.update(max_width=10_000), table)
-    return needed.minimum if least else needed.maximum
+    return Measurement.get(console, console.options.update(max_width=10_000), table)
 
 
 def _score(row: Mapping[Any, Any], name: str, sign: str, between: str) -> str:

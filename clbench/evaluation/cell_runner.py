@@ -264,8 +264,12 @@ class CellRunner:
         recipe, shared = self.cell.recipe, self._is_shared(position)
         tasks, vocabulary = self.scenario.scenario.tasks, self.scenario.vocabulary
         stages = self._stages[: position + 1]
+        # Only plug-in metrics have a digest.
+        codes = [recipe.get("metrics")]
+        codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
         return recipe_digest(
             {
+                **({"metric_code": codes} if any(codes) else {}),
                 "clbench": clbench.__version__,
                 "numerics": dict(self.compute.identity),
                 "protocol": self.cell.protocol.model_dump(mode="json", exclude={"corpus"}),

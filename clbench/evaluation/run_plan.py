@@ -1,4 +1,4 @@
-"""Run the pending cells of a plan, and write each result as soon as it is there."""
+"""Run the pending cells of a plan, and write each result at once."""
 
 from __future__ import annotations
 
@@ -38,25 +38,19 @@ class Executor(Protocol):
         """Return the device of this process, on which rows are embedded."""
 
     def ready(self, plan: Plan) -> AbstractContextManager[object]:
-        """Entered before scenarios are prepared; raises what makes running there impossible."""
+        """Return a context to prepare scenarios and run in; raise if nothing can run there."""
 
     def results(
-        self, plan: Plan, pending: Sequence[Cell], builder: ScenarioPreparer, listener: Listener
+        self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
-        """Yield the results of the pending cells, each as soon as it is there.
+        """Yield the results of the pending cells, each as soon as it is ready.
 
         Closing the generator stops the cells that still run.
         """
 
 
 class InProcessExecutor:
-    """Runs one cell after another in this process.
-
-    Parameters
-    ----------
-    threads
-        Processor threads of torch; None leaves them as they are.
-    """
+    """Runs one cell after another in this process, on `threads` threads of torch."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads
@@ -70,37 +64,25 @@ class InProcessExecutor:
         return nullcontext()
 
     def results(
-        self, plan: Plan, pending: Sequence[Cell], builder: ScenarioPreparer, listener: Listener
+        self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
         """Yield the results in the order of the cells."""
         cache = StageCache(plan.out / "stages")
         with thread_count(self.threads):
-            setting = compute_settings(plan)
+            settings = compute_settings(plan)
             for cell in pending:
                 listener.cell_started(cell)
-                yield run_cell(cell, builder.prepare, setting, cache, listener)
+                yield run_cell(cell, preparer.prepare, settings, cache, listener)
 
 
 def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[CellResult]:
     """Run the pending cells of a plan.
 
-    Errors of the data or the model are raised before the first cell trains. What goes wrong in
-    a cell afterwards fails only that cell.
+    Errors of the data or the model are raised before the first cell trains; later errors fail
+    only their own cell.
 
-    Parameters
-    ----------
-    state
-        The plan, with settings that were checked, and what its folder holds. The folder is read
-        again if it has changed since.
-    listener
-        Hears how the run goes on.
-    executor
-        Where to run.
-
-    Returns
-    -------
-    list of CellResult
-        All cells of the run's folder, in the order of tables.
+    The folder is read again if it has changed since `state` was read. Returns all cells of the
+    folder, in the order of tables.
 
     Raises
     ------
@@ -109,10 +91,10 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     """
     plan = state.plan
     store = Store(plan.out)
-    builder = ScenarioPreparer(
+    preparer = ScenarioPreparer(
         plan.protocol,
         data=plan.data,
-        base=plan.base,
+        base=plan.suite.base,
         own=plan.suite.file.task,
         device=executor.device(plan),
         saved=plan.out / "scenarios",
@@ -120,36 +102,35 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     with store.lock(), executor.ready(plan):
         if not state.is_current():
             state = read_run_state(plan, replace=state.replace)
-        _prepare_all(builder, state.pending, listener)
+        _prepare_all(preparer, state.pending, listener)
         for text in state.put_aside(store):
             listener.note(text)
         store.write_suite(plan.resolved())
         listener.started(len(plan.cells), len(state.pending))
         new: list[CellResult] = []
+
+        def write_scores() -> None:
+            if cells := state.with_new(new):
+                store.write_scores(to_csv(scores_frame(cells)))
+
         written = 0.0
         try:
-            with closing(executor.results(plan, state.pending, builder, listener)) as results:
+            with closing(executor.results(plan, state.pending, preparer, listener)) as results:
                 for result in results:
                     store.write_cell(result)
                     new.append(result)
                     if time.monotonic() - written > SCORES_EVERY:
-                        write_scores(store, state.with_new(new))
+                        write_scores()
                         written = time.monotonic()
                     listener.cell_finished(result)
         finally:
             # Also after an interruption, so that the table holds every cell on disk.
-            write_scores(store, state.with_new(new))
+            write_scores()
     return state.with_new(new)
 
 
-def write_scores(store: Store, cells: Sequence[CellResult]) -> None:
-    """Write ``scores.csv`` if there are cells."""
-    if cells:
-        store.write_scores(to_csv(scores_frame(cells)))
-
-
 def compute_settings(plan: Plan) -> ComputeSettings:
-    """Return device, precision and threads of this process, made ready for training."""
+    """Return the device and precision of this process, and prepare it for training."""
     device = resolve_device(plan.device)
     make_repeatable(device)
     keep_freed_memory()
@@ -159,7 +140,7 @@ def compute_settings(plan: Plan) -> ComputeSettings:
 
 @contextmanager
 def thread_count(threads: int | None) -> Iterator[None]:
-    """Let torch use so many threads inside the block; None leaves them as they are."""
+    """Set the number of torch's threads inside the block; None leaves it unchanged."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
@@ -169,7 +150,7 @@ def thread_count(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _prepare_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
+def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
     """Prepare every scenario once, so that a wrong one stops the run before it trains.
 
     If a plug-in's shift or task breaks, only its own cells fail.
@@ -177,7 +158,7 @@ def _prepare_all(builder: ScenarioPreparer, pending: Sequence[Cell], listener: L
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
         started = time.perf_counter()
         try:
-            prepared = builder.prepare(spec)
+            prepared = preparer.prepare(spec)
         except ClbenchError:
             raise
         except Exception as error:

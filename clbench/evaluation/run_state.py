@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clbench.messages import count
 from clbench.results.cell import CellResult
 from clbench.results.conflicts import conflicts
-from clbench.results.store import Store
+from clbench.results.store import Store, table_order
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell, Plan
@@ -21,10 +21,8 @@ class RunState:
 
     Attributes
     ----------
-    plan
-        What is asked for.
-    replace
-        Whether cells of other settings may be replaced.
+    plan, replace
+        What is asked for, and whether cells of other settings may be replaced.
     present
         The finished and failed cells of the folder, without those in `replaced`.
     replaced
@@ -50,14 +48,13 @@ class RunState:
         return self.files == _files(Store(self.plan.out))
 
     def put_aside(self, store: Store) -> tuple[str, ...]:
-        """Move broken and replaced files aside; returns lines for the user. Needs the lock."""
+        """Move broken and replaced files aside and return lines for the user. Needs the lock."""
         notes = self.notes
         if notes:
             pending = {cell.key for cell in self.pending}
             notes = tuple(store.read(set_aside=pending).broken_lines(pending))
         if self.replaced:
-            count = len(store.replace(self.plan.cells))
-            cells = f"{count} cell{'' if count == 1 else 's'}"
+            cells = count(len(store.replace(self.plan.cells)), "cell")
             notes += (f"{cells} of other settings: now in cells/replaced/.",)
         return notes
 
@@ -66,20 +63,7 @@ class RunState:
         cells = {cell.key: cell for cell in (*self.present, *results)}
         scenarios = [scenario.name for scenario in self.plan.scenarios]
         methods = [baseline.name for baseline in self.plan.baselines]
-
-        def position(names: list[str], name: str) -> tuple[int, str]:
-            return (names.index(name) if name in names else len(names), name)
-
-        def order(cell: CellResult) -> tuple[object, ...]:
-            return (
-                position(scenarios, cell.scenario),
-                cell.reference_of is not None,
-                position(methods, cell.baseline),
-                cell.seed,
-                cell.reference_of or 0,
-            )
-
-        return sorted(cells.values(), key=order)
+        return sorted(cells.values(), key=table_order(scenarios, methods))
 
     def scores_are_current(self) -> bool:
         """Whether ``scores.csv`` is newer than every cell file."""
@@ -115,8 +99,6 @@ def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
 
 
 def _files(store: Store) -> dict[str, tuple[int, int]]:
-    def facts(path: Path) -> tuple[int, int]:
-        status = path.stat()
-        return status.st_mtime_ns, status.st_size
-
-    return {path.name: facts(path) for path in store.cells.glob("*.json") if path.name[0] != "."}
+    paths = [path for path in store.cells.glob("*.json") if path.name[0] != "."]
+    statuses = {path.name: path.stat() for path in paths}
+    return {name: (status.st_mtime_ns, status.st_size) for name, status in statuses.items()}

@@ -10,7 +10,9 @@ from clbench.results.cell import CellResult, plain
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell
 
-SCENARIO_SECTIONS = ("version", "scenario", "shift", "files", "tasks", "model", "protocol")
+SCENARIO_SECTIONS = (
+    *("version", "scenario", "shift", "files", "tasks", "metrics", "model", "protocol"),
+)
 """Sections of a recipe that all cells of one scenario share."""
 
 RUN_SECTIONS = ("version", "model", "protocol")
@@ -24,6 +26,7 @@ DIGESTS = {
     "shift": "a different implementation of the shift",
     "model": "a different model or different weights",
     "tasks": "different rows of {key}",
+    "metrics": "a different implementation of the metric {key}",
     "files": "a different content of its {key} file",
     "source": "a different implementation of the method",
 }

@@ -145,15 +145,13 @@ def shown_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
     return list(filter(is_shown, SCORES))
 
 
-def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
-    """Return a table of `COLUMNS` with a row for each cell, in the cells' order.
+def score_rows(cells: Iterable[CellResult]) -> list[dict[str, Any]]:
+    """Return a row for each cell, in the cells' order, with the keys of `COLUMNS`.
 
-    The column ``method`` holds the baseline's name, since two baselines may share a method.
-    Single-task references have no row; the scores that need one are filled in where the reference
-    of the same scenario, seed and protocol is among the cells. Missing scores are NaN.
+    ``method`` is the baseline's name, since two baselines may share a method. Single-task
+    references have no row; the scores that need one are filled in where the reference of the same
+    scenario, seed and protocol is among the cells. Failed cells have no keys for scores.
     """
-    import pandas as pd
-
     every = list(cells)
     alone = {
         (*_place(cell), cell.reference_of): reference_score(cell)
@@ -166,7 +164,14 @@ def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
             # The pretraining, where it is the first task, has no stage and no reference.
             last = (len(cell.stages) or len(cell.tasks)) - 1
             rows.append(_row(cell, alone.get((*_place(cell), last))))
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return rows
+
+
+def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
+    """Return `score_rows` as a table; scores are floats, NaN where missing."""
+    import pandas as pd
+
+    frame = pd.DataFrame(score_rows(cells), columns=list(COLUMNS))
     numbers: dict[str, Any] = dict.fromkeys((*SCORE, *COSTS), "float64")
     return frame.astype({**numbers, "seed": "int64", "tasks": "int64", "keeps_rows": "bool"})
 
@@ -198,26 +203,44 @@ def _row(cell: CellResult, alone: float | None) -> dict[str, Any]:
     return row
 
 
-def summary(frame: pd.DataFrame) -> pd.DataFrame:
+def means(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
     """Return mean and standard deviation over seeds, a row for each scenario × method.
 
-    `frame` comes from `scores_frame`. The columns are those of `GROUP`, tasks, ``seeds`` (finished
-    cells), ``failed`` (failed cells), keeps_rows, and for each score and cost ``NAME_mean`` and
+    `rows` come from `score_rows`. The keys are those of `GROUP`, tasks, ``seeds`` (finished cells),
+    ``failed`` (failed cells), keeps_rows, and for each score and cost ``NAME_mean`` and
     ``NAME_std`` (ddof 1; NaN for a single seed).
     """
+    groups: dict[tuple[Any, ...], list[Mapping[Any, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
+    table = []
+    for names, group in groups.items():
+        good = [row for row in group if row["status"] == "ok"]
+        entry = {
+            **dict(zip(GROUP, names, strict=True)),
+            "tasks": max(row["tasks"] for row in group),
+            "seeds": len(good),
+            "failed": len(group) - len(good),
+            "keeps_rows": any(row["keeps_rows"] for row in group),
+        }
+        for name in (*SCORE, *COSTS):
+            values = [v for row in good if (v := row.get(name)) is not None and not math.isnan(v)]
+            n = len(values)
+            mean = math.fsum(values) / n if n else math.nan
+            squares = math.fsum((value - mean) ** 2 for value in values)
+            entry[f"{name}_mean"] = mean
+            entry[f"{name}_std"] = math.sqrt(squares / (n - 1)) if n > 1 else math.nan
+        table.append(entry)
+    return table
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `means` of the rows of `scores_frame` as a table."""
     import pandas as pd
 
     columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
     columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
-    rows = []
-    for names, group in frame.groupby(list(GROUP), sort=False, dropna=False):
-        good = group[group["status"] == "ok"]
-        failed, keeps_rows = len(group) - len(good), bool(group["keeps_rows"].any())
-        row = [*names, int(group["tasks"].max()), len(good), failed, keeps_rows]
-        for name in (*SCORE, *COSTS):
-            row += [good[name].mean(), good[name].std(ddof=1)]
-        rows.append(row)
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(means(frame.to_dict("records")), columns=columns)
 
 
 def failures(cells: Sequence[CellResult]) -> list[tuple[str, str]]:

@@ -111,19 +111,11 @@ class Store:
             If a file was written by a newer version.
         """
         suite = self.read_suite()
-        scenarios = {table.get("name"): i for i, table in enumerate(suite.get("scenario", []))}
-        methods = {name: i for i, name in enumerate(suite.get("methods", []))}
+        names = [table.get("name") for table in suite.get("scenario", [])]
+        position = {name: i for i, name in enumerate(names)}
 
         def file_order(path: Path) -> tuple[int, str]:
-            return scenarios.get(path.name.partition("--")[0], len(scenarios)), path.name
-
-        def cell_order(cell: CellResult) -> tuple[Any, ...]:
-            return (
-                *(scenarios.get(cell.scenario, len(scenarios)), cell.scenario),
-                cell.reference_of is not None,
-                *(methods.get(cell.baseline, len(methods)), cell.baseline),
-                *(cell.seed, cell.reference_of or 0),
-            )
+            return position.get(path.name.partition("--")[0], len(position)), path.name
 
         content = Cells()
         paths = [path for path in self.cells.glob("*.json") if path.name[0] != "."]
@@ -139,7 +131,7 @@ class Store:
         finally:
             gc.enable()
         content.broken.sort(key=lambda file: file.path)
-        content.cells.sort(key=cell_order)
+        content.cells.sort(key=table_order(names, suite.get("methods", [])))
         return content
 
     def finished(
@@ -244,6 +236,23 @@ class Store:
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
         return target
+
+
+def table_order(
+    scenarios: Iterable[str], methods: Iterable[str]
+) -> Callable[[CellResult], tuple[Any, ...]]:
+    """Return the sort key of cells in tables: by scenario, method and seed, references last."""
+    places = [{name: i for i, name in enumerate(names)} for names in (scenarios, methods)]
+
+    def key(cell: CellResult) -> tuple[Any, ...]:
+        scenario, method = (
+            (place.get(name, len(place)), name)
+            for place, name in zip(places, (cell.scenario, cell.baseline), strict=True)
+        )
+        alone = cell.reference_of is not None
+        return scenario, alone, method, cell.seed, cell.reference_of or 0
+
+    return key
 
 
 def _read_cell(path: Path) -> CellResult | str:

@@ -200,7 +200,7 @@ def _search(
     preparer = ScenarioPreparer(
         run.protocol,
         data=run.data,
-        base=run.base,
+        base=run.suite.base,
         own=run.suite.file.task,
         device=resolve_device(run.device if resources.address is None else "auto"),
         saved=None,

@@ -24,14 +24,8 @@ LIST = "clbench list methods"
 class Cost(BaseModel):
     """What the search for a baseline's settings cost; charged to every cell that uses them.
 
-    Attributes
-    ----------
-    trials
-        Settings that were tried, failed ones included.
-    epochs
-        Passes over the rows of a task, over all trials.
-    seconds
-        Training and scoring, over all trials.
+    All `trials`, also failed ones; their passes over the rows of a task, and their `seconds` of
+    training and scoring.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,16 +41,12 @@ class Baseline:
 
     Attributes
     ----------
-    name
-        Unique in a plan; part of cell names and tables.
+    name, description
+        Unique in a plan, part of cell names and tables; one line for lists.
     method
         Name of a registered method, or ``module:Class``.
-    settings
-        What differs from the method's defaults.
-    sources
-        Where each setting comes from.
-    description
-        One line for lists.
+    settings, sources
+        What differs from the method's defaults, and where each setting comes from.
     path, table
         The file that holds the settings, if any, and the table in it.
     digest
@@ -144,10 +134,7 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
 def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
     """Return the baseline of a suite's ``[baseline.NAME]`` table.
 
-    Raises
-    ------
-    UnknownNameError, SuiteError, PluginError
-        As `read_baseline` for the original; also if the name is taken.
+    Raises what `read_baseline` does for the original, and an UnknownNameError if the name is taken.
     """
     from clbench.methods.base import METHODS
 
@@ -194,16 +181,14 @@ def _read_file(path: Path) -> Baseline:
         known = did_you_mean(file.method, METHODS, LIST)
         errors.append(f"method: there is no method {file.method!r}.{known}")
     raise_errors(path, errors)
-    values = {key: getattr(file, key) for key in BaselineFile.model_fields}
-    return Baseline(**values, path=path, digest=_digest(file.method))
+    return Baseline(**dict(file), path=path, digest=_digest(file.method))
 
 
 def _digest(method: str) -> str | None:
-    """Digest of a method's code; the registry gets to know a ``module:Class``."""
+    """Digest of a method's code; registers a ``module:Class``."""
     from clbench.methods.base import METHODS
 
+    digest = source_digest(method if CLASS.fullmatch(method) else METHODS.where(method))
     if CLASS.fullmatch(method):
-        digest = source_digest(method)
         METHODS.add(method, method)
-        return digest
-    return source_digest(METHODS.where(method))
+    return digest

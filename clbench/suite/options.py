@@ -1,4 +1,4 @@
-"""What a command says about a run, and what that changes in a suite."""
+"""The options of a run, and what they change in a suite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
-from clbench.messages import describe_errors, describe_missing
+from clbench.messages import describe_errors, describe_missing, display_path
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a command says about a run; None leaves a choice to the suite.
+    """The options of a run; None leaves a choice to the suite.
 
     The attributes are parameters of `clbench.run`, which describes them. Where there may be
     several values, a single one may be given instead of a sequence.
@@ -32,8 +32,8 @@ class RunOptions:
     Raises
     ------
     SettingsError
-        If a value is empty, the device has another form than ``auto``, ``cpu``, ``cuda``,
-        ``cuda:N`` or ``mps``, or seeds are not unique whole numbers from 0 on.
+        If a value is empty, the device is not ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or
+        ``mps``, or seeds are not unique whole numbers from 0 on.
     """
 
     model: str | None = None
@@ -54,9 +54,9 @@ class RunOptions:
         for name in ("methods", "scenarios", "seeds", "plugins"):
             value = getattr(self, name)
             if value is not None:
-                single = isinstance(value, str | Path | int)
-                object.__setattr__(self, name, (value,) if single else tuple(value))
-                if name != "plugins" and not getattr(self, name):
+                values = (value,) if isinstance(value, str | Path | int) else tuple(value)
+                object.__setattr__(self, name, values)
+                if name != "plugins" and not values:
                     raise SettingsError(f"--{name}: is empty. Leave it out for the suite's {name}.")
         for name in ("data", "out"):
             if getattr(self, name) == "":
@@ -72,10 +72,7 @@ class RunOptions:
                 raise SettingsError(f"--seeds: {seed} is given twice. Remove one of them.")
 
     def command(self, suite: Suite) -> tuple[str, ...]:
-        """Return the words of the ``clbench run`` that makes the same cells.
-
-        A packaged suite is named, another one given by its path. `out` is left out.
-        """
+        """Return the words of the ``clbench run`` that makes the same cells, without ``--out``."""
         is_packaged = packaged_files("scenarios").get(suite.path.stem) == suite.path
         words = ["clbench", "run", suite.path.stem if is_packaged else _word(suite.path)]
         for field in fields(self):
@@ -93,19 +90,16 @@ class RunOptions:
         return tuple(words)
 
     def data_folder(self) -> Path | None:
-        """Return the folder of the mirror of the hub, absolute.
-
-        Raises
-        ------
-        DataError
-            If there is no such folder.
-        """
+        """Return the folder with copies of hub repositories, absolute, or raise a DataError."""
         if self.data is None:
             return None
         folder = Path(self.data).expanduser()
         if not folder.is_dir():
             what = "is a file" if folder.is_file() else describe_missing(folder, "folder")
-            raise DataError(f"--data {self.data}: {what}. Give the folder that holds glue/.")
+            raise DataError(
+                f"--data {self.data}: {what}. Give a folder DIR with copies of hub repositories, "
+                "such as DIR/glue."
+            )
         return folder.resolve()
 
     def choose_scenarios(self, suite: Suite) -> list[ScenarioSpec]:
@@ -116,19 +110,16 @@ class RunOptions:
         UnknownNameError
             If a pattern matches none.
         """
-        names = suite.scenario_names
-        patterns = ("*",) if self.scenarios is None else self.scenarios
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
+        names, chosen = suite.scenario_names, set[str]()
+        for pattern in ("*",) if self.scenarios is None else self.scenarios:
+            matches = [name for name in names if fnmatchcase(name, pattern)]
+            if not matches:
                 raise UnknownNameError(
                     f"--scenarios {pattern!r} matches no scenario of {suite.name}."
                     f"{did_you_mean(pattern, names)}"
                 )
-        return [
-            scenario
-            for scenario in suite.file.scenario
-            if any(fnmatchcase(scenario.name, pattern) for pattern in patterns)
-        ]
+            chosen.update(matches)
+        return [scenario for scenario in suite.file.scenario if scenario.name in chosen]
 
     def override(self, suite: Suite) -> Protocol:
         """Return the suite's protocol with the options of the command.
@@ -154,10 +145,10 @@ class RunOptions:
             # The revision in a suite is one of the suite's own model.
             changes |= {"model": self.model, "revision": None}
         if self.corpus is None:
-            corpus = resolve_corpus(protocol.corpus, suite.base, "[protocol] corpus")
+            changes["corpus"] = resolve_corpus(protocol.corpus, suite.base, "[protocol] corpus")
         else:
-            corpus = resolve_corpus(str(self.corpus), Path(), "--corpus")
-        values = {**protocol.model_dump(), **changes, "corpus": corpus}
+            changes["corpus"] = resolve_corpus(str(self.corpus), Path(), "--corpus")
+        values = {**protocol.model_dump(), **changes}
         try:
             return Protocol.model_validate(values, strict=True)
         except ValidationError as error:
@@ -177,7 +168,5 @@ def _model_of(suite: Suite) -> str:
 
 
 def _word(value: Any) -> str:
-    """A value as a command says it: a baseline by its name, a path from the working directory."""
-    if isinstance(value, Path) and value.is_relative_to(Path.cwd()):
-        return str(value.relative_to(Path.cwd()))
-    return str(getattr(value, "name", value)) if not isinstance(value, Path) else str(value)
+    """A value in a command: a baseline by its name, a path from the working directory."""
+    return display_path(value) if isinstance(value, Path) else str(getattr(value, "name", value))

@@ -1,10 +1,10 @@
-"""From a suite and the options of a command to cells, each with its recipe."""
+"""Cells of a suite with the options of a command, each with its recipe."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -35,8 +35,7 @@ class Cell:
     reference_of
         None for an ordinary cell; j for the single-task reference of task j (0-based).
     recipe
-        Everything that decides the scores, as plain JSON values, by section; the
-        fingerprint is its digest.
+        Everything that decides the scores, as plain JSON values by section.
     """
 
     scenario: ScenarioSpec
@@ -60,25 +59,15 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All cells of a run, in the order in which they run.
+    """All cells of a run, in the order in which they run, its folder and its options.
 
     Attributes
     ----------
-    suite
-        The suite file.
     cells
         By scenario, then seed, then method, references last: cells that share a first stage
         follow one another.
-    out
-        The run's folder.
     data
-        Folder with a mirror of the hub's GLUE, or None.
-    device
-        ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-    plugins
-        The plug-in files.
-    base
-        Folder that relative paths of the suite start from.
+        Folder with copies of hub repositories, such as ``glue``, or None.
     protocol
         The suite's with the command's options.
     command
@@ -91,7 +80,6 @@ class Plan:
     data: Path | None
     device: str
     plugins: tuple[Plugin, ...]
-    base: Path
     protocol: Protocol
     command: tuple[str, ...]
 
@@ -132,7 +120,7 @@ class Plan:
 
 
 def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa: B008 - immutable
-    """Expand a suite into cells. Reads files for their digests, but loads no model and no rows.
+    """Expand a suite into cells: reads files for their digests, but loads no model and no rows.
 
     Raises
     ------
@@ -175,7 +163,6 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         data=data,
         device=options.device,
         plugins=plugins,
-        base=suite.base,
         protocol=protocol,
         command=options.command(suite),
     )
@@ -229,32 +216,26 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
 def _recipes(
     suite: Suite, protocol: Protocol, data: Path | None
 ) -> Callable[[ScenarioSpec], dict[str, Any]]:
-    """Return a function from a scenario to the part of a recipe that its cells share.
+    """Return a function that gives the part of a recipe that the cells of a scenario share.
 
-    Models, tasks and corpora stand in a recipe by their contents, wherever their files are.
+    Models, tasks and corpora enter it by their contents, wherever their files are.
     """
     from clbench.models.locate import model_identity
     from clbench.shifts.base import SHIFTS
     from clbench.tasks.corpus import corpus_identity
+    from clbench.tasks.metrics import METRICS
     from clbench.tasks.registry import task_identity
 
     base = suite.base
+    model = model_identity(protocol.model, protocol.revision)
+    corpus = corpus_identity(protocol.corpus)
 
     @cache
     def of_task(name: str) -> dict[str, Any]:
         return task_identity(name, data=data, base=base, own=suite.file.task)
 
-    def of_protocol(tasks: tuple[str, ...]) -> dict[str, Any]:
-        """The protocol without what concerns other tasks."""
-        values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
-        for key in BY_TASK:
-            own = {task: v for task, v in values[key].items() if task.partition("[")[0] in tasks}
-            values[key] = own
-        return values
-
-    def of_files(settings: Mapping[str, Any]) -> dict[str, str]:
-        """Digests of files that the settings name, such as a saved split."""
-        digests = {}
+    def of_files(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield digests of files that the settings name, such as a saved split."""
         for key, value in settings.items():
             if isinstance(value, str) and Path(value).suffix and (base / value).is_file():
                 try:
@@ -262,22 +243,27 @@ def _recipes(
                 except OSError as error:
                     path = display_path(base / value)
                     raise SuiteError(f"{path}: cannot be read: {error.strerror}.") from error
-                digests[key] = hashlib.blake2b(content, digest_size=16).hexdigest()
-        return digests
-
-    model = model_identity(protocol.model, protocol.revision)
-    corpus = corpus_identity(protocol.corpus)
+                yield key, hashlib.blake2b(content, digest_size=16).hexdigest()
 
     def recipe(scenario: ScenarioSpec) -> dict[str, Any]:
+        tasks = scenario.task_names
+        values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
+        for key in BY_TASK:  # without other tasks
+            own = {task: v for task, v in values[key].items() if task.partition("[")[0] in tasks}
+            values[key] = own
+        digests = {m: source_digest(METRICS.where(m)) for m in values["task_metric"].values()}
+        # A metric of clbench has no digest and leaves no trace in the recipe.
+        metrics = {name: digest for name, digest in digests.items() if digest is not None}
         return {
             "version": RECIPE_VERSION,
             "scenario": {"name": scenario.name, "shift": scenario.shift, **scenario.settings},
             "shift": source_digest(SHIFTS.where(scenario.shift)),
-            "files": of_files(scenario.settings),
-            "tasks": {name: of_task(name) for name in scenario.task_names},
+            "files": dict(of_files(scenario.settings)),
+            "tasks": {name: of_task(name) for name in tasks},
+            **({"metrics": metrics} if metrics else {}),
             "model": model,
             "corpus": corpus,
-            "protocol": of_protocol(scenario.task_names),
+            "protocol": values,
         }
 
     return recipe

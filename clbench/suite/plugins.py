@@ -10,6 +10,8 @@ import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,16 +25,8 @@ from clbench.registry import Registry
 class Plugin:
     """An imported plug-in file.
 
-    Attributes
-    ----------
-    path
-        The file, absolute.
-    module
-        Name under which it was imported; a path always has the same name.
-    digest
-        Of the file's bytes.
-    registers
-        What it added to the registries: ``{"method": ["l2-start"], …}``.
+    Has the absolute path, the name of its module (always the same for a path), the digest of the
+    file's bytes, and what it added to the registries: ``{"method": ["l2-start"], …}``.
     """
 
     path: Path
@@ -53,13 +47,7 @@ def registries() -> tuple[Registry[Any], ...]:
 
 
 def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
-    """Import plug-in files in order, each once.
-
-    Raises
-    ------
-    PluginError
-        See `load_plugin`.
-    """
+    """Import plug-in files in order, each once; see `load_plugin` for errors."""
     unique = dict.fromkeys(Path(path).expanduser().resolve() for path in paths)
     return tuple(load_plugin(path) for path in unique)
 
@@ -133,24 +121,20 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     try:
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
-        if before is None:
-            del sys.modules[name]
-        else:
+        del sys.modules[name]
+        if before is not None:
             sys.modules[name] = before
         text = str(error.msg if isinstance(error, SyntaxError) else error)
         if not isinstance(error, ClbenchError):
             text = f"{type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")
         raise PluginError(f"plug-in {display_path(file)}{_line(file, error)}: {text}") from error
-    registers = {
-        registry.kind: [
-            entry
-            for entry in registry.names()
+    registers: dict[str, list[str]] = {}
+    for registry in registries():
+        for entry in registry:
             # New, or registered by the module when it was loaded before.
-            if entry not in known[registry.kind] or registry.where(entry).startswith(f"{name}:")
-        ]
-        for registry in registries()
-    }
-    module.__dict__["__clbench_registers__"] = {kind: v for kind, v in registers.items() if v}
+            if entry not in known[registry.kind] or registry.where(entry).startswith(f"{name}:"):
+                registers.setdefault(registry.kind, []).append(entry)
+    module.__dict__["__clbench_registers__"] = registers
 
 
 def _line(file: Path, error: BaseException) -> str:
@@ -163,27 +147,23 @@ def _line(file: Path, error: BaseException) -> str:
 
 
 def _find_file(module: str) -> Path | None:
-    """File of a module that may not be imported yet; only its top-level package is looked up."""
+    """File of a module, without importing it or its packages."""
     top, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
-    if spec is None or spec.origin is None:
-        return None
-    origin = Path(spec.origin)
-    path = origin.parent.joinpath(*rest)
-    files = (path.with_suffix(".py"), path / "__init__.py") if rest else (origin,)
-    return next((file for file in files if file.is_file()), None)
+    for part in rest:
+        spec = spec and PathFinder.find_spec(part, spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
 
 
 def _text_digest(module: ModuleType, attribute: str) -> str:
     target: Any = module
-    for part in attribute.split("."):
-        target = getattr(target, part, None)
     try:
+        target = attrgetter(attribute)(module)
         return _digest(inspect.getsource(target).encode())
-    except (OSError, TypeError):
+    except (AttributeError, OSError, TypeError):
         # Python keeps no text of it: count it as new code each time it is defined.
         return _digest(f"{attribute}:{id(target)}".encode())
 

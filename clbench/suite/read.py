@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,11 +32,15 @@ File = TypeVar("File", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite file and its contents; relative paths in the file start at `base`."""
+    """A suite file and its contents."""
 
     path: Path
-    base: Path
     file: SuiteFile
+
+    @property
+    def base(self) -> Path:
+        """Folder that relative paths in the file start from."""
+        return self.path.parent
 
     @property
     def name(self) -> str:
@@ -52,12 +56,7 @@ class Suite:
 def packaged_files(kind: str, pattern: str = "*.toml") -> dict[str, Path]:
     """Return files that come with the package, by name, sorted.
 
-    Parameters
-    ----------
-    kind
-        ``scenarios`` (the suites), ``baselines`` or ``results/published``.
-    pattern
-        Of the files' names.
+    `kind` is ``scenarios`` (the suites), ``baselines`` or ``results/published``.
     """
     # Inside an installed package, or beside it in a checkout.
     for folder in (PACKAGE / f"_{Path(kind).name}", PACKAGE.parent / kind):
@@ -80,37 +79,29 @@ def read_suite(name_or_path: str | Path) -> Suite:
     SuiteError
         If the file cannot be read or is wrong; all its errors at once.
     """
-    path = find_suite(name_or_path)
-    data = read_toml(path)
-    data = {"name": path.stem, **data}
+    path = _suite_path(name_or_path)
+    data = {"name": path.stem, **read_toml(path)}
     if isinstance(data.get("scenario"), list):
         data["scenario"] = [_scenario(table) for table in data["scenario"]]
     file, errors = check_file(data, SuiteFile)
     raise_errors(path, [*errors, *_duplicates(data)])
     assert file is not None
-    return Suite(path, path.parent, file)
+    return Suite(path, file)
 
 
-def find_suite(name_or_path: str | Path) -> Path:
-    """Return the absolute path of a suite.
-
-    Raises
-    ------
-    UnknownNameError
-        If no packaged suite has that name.
-    """
+def _suite_path(name_or_path: str | Path) -> Path:
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or is_path(text):
         return Path(text).expanduser().resolve()
     suites = packaged_files("scenarios")
     if text in suites:
         return suites[text]
+    hint = did_you_mean(text, suites, "clbench list suites") + " Or give the path of a .toml file."
     if Path(f"{text}.toml").is_file():
-        raise UnknownNameError(f"Unknown suite {text!r}. For the file here write {text}.toml.")
-    if text and Path(text).exists():
-        raise UnknownNameError(f"Unknown suite {text!r}. For the file or folder write ./{text}.")
-    hint = did_you_mean(text, suites, "clbench list suites")
-    raise UnknownNameError(f"Unknown suite {text!r}.{hint} Or give the path of a .toml file.")
+        hint = f" For the file here write {text}.toml."
+    elif text and Path(text).exists():
+        hint = f" For the file or folder write ./{text}."
+    raise UnknownNameError(f"Unknown suite {text!r}.{hint}")
 
 
 def is_path(text: str) -> bool:
@@ -127,38 +118,33 @@ def read_toml(path: Path) -> dict[str, Any]:
         If the file is missing, a folder, unreadable, not UTF-8 or not TOML (with the line), or
         if a value is infinite, NaN, a date or a time, which no setting can be.
     """
-    place = display_path(path)
+    file = display_path(path)
     folder = path if path.is_dir() else path.parent
-    names = ", ".join(sorted(file.name for file in folder.glob("*.toml")))
+    names = ", ".join(sorted(other.name for other in folder.glob("*.toml")))
     if path.is_dir():
         hint = f"one of its files: {names}" if names else "a .toml file"
-        raise SuiteError(f"{place}: is a folder. Give {hint}.")
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        hint = f" In that folder: {names}." if names else ""
-        raise SuiteError(f"{place}: {describe_missing(path)}.{hint}") from None
-    except OSError as error:
-        raise SuiteError(f"{place}: cannot be read: {error.strerror}.") from error
+        raise SuiteError(f"{file}: is a folder. Give {hint}.")
     try:
         # Some editors put a byte-order mark first, which TOML does not allow.
-        data = tomllib.loads(content.decode("utf-8-sig"))
+        data = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except FileNotFoundError:
+        hint = f" In that folder: {names}." if names else ""
+        raise SuiteError(f"{file}: {describe_missing(path)}.{hint}") from None
+    except OSError as error:
+        raise SuiteError(f"{file}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise SuiteError(f"{place}, line {line}: is not UTF-8. Save it with UTF-8.") from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise SuiteError(f"{file}, line {line}: is not UTF-8. Save it with UTF-8.") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SuiteError(f"{place}: is not valid TOML: {error}.") from error
-    raise_errors(
-        path,
-        [
-            f"{describe_path(location, data)}: must be a finite number, got {value}"
-            if isinstance(value, float)
-            else f"{describe_path(location, data)}: must not be a date or time; quote {value}"
-            for location, value in _leaves(data)
-            if not isinstance(value, str | int | float)
-            or (isinstance(value, float) and not math.isfinite(value))
-        ],
-    )
+        raise SuiteError(f"{file}: is not valid TOML: {error}.") from error
+    errors = []
+    for location, value in _leaves(data):
+        if isinstance(value, float) and not math.isfinite(value):
+            errors.append(f"{describe_path(location, data)}: must be a finite number, got {value}")
+        elif not isinstance(value, str | int | float):
+            place = describe_path(location, data)
+            errors.append(f"{place}: must not be a date or time; quote {value}")
+    raise_errors(path, errors)
     return data
 
 
@@ -192,25 +178,18 @@ def _scenario(table: Any) -> Any:
     return {**scenario, "settings": settings}
 
 
-def _duplicates(data: dict[str, Any]) -> list[str]:
-    """Errors of scenario names, seeds and methods that occur twice."""
-    errors = []
+def _duplicates(data: dict[str, Any]) -> Iterator[str]:
+    """Yield errors of scenario names, seeds and methods that occur twice."""
     for key in ("scenario", "seeds", "methods"):
-        entries = data.get(key) if isinstance(data.get(key), list) else []
-        values = [e.get("name") if isinstance(e, dict) else e for e in entries or ()]
-        errors += [
-            f"{describe_path((key, second), data)}: {values[second]!r} repeats number {first + 1}. "
-            f"{'Give one of them another `name`' if key == 'scenario' else 'Remove one of them'}"
-            for first, second in _repeats(values)
-        ]
-    return errors
-
-
-def _repeats(values: Sequence[Any]) -> Iterable[tuple[int, int]]:
-    """Positions (first, again) of equal values."""
-    seen: dict[Hashable, int] = {}
-    for position, value in enumerate(values):
-        if isinstance(value, str | int):
-            first = seen.setdefault((type(value), value), position)
-            if first != position:
-                yield first, position
+        entries = data.get(key)
+        first: dict[Hashable, int] = {}
+        for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
+            value = entry.get("name") if isinstance(entry, dict) else entry
+            if not isinstance(value, str | int):
+                continue
+            if (earlier := first.setdefault((type(value), value), number)) != number:
+                place = describe_path((key, number - 1), data)
+                change = "Remove one of them"
+                if key == "scenario":
+                    change = "Give one of them another `name`"
+                yield f"{place}: {value!r} repeats number {earlier}. {change}"

@@ -16,13 +16,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it can be part of a file name whose parts are joined by ``--``.
-
-    Raises
-    ------
-    ValueError
-        If it cannot.
-    """
+    """Return `name` if it fits a file name whose parts are joined by ``--``, else a ValueError."""
     if not NAME_PATTERN.fullmatch(name) or len(name) > 100:
         raise ValueError(
             "a name consists of at most 100 letters, digits, '.', '_', '+' and single '-', and "
@@ -38,10 +32,8 @@ class ScenarioSpec(BaseModel):
     ----------
     name
         Unique in its suite; see `derived_name` for the default.
-    shift
-        Name of a registered shift.
-    settings
-        The settings of the shift: every other key of the table.
+    shift, settings
+        Name of a registered shift, and its settings: every other key of the table.
     note
         A remark that results and reports show.
     """
@@ -69,16 +61,9 @@ class ScenarioSpec(BaseModel):
 
 
 class VariantTable(BaseModel):
-    """One ``[baseline.NAME]`` table: a baseline with some settings replaced.
+    """One ``[baseline.NAME]`` table: the baseline `of`, as in ``methods``, with other settings.
 
-    Attributes
-    ----------
-    of
-        The baseline to start from, as in ``methods``.
-    settings, sources
-        The settings to replace, and where the new values come from.
-    description
-        One line for lists; by default that of the original.
+    `sources` says where the new values come from. `description` is by default the original's.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -94,22 +79,17 @@ class SuiteFile(BaseModel):
 
     Attributes
     ----------
-    name
-        Names the run's folder; by default the name of the file without its suffix.
-    description
-        One line for lists.
-    methods
-        Baselines: names of baseline files or methods, paths, or ``module:Class``.
+    name, description
+        Names the run's folder, by default that of the file without its suffix; a line for lists.
+    methods, baseline
+        Baselines: names of baseline files or methods, paths, or ``module:Class``; variants of
+        them, by names for `methods`.
     seeds
         One cell for each; unique.
     protocol
         How every cell is trained and scored.
-    baseline
-        Variants of baselines, by names for `methods`.
-    task
-        Own tasks, by name.
-    scenario
-        What to train on, in order.
+    task, scenario
+        Own tasks, by name; what to train on, in order.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -139,7 +119,7 @@ class SuiteFile(BaseModel):
 def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
     """Return the default name of a scenario, or None if its tasks make no valid name.
 
-    The names of its tasks and the `short_name` of its shift, if it has one.
+    It consists of the names of its tasks and the shift's `short_name`, or name if it has none.
 
     Examples
     --------

@@ -20,6 +20,7 @@ from clbench.training.protocol import BY_TASK, Protocol
 def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
     """Return the errors of tasks, metrics and shifts that do not exist."""
     from clbench.shifts.base import SHIFTS
+    from clbench.tasks.metrics import METRICS
     from clbench.tasks.registry import TASKS, score_metrics
 
     own, protocol = suite.file.task, suite.file.protocol
@@ -41,8 +42,8 @@ def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
             # A part of a task, such as glue/sst2[short], may have a length of its own.
             errors += task_error(f"[protocol] {key}.{quote_key(task)}", task.partition("[")[0])
     for task, metric in protocol.task_metric.items():
-        metrics = score_metrics(task.partition("[")[0], own)
-        if metrics and metric not in metrics:
+        metrics = score_metrics(task.partition("[")[0], own) or list(METRICS)
+        if metric not in metrics:
             errors.append(
                 f"[protocol] task_metric.{quote_key(task)}: the task has no metric {metric!r}. "
                 f"Take {' or '.join(metrics)}."
@@ -59,31 +60,23 @@ def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
 
 
 def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
-    """Check the settings of each scenario's shift by constructing it.
-
-    Raises
-    ------
-    SuiteError
-        With the errors of all scenarios of the file.
-    """
+    """Construct each scenario's shift, and raise all errors of their settings as a SuiteError."""
     from clbench.shifts.base import SHIFTS
 
     errors = []
     for scenario in scenarios:
         shift = SHIFTS.get(scenario.shift)
-        errors += settings_errors(shift, scenario.settings, _place(suite, scenario))
+        errors += _settings_errors(shift, scenario.settings, _place(suite, scenario))
     raise_errors(suite.path, errors)
 
 
 def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
-    """Check each baseline by constructing its method, and have the method check the protocol.
+    """Construct each baseline's method, and have it check the protocol.
 
     Raises
     ------
-    SuiteError
-        For the first baseline file whose settings do not fit its method.
-    SettingsError
-        The same for a baseline without a file, or one that does not fit the protocol.
+    SuiteError, SettingsError
+        For the first baseline whose settings do not fit its method or the protocol.
     PluginError
         If a method cannot be imported.
     """
@@ -91,7 +84,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
 
     for baseline in baselines:
         method = METHODS.get(baseline.method)
-        errors = settings_errors(method, baseline.settings, baseline.table)
+        errors = _settings_errors(method, baseline.settings, baseline.table)
         if baseline.path is not None:
             raise_errors(baseline.path, errors)
         elif errors:
@@ -102,8 +95,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
             raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
 
 
-def settings_errors(kind: type[Configured], settings: Mapping[str, Any], table: str) -> list[str]:
-    """Return what is wrong with the settings of a shift or method in a file."""
+def _settings_errors(kind: type[Configured], settings: Mapping[str, Any], table: str) -> list[str]:
     model = kind.settings_model()
     try:
         # As JSON; see `clbench.suite.read.check_file`.
@@ -119,8 +111,7 @@ def settings_errors(kind: type[Configured], settings: Mapping[str, Any], table: 
 def stages_of(scenario: ScenarioSpec) -> int:
     """Return how many tasks a scenario has: those of ``tasks``, else the parts of its one task.
 
-    A shift that divides a task has the number of parts in an attribute or setting ``k``;
-    without one it is 2.
+    A shift that divides a task has the number of parts in ``k``; the default is 2.
     """
     from clbench.shifts.base import SHIFTS
 

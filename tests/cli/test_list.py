@@ -10,7 +10,13 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("methods", "vanilla"), ("tasks", "glue/stsb"), ("models", "tiny"), ("shifts", "dataset")],
+    [
+        ("methods", "vanilla"),
+        ("tasks", "glue/stsb"),
+        ("models", "tiny"),
+        ("shifts", "dataset"),
+        ("metrics", "f1"),
+    ],
 )
 def test_every_kind_is_listed(clbench: Call, kind: str, name: str) -> None:
     code, out, _ = clbench("list", kind)

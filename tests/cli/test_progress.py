@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from handmade import Asked, failed, pair, reference
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
 
 from clbench.cli.console import duration
-from clbench.cli.progress import Bars, Lines, LiveTable, fraction, outcome
+from clbench.cli.progress import Bars, Lines, outcome, share_done
 
 
 class Clock:
@@ -21,11 +20,11 @@ class Clock:
 
 
 def test_share_of_a_cell() -> None:
-    assert fraction(1, 2, 0, 10) == 0.0
-    assert fraction(1, 2, 5, 10) == 0.25
-    assert fraction(2, 2, 5, 10) == 0.75
-    assert fraction(2, 2, 10, 10) == 1.0
-    assert fraction(1, 1, 0, 0) == 1.0
+    assert share_done(1, 2, 0, 10) == 0.0
+    assert share_done(1, 2, 5, 10) == 0.25
+    assert share_done(2, 2, 5, 10) == 0.75
+    assert share_done(2, 2, 10, 10) == 1.0
+    assert share_done(1, 1, 0, 0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -74,54 +73,47 @@ def test_a_log_has_a_line_for_each_cell_and_minute() -> None:
 def test_bars_on_a_terminal_show_cell_step_and_time_left() -> None:
     clock, file = Clock(), io.StringIO()
     console = Console(file=file, width=100, force_terminal=True, color_system=None)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=10),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    progress = LiveTable(*columns, console=console, auto_refresh=False)
-    with progress:
-        bars = Bars("quick", Path("out"), console, progress, clock)
+    bars = Bars("quick", Path("out"), console, clock)
+    with bars.live:
         bars.started(2, 2)
         bars.cell_started(Asked())
         clock.now += 10
         bars.progress(Asked(), 1, 2, 20, 40)
-        progress.refresh()
+        bars.live.refresh()
         # a quarter of the first of two cells took 10 s: 7 quarters are left
         assert "0/2 cells, 70 s left" in file.getvalue()
         assert "task 1 of 2, step 20 of 40" in file.getvalue()
-        assert progress.tasks[0].completed == pytest.approx(0.125)
+        assert bars.bars.tasks[0].completed == pytest.approx(0.125)
         bars.cell_finished(pair())
-        progress.refresh()
-        assert progress.tasks[0].completed == pytest.approx(0.5)
+        bars.live.refresh()
+        assert bars.bars.tasks[0].completed == pytest.approx(0.5)
     assert "[1/2] sst2-mrpc--vanilla--seed0: p_o 0.800" in file.getvalue()
 
 
 def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
-    def shown(table: LiveTable) -> str:
+    def shown(bars: Bars) -> str:
         file = io.StringIO()
-        Console(file=file, width=100).print(*table.get_renderables())
+        Console(file=file, width=100).print(bars.view())
         return file.getvalue()
 
     console = Console(file=io.StringIO(), width=100, height=14, force_terminal=True)
-    table = LiveTable(TextColumn("{task.description}"), console=console, auto_refresh=False)
-    bars = Bars("quick", Path("out"), console, table)
+    bars = Bars("quick", Path("out"), console)
     bars.started(9, 9)
-    assert "p_o" not in shown(table)
+    assert "p_o" not in shown(bars)
     bars.cell_finished(pair("vanilla", 0))
-    assert "0.800" in shown(table)
-    assert "±" not in shown(table)
+    assert "0.800" in shown(bars)
+    assert "±" not in shown(bars)
     bars.cell_finished(pair("vanilla", 1, R=[[0.9, 0.5], [0.6, 0.7]]))
-    assert "0.700 ±0.141" in shown(table)
+    assert "0.700 ±0.141" in shown(bars)
     # Of more scenarios than the window has lines for, those that changed last are shown.
     for name in ("second", "third", "fourth", "fifth"):
         other = pair("vanilla", 0).model_copy(update={"scenario": name, "key": name})
-        table.add_results([other])
-    assert "fifth" in shown(table)
-    assert "sst2-mrpc" not in shown(table)
+        bars.add_results([other])
+    assert "fifth" in shown(bars)
+    assert "sst2-mrpc" not in shown(bars)
 
 
 def test_outcomes_of_references_and_sequences() -> None:
     assert outcome(reference(1, 0.75)) == "sst2-mrpc--reference1--seed0: score 0.750"
     three = outcome(pair(tasks=["a", "b", "c"]))
-    assert three.endswith("forgetting 0.100  average 0.750  bwt -0.100")
+    assert three.endswith("forgetting 0.100  bwt -0.100  average 0.750")

@@ -11,7 +11,7 @@ from rich.console import Console
 from clbench.cli import table as module
 from clbench.cli.table import results_table, show_results
 from clbench.results.cell import CellResult
-from clbench.results.scores import scores_frame, summary
+from clbench.results.scores import means, score_rows
 
 LONG = {"scenario": "paraphrase-to-entailment-length", "key": "x"}
 
@@ -19,7 +19,7 @@ LONG = {"scenario": "paraphrase-to-entailment-length", "key": "x"}
 def printed(cells: list[CellResult], width: int, encoding: str = "utf-8") -> list[str]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
     console = Console(file=file, width=width, markup=False, highlight=False)
-    console.print(results_table(summary(scores_frame(cells)).to_dict("records"), console))
+    console.print(results_table(means(score_rows(cells)), console))
     file.seek(0)
     return file.read().splitlines()
 

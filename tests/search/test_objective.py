@@ -32,7 +32,7 @@ def plan_of(workspace: Workspace, epochs: int = 1, **settings: Any) -> SearchPla
 def setup_of(plan: SearchPlan) -> TrialSetup:
     run = plan.run
     preparer = ScenarioPreparer(
-        run.protocol, data=None, base=run.base, own=run.suite.file.task,
+        run.protocol, data=None, base=run.suite.base, own=run.suite.file.task,
         device=torch.device("cpu"), saved=None,
     )  # fmt: skip
     scenario = preparer.prepare(run.scenarios[0])

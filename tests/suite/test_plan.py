@@ -21,7 +21,7 @@ from clbench.errors import (
 )
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
-from clbench.suite.plan import Plan, make_plan, validate
+from clbench.suite.plan import Cell, Plan, make_plan, validate
 from clbench.suite.read import read_suite
 
 SUITE = """methods = ["vanilla", "frozen"]
@@ -146,7 +146,7 @@ def test_a_model_folder_beside_the_suite_is_found(
         ({"methods": ["vanilla", "vanilla"]}, UnknownNameError, "two baselines are called"),
         ({"methods": ["m.toml"]}, SuiteError, "m.toml: there is no such file"),
         ({"data": "nowhere"}, DataError, "--data nowhere: there is no such folder"),
-        ({"data": "a.csv"}, DataError, "--data a.csv: is a file. Give the folder"),
+        ({"data": "a.csv"}, DataError, "--data a.csv: is a file. Give a folder"),
         ({"plugins": ["none.py"]}, PluginError, "none.py: there is no such file"),
     ],
 )
@@ -257,6 +257,31 @@ def test_an_edited_plugin_changes_the_fingerprint(make: Make) -> None:
     assert first != fingerprint(make, methods=["planned-other"], plugins=["own.py"])
     Path("own.py").write_text(plugin.format("planned", 2))
     assert fingerprint(make, **options) != first
+
+
+def test_an_edited_metric_of_the_protocol_changes_the_fingerprint(make: Make) -> None:
+    plugin = (
+        "import clbench\n\n\n@clbench.metric('planned-metric')\n"
+        "def planned(outputs, labels):\n    return {0}\n"
+    )
+
+    def cells(metric: str, value: float = 0.5) -> list[Cell]:
+        Path("own.py").write_text(plugin.format(value))
+        text = SUITE.replace("limit = 100", f'limit = 100\ntask_metric = {{ "a" = "{metric}" }}')
+        Path("s.toml").write_text(text)
+        return list(plan_run("s.toml", RunOptions(plugins=["own.py"], seeds=[0])).cells)
+
+    make()  # writes the files
+    name = "planned-metric"
+    first, again, edited = cells(name), cells(name), cells(name, 1)
+    assert first[0].recipe["metrics"].keys() == {name}
+    assert [cell.fingerprint for cell in first] == [cell.fingerprint for cell in again]
+    # Only the scenario of task a is scored by it.
+    changed = [x.scenario.name for x, y in zip(first, edited, strict=True) if x.recipe != y.recipe]
+    assert set(changed) == {"a-b"}
+    assert "metrics" not in cells("f1")[0].recipe
+    with pytest.raises(SuiteError, match=r"task_metric\.a: the task has no metric 'f2'"):
+        cells("f2")
 
 
 def test_the_resolved_suite_is_plain_json(make: Make) -> None:
