@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal, get_args
 
@@ -84,6 +84,8 @@ class RecAdam(Optimizer):
     >>> trainer = Trainer(model, arguments, optimizers=(optimizer, None))
     """
 
+    _anchors: Iterator[Tensor] | None = None
+
     def __init__(
         self,
         params: ParamsT,
@@ -111,7 +113,13 @@ class RecAdam(Optimizer):
             "t": 0,
             "fused": None,
         }
-        super().__init__(params if anchor is None else _with_anchors(params, anchor), defaults)
+        self._anchors = None if anchor is None else iter(anchor)
+        super().__init__(params, defaults)
+        if self._anchors is not None and next(self._anchors, None) is not None:
+            raise ValueError(
+                "RecAdam: anchor has more tensors than there are parameters that recall."
+            )
+        self._anchors = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, which counts its own steps from 0; `RecAdam` lists its options."""
@@ -123,7 +131,9 @@ class RecAdam(Optimizer):
         try:
             _check(added)
             if added["recall"]:
-                for parameter, value in zip(parameters, _anchors(parameters, anchor), strict=True):
+                if self._anchors is not None:
+                    anchor = islice(self._anchors, len(parameters))
+                for parameter, value in zip(parameters, _copies(parameters, anchor), strict=True):
                     self.state[parameter]["anchor"] = value
         except ValueError:
             self.param_groups.pop()
@@ -161,7 +171,6 @@ class RecAdam(Optimizer):
         return loss
 
     def _step(self, group: dict[str, Any], learn: float, pull: float) -> None:
-        lr = float(group["lr"])
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
@@ -179,7 +188,7 @@ class RecAdam(Optimizer):
             amsgrad=False,
             beta1=beta1,
             beta2=beta2,
-            lr=lr * learn,
+            lr=float(group["lr"]) * learn,
             weight_decay=group["weight_decay"],
             eps=group["eps"],
             maximize=False,
@@ -216,15 +225,7 @@ def _pull(group: dict[str, Any], t: int) -> tuple[float, float]:
 
 
 def anneal(t: float, *, k: float, t0: float, annealing: Annealing = "sigmoid") -> float:
-    """Return λ(t), the weight of learning, between 0 and 1; see `RecAdam`.
-
-    Parameters
-    ----------
-    t
-        Number of the step. The first is 1: Algorithm 1 counts (line 4) before it uses t.
-    k, t0, annealing
-        As for `RecAdam`.
-    """
+    """Return λ(t), the weight of learning at step t = 1, 2, …, between 0 and 1; see `RecAdam`."""
     if annealing == "constant":
         return 0.5
     if annealing == "linear":
@@ -235,13 +236,7 @@ def anneal(t: float, *, k: float, t0: float, annealing: Annealing = "sigmoid") -
 
 
 def check_pull(lr: float, gamma: float) -> None:
-    """Refuse a rate and a strength whose pull overshoots the anchor.
-
-    Raises
-    ------
-    ValueError
-        If lr·gamma is 1 or more.
-    """
+    """Raise a ValueError if the pull overshoots the anchor: if lr·gamma is 1 or more."""
     if lr * gamma >= 1.0:
         raise ValueError(
             f"RecAdam: lr·gamma = {lr:g}·{gamma:g} = {lr * gamma:g}. From 1 on the pull "
@@ -264,23 +259,7 @@ def _check(group: dict[str, Any]) -> None:
         check_pull(group["lr"], group["gamma"])
 
 
-def _with_anchors(params: ParamsT, anchor: Iterable[Tensor]) -> list[dict[str, Any]]:
-    """Return parameter groups, each with its own anchors."""
-    entries: list[Any] = list(params)
-    groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
-    groups = [dict(group) for group in groups]
-    values = iter(anchor)
-    for group in groups:
-        one = isinstance(group["params"], Tensor)
-        group["params"] = [group["params"]] if one else list(group["params"])
-        if group.get("recall", True):
-            group["anchor"] = list(islice(values, len(group["params"])))
-    if next(values, None) is not None:
-        raise ValueError("RecAdam: anchor has more tensors than there are parameters that recall.")
-    return groups
-
-
-def _anchors(parameters: Sequence[Tensor], anchor: Iterable[Tensor] | None) -> list[Tensor]:
+def _copies(parameters: Sequence[Tensor], anchor: Iterable[Tensor] | None) -> list[Tensor]:
     """Return one tensor per parameter to pull it towards."""
     if anchor is None:
         return [parameter.detach().clone() for parameter in parameters]

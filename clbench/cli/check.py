@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,12 +54,10 @@ def check(
     baseline = read_baseline(method)  # report a wrong name before torch is imported
     from clbench.conformance import check as run_checks
 
-    console = err()
-    with console.status(f"checking {method}") if console.is_terminal else nullcontext() as status:
+    with err().status(f"checking {method}") as status:
 
         def started(name: str) -> None:
-            if status is not None:
-                status.update(f"checking {method}: {name}")
+            status.update(f"checking {method}: {name}")
 
         rows = run_checks(baseline, settings=settings, model=model, started=started)
     _show(rows)

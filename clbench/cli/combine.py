@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from clbench.search.sources import TrialSource
 
 
 def combine(
@@ -84,7 +80,11 @@ def combine(
     except ValueError as error:
         raise DataError(f"{', '.join(map(str, trials))}: {error}.") from error
 
-    names = _names(sources)
+    names = [source.name for source in sources]
+    names = [
+        name if names.count(name) == 1 else str(source.path)
+        for name, source in zip(names, sources, strict=True)
+    ]
     pairs = []
     for name, source in zip(names, sources, strict=True):
         split = f", on {source.split}" if source.split else ""
@@ -92,8 +92,8 @@ def combine(
     records = [record for source in sources for record in source.records]
     logs = sum(source.origin is None for source in sources)
     remark = "; the cost does not include the logs'" if 0 < logs < len(sources) else ""
-    given = "Given to clbench combine, or its default."
-    rule = given if logs == len(sources) else "As in the searches."
+    own = "Given to clbench combine, or its default."
+    rule = own if logs == len(sources) else "As in the searches."
     text = baseline_text(
         combination.rates,
         origin,
@@ -115,12 +115,3 @@ def combine(
     write_text(out, text)
     show_rates(labels, {"combined": combination.rates, **within}, origin.flat)
     return 0
-
-
-def _names(sources: Sequence[TrialSource]) -> list[str]:
-    """Return a name for each pair: its path where several pairs share a name."""
-    names = [source.name for source in sources]
-    return [
-        name if names.count(name) == 1 else str(source.path)
-        for name, source in zip(names, sources, strict=True)
-    ]

@@ -5,7 +5,6 @@
 ...     print(row.check, row.status)  # doctest: +SKIP
 """
 
-from clbench.conformance.candidate import Row
-from clbench.conformance.checks import CHECKS, check
+from clbench.conformance.checks import CHECKS, Row, check
 
 __all__ = ["CHECKS", "Row", "check"]

@@ -7,7 +7,7 @@ import itertools
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +15,13 @@ from typing import Any
 
 from torch import nn
 
-from clbench.conformance.candidate import Candidate
 from clbench.conformance.toy_scenario import COMPUTE, ToyScenario
+from clbench.errors import PluginError
 from clbench.evaluation.cell_runner import CellRunner
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.stage_cache import CachedStage, StageCache
-from clbench.methods.base import Method
+from clbench.methods.base import METHODS, Method
+from clbench.suite.baselines import Baseline, read_baseline
 from clbench.suite.plan import Cell
 from clbench.training.batches import TaskData
 from clbench.training.memory import LiveBytes, bytes_held
@@ -29,6 +30,37 @@ from clbench.training.stage import Context, Stage
 Hashes = dict[str, int]
 AfterStage = Callable[[Method, Stage], None]
 References = list[tuple[str, "weakref.ref[Any]"]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The method under check: its class, and a baseline with its settings."""
+
+    baseline: Baseline
+    method: type[Method]
+
+    @classmethod
+    def of(
+        cls, method: str | Baseline | type[Method], settings: Mapping[str, Any] | None = None
+    ) -> Candidate:
+        """Return the candidate for a method; see `clbench.conformance.check`."""
+        if isinstance(method, type):
+            if not issubclass(method, Method):
+                raise PluginError(f"{method.__qualname__} is not a subclass of clbench.Method.")
+            name = method.name or method.__name__
+            candidate = cls(Baseline(name, name), method)
+        else:
+            baseline = method if isinstance(method, Baseline) else read_baseline(method)
+            candidate = cls(baseline, METHODS.get(baseline.method))
+        if settings:
+            merged = {**candidate.baseline.settings, **settings}
+            candidate = replace(candidate, baseline=replace(candidate.baseline, settings=merged))
+            candidate.make()  # a wrong setting is the caller's error, not a failed check
+        return candidate
+
+    def make(self) -> Method:
+        """Return a new instance of the method."""
+        return self.method(**self.baseline.settings)
 
 
 @dataclass
@@ -68,8 +100,6 @@ def run_candidate(
 
     Parameters
     ----------
-    toy, candidate
-        Scenario and method.
     train
         Replaces the training rows of `toy`.
     resume

@@ -6,13 +6,12 @@ import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from clbench.conformance.candidate import Candidate, FailedCheckError, Row
-from clbench.conformance.check_run import CheckRun, differing, run_candidate
+from clbench.conformance.check_run import Candidate, CheckRun, differing, run_candidate
 from clbench.conformance.corrupt_rows import RowCorrupter, reverse
 from clbench.conformance.toy_scenario import (
     ARCHITECTURES,
@@ -44,6 +43,24 @@ ENGINE_HOOKS = [
 """Hooks that are called only in stages for which `acts_in` returns True."""
 
 
+@dataclass(frozen=True)
+class Row:
+    """The result of one check: the finding, what to do about a failure, and measured numbers.
+
+    The status ``skip`` means that an earlier failure prevents the check.
+    """
+
+    check: str
+    status: Literal["pass", "fail", "skip"]
+    reason: str
+    hint: str = ""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+class FailedCheckError(Exception):
+    """The reason why a check failed."""
+
+
 class Session:
     """A candidate under check, with the runs that several checks share."""
 
@@ -70,15 +87,14 @@ class Session:
         """A run of vanilla, with live bytes counted."""
         return _vanilla(self.toy.protocol.model)
 
-    def make(self, name: str) -> None:
-        """Make a check, or skip it if the one that it needs did not pass."""
+    def run(self, name: str) -> None:
+        """Run a check, or skip it if the one that it needs did not pass."""
         check = CHECKS[name]
         needed = self.rows.get(check.needs)
         if needed is not None and needed.status != "pass":
             reason = f"not checked, because {needed.check} failed"
-            self.rows[name] = Row(
-                name, "skip", needed.reason if needed.status == "skip" else reason
-            )
+            reason = needed.reason if needed.status == "skip" else reason
+            self.rows[name] = Row(name, "skip", reason)
             return
         self.numbers = {}
         try:
@@ -224,13 +240,12 @@ def acts(session: Session) -> str:
     """The method changes training in the stages for which `acts_in` returns True."""
     first, vanilla, method = session.first, session.vanilla, session.candidate.make()
     acting = [stage for stage in first.weights if method.acts_in(stage)]
-    equal = not differing(first.final, vanilla.final)
-    if equal and acting:
-        raise FailedCheckError(
-            f"acts_in returns True for the stages {acting}, but the weights equal vanilla's in "
-            "every bit: what it adds is zero."
-        )
-    if equal:
+    if not differing(first.final, vanilla.final):
+        if acting:
+            raise FailedCheckError(
+                f"acts_in returns True for the stages {acting}, but the weights equal vanilla's "
+                "in every bit: what it adds is zero."
+            )
         overridden = [n for n in ENGINE_HOOKS if getattr(type(method), n) != getattr(Method, n)]
         unused = f"; never called: {', '.join(overridden)}" if overridden else ""
         return f"trains as vanilla in every stage, as acts_in says{unused}"
@@ -343,7 +358,7 @@ def check(
     architectures: Sequence[str] = ARCHITECTURES,
     started: Callable[[str], None] | None = None,
 ) -> list[Row]:
-    """Check a method on tiny tasks; takes seconds.
+    """Check a method on tiny tasks; takes seconds. Return one row for each of `CHECKS`.
 
     Parameters
     ----------
@@ -358,12 +373,7 @@ def check(
     architectures
         Tiny random models to check on in addition.
     started
-        Called with the name of each check before it is made.
-
-    Returns
-    -------
-    list of Row
-        One for each check, in the order of `CHECKS`.
+        Called with the name of each check before it begins.
 
     Raises
     ------
@@ -378,7 +388,7 @@ def check(
         for name in CHECKS:
             if started is not None:
                 started(name)
-            session.make(name)
+            session.run(name)
     return list(session.rows.values())
 
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from clbench.conformance.candidate import Candidate
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.prepare import PreparedScenario, ScenarioPreparer
 from clbench.models.checkpoint import quiet
@@ -26,14 +26,11 @@ from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
 
+if TYPE_CHECKING:
+    from clbench.conformance.check_run import Candidate
+
 ARCHITECTURES = ("bert", "roberta", "albert", "distilbert", "gpt2")
-SPECIAL_TOKENS = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
+SPECIAL_TOKENS = {f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
 WORDS = (
     *("the", "a", "film", "plot", "story", "was", "is", "good", "bad", "not", "very", "dull"),
     *("bright", "and", "of", "it", "long", "short", "old", "new", "seen", "heard", "told"),
@@ -119,7 +116,7 @@ def temporary_cache() -> Iterator[Path]:
 
 @cache
 def checkpoint(architecture: str) -> str:
-    """Return the folder of a tiny random checkpoint, made once and removed at exit."""
+    """Return the folder of a tiny random checkpoint, written once and removed at exit."""
     folder = Path(_CHECKPOINTS.name) / architecture
     make_checkpoint(architecture, folder)
     return str(folder)
@@ -128,16 +125,8 @@ def checkpoint(architecture: str) -> str:
 def make_checkpoint(architecture: str, folder: Path, *, layers: int = 2) -> None:
     """Save a tiny random model of a transformers architecture, with a tokenizer of `WORDS`.
 
-    The weights depend on the version of torch only, and are well away from zero.
-
-    Parameters
-    ----------
-    architecture
-        A ``model_type`` of transformers, such as ``bert``.
-    folder
-        Folder to write.
-    layers
-        Number of layers.
+    `architecture` is a ``model_type``, such as ``bert``. The weights depend on the version of
+    torch only, and are well away from zero.
     """
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clbench.cache import cache_dir, write_atomically
+from clbench.cache import write_atomically
 from clbench.errors import ModelError, ShiftError
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
@@ -197,7 +197,6 @@ class ScenarioPreparer:
             self.device,
             protocol.pooling,
             identity=model_identity(protocol.model, protocol.revision),
-            cache=cache_dir("embeddings"),
         )
         if not np.isfinite(points).all():
             raise ModelError(
@@ -215,7 +214,7 @@ class ScenarioPreparer:
         return load_backbone(self.protocol.model, self.protocol.revision)
 
     def _encode(self, rows: Rows) -> EncodedRows:
-        return encode(rows, self.tokenizer, self.max_length, cache=cache_dir("tokens"))
+        return encode(rows, self.tokenizer, self.max_length, cache=True)
 
     def _scored_rows(self, task: Task) -> Rows:
         rows: Rows | None = getattr(task, self.protocol.score_on)

@@ -100,11 +100,7 @@ def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
     store.check(plan.suite.name)
     files = _files(store)
     folder = store.read()
-    replaced = (
-        {conflict.cell.key for conflict in conflicts(plan.cells, folder.cells)}
-        if replace
-        else set()
-    )
+    replaced = set(conflicts(plan.cells, folder.cells)) if replace else set()
     present = [cell for cell in folder.cells if cell.key not in replaced]
     finished = store.finished(plan.cells, present=present)
     return RunState(

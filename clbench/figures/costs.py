@@ -30,11 +30,11 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
 
     cells, name = style.one_scenario(results, scenario)
     cells, _ = with_forgetting(cells)
-    shown = style.looks(cells)
+    looks = style.looks(cells)
     figure, (times, memory) = style.panels(2, width=4.2)
     megabytes, label, meaning = _memory(cells)
     for method, some in style.by_scenario(cells)[name].items():
-        color, mark, scale = shown[method]
+        color, mark, scale = looks[method]
         size = 8 * scale
         lost = fmean(with_forgetting(some)[1])
         seconds = fmean(cell.train_seconds for cell in some)
@@ -59,7 +59,7 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
         axes.axhline(0.0, lw=0.8, color=style.GREY, zorder=0)
         axes.set_ylabel(LABEL)
         axes.margins(0.12)
-    style.legend(figure, shown)
+    style.legend(figure, looks)
     return style.captioned(
         figure,
         f"{name}: forgetting on the first task, in points of 100, against seconds of training over "

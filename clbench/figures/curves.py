@@ -23,16 +23,17 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw the forgetting curve: scores on the old and new task over the last stage's steps."""
     cells, name = style.one_scenario(results, scenario)
     first, last = cells[0].tasks[0], cells[0].tasks[-1]
-    cells = [cell for cell in cells if _scores(cell, first)]
+    cells = [cell for cell in cells if _points(cell, "scores", first)]
     if not cells:
         raise ValueError(f"no cell of {name} has curves: its suite has curve_points = 0")
-    shown = style.looks(cells)
+    looks = style.looks(cells)
     figure, grid = style.panels(2, width=4.2)
     for axes, task, word in zip(grid, (first, last), ("old", "new"), strict=True):
         for method, some in style.by_scenario(cells)[name].items():
-            style.draw_over_seeds(axes, [_scores(cell, task) for cell in some], shown[method])
+            series = [_points(cell, "scores", task) for cell in some]
+            style.draw_over_seeds(axes, series, looks[method])
         _frame(axes, f"{word} task: {task}", f"step on {last}", "score")
-    style.legend(figure, shown)
+    style.legend(figure, looks)
     rows = cells[0].settings.get("protocol", {}).get("curve_rows", "some")
     return style.captioned(
         figure,
@@ -47,7 +48,7 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
 
     The Euclidean distance is that of all shared weights, and of each layer group for the first
     method that has groups; λ(t) is the weight of the task. Methods without an anchor are left out,
-    or, where the pretraining is the first task, shown by their distance to the pretrained weights.
+    or, where the pretraining is the first task, looks by their distance to the pretrained weights.
     """
     cells, name = style.one_scenario(results, scenario)
     last = cells[0].tasks[-1]
@@ -55,14 +56,20 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
     methods = {method: some for method, some in groups.items() if all(map(_distance, some))}
     if not methods:
         raise ValueError(f"no method of {name} records a distance to its anchor")
-    looks = style.looks(cells)
-    shown = {method: looks[method] for method in methods}
+    every = style.looks(cells)
+    looks = {method: every[method] for method in methods}
     grouped = next((some for some in methods.values() if _groups(some[0])), [])
-    annealed = {method: some for method, some in methods.items() if all(map(_lambda, some))}
+    annealed = {
+        method: series
+        for method, some in methods.items()
+        if all(series := [_points(cell, ANNEALING) for cell in some])
+    }
     figure, grid = style.panels(2 + bool(grouped) + bool(annealed), width=4.4, columns=2)
     for method, some in methods.items():
-        style.draw_over_seeds(grid[0], [_loss(cell) for cell in some], shown[method], marks=8)
-        style.draw_over_seeds(grid[1], [_distance(cell) for cell in some], shown[method], marks=8)
+        curves = [cell.stages[-1].curves for cell in some]
+        losses = [list(zip(c.get("step", []), c.get("loss", []), strict=True)) for c in curves]
+        style.draw_over_seeds(grid[0], losses, looks[method], marks=8)
+        style.draw_over_seeds(grid[1], [_distance(cell) for cell in some], looks[method], marks=8)
     step = f"step on {last}"
     _frame(grid[0], "training loss", step, "loss")
     _frame(grid[1], "distance to the anchor", step, "Euclidean distance")
@@ -70,13 +77,11 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
         _draw_groups(grid[2], grouped)
         _frame(grid[2], f"{grouped[0].baseline}: by group", step, "Euclidean distance")
     if annealed:
-        for method, some in annealed.items():
-            style.draw_over_seeds(
-                grid[-1], [_lambda(cell) for cell in some], shown[method], marks=8
-            )
+        for method, series in annealed.items():
+            style.draw_over_seeds(grid[-1], series, looks[method], marks=8)
         _frame(grid[-1], "λ, the weight of the task", step, "λ")
         grid[-1].set_ylim(-0.03, 1.03)
-    style.legend(figure, shown)
+    style.legend(figure, looks)
     used = [cell for some in methods.values() for cell in some]
     drifts = not all(_points(cell, DISTANCE) for cell in used)
     return style.captioned(
@@ -110,29 +115,15 @@ def _draw_groups(axes: Axes, cells: list[CellResult]) -> None:
     axes.legend(fontsize="xx-small", frameon=False, ncols=2)
 
 
-def _scores(cell: CellResult, task: str) -> style.Points:
-    return _pairs(cell.stages[-1].curves.get("scores", {}).get(task, []))
-
-
-def _points(cell: CellResult, curve: str) -> style.Points:
-    return _pairs(cell.stages[-1].curves.get(curve, []))
-
-
-def _pairs(points: list[list[float]]) -> style.Points:
-    return [(float(step), float(value)) for step, value in points]
-
-
-def _loss(cell: CellResult) -> style.Points:
+def _points(cell: CellResult, curve: str, task: str | None = None) -> style.Points:
+    """Return steps and values of a curve of the last stage; of scores, those on one task."""
     curves = cell.stages[-1].curves
-    return list(zip(curves.get("step", []), curves.get("loss", []), strict=True))
+    points = curves.get(curve, []) if task is None else curves.get(curve, {}).get(task, [])
+    return [(float(step), float(value)) for step, value in points]
 
 
 def _distance(cell: CellResult) -> style.Points:
     return _points(cell, DISTANCE) or _points(cell, DRIFT)
-
-
-def _lambda(cell: CellResult) -> style.Points:
-    return _points(cell, ANNEALING)
 
 
 def _groups(cell: CellResult) -> list[str]:

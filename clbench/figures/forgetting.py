@@ -37,7 +37,7 @@ def forgetting(results: style.Results) -> Figure:
     from three seeds on.
     """
     cells, _ = with_forgetting(style.good_cells(results))
-    shown = style.looks(cells)
+    looks = style.looks(cells)
     groups = style.by_scenario(cells)
     most = max(len(methods) for methods in groups.values())
     figure, grid = style.panels(len(groups), width=3.8, height=0.6 + 0.27 * most)
@@ -45,7 +45,7 @@ def forgetting(results: style.Results) -> Figure:
         values = {name: with_forgetting(some)[1] for name, some in methods.items()}
         order = sorted(values, key=lambda name: -fmean(values[name]))
         for row, name in enumerate(order):
-            color, mark, scale = shown[name]
+            color, mark, scale = looks[name]
             summary = summarise(values[name])
             rows = [row] * len(values[name])
             axes.plot(values[name], rows, mark, ms=3 * scale, color=color, alpha=0.5)

@@ -26,7 +26,7 @@ def rate_distributions(
     Parameters
     ----------
     pairs
-        Rates of each group, by the name of the pair that they were found on.
+        Rates of each group, by the name of the pair that they come from.
     combined, combined_name
         Rates that combine them, drawn as a thick line, and their label.
     groups
@@ -43,20 +43,20 @@ def rate_distributions(
         if len(rates) != len(groups):
             raise ValueError(f"{name} has {len(rates)} rates for {len(groups)} groups")
     figure, (axes,) = style.panels(1, width=6.4, height=3.5)
-    places = range(len(groups))
+    positions = range(len(groups))
     for number, (name, rates) in enumerate(pairs.items()):
         mark = style.MARKS[number % len(style.MARKS)]
         axes.plot(
-            places, rates, mark, ls="-", lw=1, ms=4, color=style.GREY, mfc="white", label=name
+            positions, rates, mark, ls="-", lw=1, ms=4, color=style.GREY, mfc="white", label=name
         )
     if combined is not None:
         color = style.PALETTE[0]
-        axes.plot(places, combined, "o-", lw=2.5, ms=5, color=color, label=combined_name)
+        axes.plot(positions, combined, "o-", lw=2.5, ms=5, color=color, label=combined_name)
     if flat is not None:
         axes.axhline(flat, ls="--", lw=1.2, color=style.PALETTE[1], label=f"flat rate {flat:g}")
     axes.set_yscale("log")
     axes.set_ylabel("learning rate")
-    axes.set_xticks(list(places), list(groups), rotation=40, ha="right")
+    axes.set_xticks(list(positions), list(groups), rotation=40, ha="right")
     axes.grid(axis="y", which="major", lw=0.4, alpha=0.6)
     figure.legend(loc="outside upper center", frameon=False, fontsize="small", ncols=3)
     return style.captioned(
@@ -89,17 +89,9 @@ def method_rates(results: style.Results) -> Figure:
 def search_trace(trials: Sequence[TrialRecord]) -> Figure:
     """Draw the reward p_o + p_s of each trial, the best so far, and the epochs of each trial.
 
-    Trials that were stopped or failed have no comparable reward, only epochs.
-
-    Parameters
-    ----------
-    trials
-        In the order in which they were proposed; running ones are left out.
-
-    Raises
-    ------
-    ValueError
-        If none is complete.
+    The trials are in the order of their proposal. Those that were stopped or failed have no
+    comparable reward, only epochs; running ones are left out. Without a complete one it is a
+    ValueError.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

@@ -37,15 +37,10 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
     if name is None or name not in pictures:
         which = "no scenario" if scenario is None else f"scenario {scenario!r}"
         raise ValueError(f"{which}: only embedding and length shifts keep data for this figure")
-    return picture(name, pictures[name])
-
-
-def picture(scenario: str, content: Mapping[str, Any]) -> Figure:
-    """Draw one scenario's figure from the data that its shift kept."""
     kinds = {"clusters": _clusters, "lengths": _lengths}
-    if content.get("kind") not in kinds:
-        raise ValueError(f"{scenario}: there is no figure for {content.get('kind')!r}")
-    return kinds[content["kind"]](scenario, content)
+    if (kind := pictures[name].get("kind")) not in kinds:
+        raise ValueError(f"{name}: there is no figure for {kind!r}")
+    return kinds[kind](name, pictures[name])
 
 
 def _clusters(scenario: str, content: Mapping[str, Any]) -> Figure:

@@ -88,12 +88,12 @@ class Look(NamedTuple):
 def looks(cells: Iterable[CellResult]) -> dict[str, Look]:
     """Return a look for each baseline; equal cells get equal looks. Vanilla is a black star."""
     names = list(dict.fromkeys(cell.baseline for cell in cells))
-    found = {VANILLA: Look(BLACK, "*", 1.8)}
+    by_name = {VANILLA: Look(BLACK, "*", 1.8)}
     for i, name in enumerate(name for name in names if name != VANILLA):
         # Marks move on by one with each round through the colours, which makes 72 looks.
         turn, color = divmod(i, len(PALETTE))
-        found[name] = Look(PALETTE[color], MARKS[(color + turn) % len(MARKS)])
-    return {name: found[name] for name in names}
+        by_name[name] = Look(PALETTE[color], MARKS[(color + turn) % len(MARKS)])
+    return {name: by_name[name] for name in names}
 
 
 def good_cells(results: Results) -> list[CellResult]:
@@ -164,18 +164,18 @@ def plain(axes: Axes) -> None:
     axes.tick_params(labelsize="small")
 
 
-def legend(figure: Figure, shown: Mapping[str, Look]) -> None:
+def legend(figure: Figure, methods: Mapping[str, Look]) -> None:
     """Add the methods and their looks above the panels, in as many columns as fit."""
     from matplotlib.lines import Line2D
 
-    width = 0.4 + 0.075 * max(map(len, shown))
-    columns = max(1, min(5, int(figure.get_figwidth() / width), len(shown)))
+    width = 0.4 + 0.075 * max(map(len, methods))
+    columns = max(1, min(5, int(figure.get_figwidth() / width), len(methods)))
     # There is room for two rows; more make the figure higher, not the panels smaller.
-    rows = -(-len(shown) // columns)
+    rows = -(-len(methods) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
     handles = [
         Line2D([], [], color=color, marker=mark, ms=6 * scale, ls="none", label=name)
-        for name, (color, mark, scale) in shown.items()
+        for name, (color, mark, scale) in methods.items()
     ]
     figure.legend(
         handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize="small"

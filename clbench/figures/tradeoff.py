@@ -32,15 +32,15 @@ def tradeoff(results: style.Results) -> Figure:
     ]
     if not cells:
         raise ValueError("no cell has both p_o and p_s")
-    shown = style.looks(cells)
+    looks = style.looks(cells)
     groups = style.by_scenario(cells)
     figure, grid = style.panels(len(groups))
     for axes, (scenario, methods) in zip(grid, groups.items(), strict=True):
-        _panel(axes, methods, shown)
+        _panel(axes, methods, looks)
         axes.set_title(scenario, fontsize="medium")
         axes.set_xlabel(f"{SCORE['p_s'].label}, {SCORE['p_s'].meaning}")
         axes.set_ylabel(f"{SCORE['p_o'].label}, {SCORE['p_o'].meaning}")
-    style.legend(figure, shown)
+    style.legend(figure, looks)
     return style.captioned(
         figure,
         "Score on the old task (p_o) against score on the new task (p_s) after training on both, "
@@ -63,10 +63,10 @@ def front(points: dict[str, Point]) -> list[str]:
     return sorted(best, key=lambda name: points[name])
 
 
-def _panel(axes: Axes, methods: dict[str, list[CellResult]], shown: dict[str, style.Look]) -> None:
+def _panel(axes: Axes, methods: dict[str, list[CellResult]], looks: dict[str, style.Look]) -> None:
     means: dict[str, Point] = {}
     for name, cells in methods.items():
-        color, mark, scale = shown[name]
+        color, mark, scale = looks[name]
         x = [cell.scores["p_s"] or 0.0 for cell in cells]
         y = [cell.scores["p_o"] or 0.0 for cell in cells]
         means[name] = fmean(x), fmean(y)

@@ -48,14 +48,14 @@ def diagonal_fisher(
 ) -> dict[str, Tensor]:
     """Return the mean over examples of the squared gradients of each example's loss.
 
-    It takes one forward and one backward pass a batch. Per-example gradients of dense layers,
-    layer norms and embeddings, also with tied and shared weights, are formed from the layers'
-    inputs and output gradients and never kept, so memory grows with the batch size only. This is
-    checked against plain backward passes on two examples. Weights of other layers, and weights
-    that a batch uses differently than these two examples, get one backward pass an example. Not
-    detected: a weight that another module also reads after the first two examples.
+    A batch takes one forward and one backward pass. Per-example gradients of dense layers, layer
+    norms and embeddings, tied and shared weights included, are formed from the layers' inputs and
+    output gradients and never kept, so memory grows with the batch size only. Two examples are
+    checked against plain backward passes. Weights of other layers, and weights that a batch uses
+    differently than these two examples, get one backward pass an example. Not detected: a weight
+    that another module also reads after the first two examples.
 
-    Dropout is off meanwhile. Weights and their gradients are left as they were.
+    Dropout is off meanwhile. Weights and their gradients stay as they were.
 
     Parameters
     ----------
@@ -92,8 +92,7 @@ def diagonal_fisher(
     Raises
     ------
     SettingsError
-        If `loss`, `mode` or `precision` is unknown, or labels cannot be sampled as `loss` is a
-        function.
+        If `loss`, `mode` or `precision` is unknown, or `mode` is sampled and `loss` a function.
     DataError
         If there are no batches, or a batch or its labels do not have the right form.
     PluginError
@@ -147,7 +146,7 @@ class _Sums:
         examples = size_of(batch)
         self._count += 1 if self._mode == "batched" else examples
         if self._mode == "batched":
-            self._add(squares_one_by_one(self._weights, [partial(self._together, batch)]))
+            self._add(squares_one_by_one(self._weights, [partial(self._mean, batch)]))
         elif self._capture is None and not self._try_rules(batch):  # the next batch may tell more
             self._add(squares_one_by_one(self._weights, self._singly(batch, range(examples))))
         else:
@@ -179,9 +178,9 @@ class _Sums:
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _try_rules(self, batch: AnyBatch) -> bool:
-        """Find the weights whose squares rules get right on two examples.
+        """Find the weights whose squares the rules get right on two examples.
 
-        Returns False if the two have no gradients, which proves nothing.
+        Returns False if these two have no gradients, which proves nothing.
         """
         small = take(batch, [0, min(1, size_of(batch) - 1)])
         trial, precision = Capture(self._model, self._weights), self._precision
@@ -210,10 +209,7 @@ class _Sums:
                 self._each(batch)
         for i in examples:
             labels = None if self._labels is None else self._labels[[i]]
-            yield partial(self._single, take(batch, [i]), labels)
-
-    def _single(self, batch: AnyBatch, labels: Tensor | None) -> Tensor:
-        return self._each(batch, labels)[0]
+            yield partial(self._each, take(batch, [i]), labels)
 
     @contextmanager
     def _autocast(self) -> Iterator[None]:
@@ -242,7 +238,7 @@ class _Sums:
             return losses
         outputs = self._outputs(batch)
         if labels is not None:
-            # A batch with more places has labels beyond those of this example; they do not count.
+            # A batch may have more labels than this example has tokens; they do not count.
             if outputs.counted is not None:
                 labels = labels[:, : outputs.labels.shape[1]]
             outputs = replace(outputs, labels=labels)
@@ -251,7 +247,7 @@ class _Sums:
             self._labels = outputs.labels
         return outputs.each()
 
-    def _together(self, batch: AnyBatch) -> Tensor:
+    def _mean(self, batch: AnyBatch) -> Tensor:
         return self._outputs(batch).together() if self._own is None else self._each(batch).mean()
 
 

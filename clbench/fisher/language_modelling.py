@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Literal
 
@@ -46,11 +46,11 @@ def mask_tokens(
     generator
         The only source of randomness.
     masking
-        ``bert``: of each text `share` of its real tokens, rounded and at least one; 80 %
-        become the mask, 10 % a random token, 10 % stay (Devlin et al. 2019, section 3.1
-        and appendix A.1). ``mask``: the same tokens, all masked. ``any-position``: every
-        position with probability `share`, special tokens and padding included, all
-        masked, as the code of Kenneweg et al. 2022 does.
+        ``bert``: of each text `share` of its real tokens, rounded and at least one; 80 % become
+        the mask, 10 % a random token, 10 % stay (Devlin et al. 2019, section 3.1 and appendix
+        A.1). ``mask``: the same tokens, all masked. ``any-position``: every position with
+        probability `share`, special tokens and padding included, all masked, as the code of
+        Kenneweg et al. 2022 does.
     share
         Share of the tokens that are predicted.
 
@@ -99,14 +99,10 @@ def text_batches(
     ----------
     texts
         One example each. Those without a token to predict are left out.
-    tokenizer
-        The model's own.
+    tokenizer, generator, masking
+        As in `mask_tokens`; with masking None nothing is masked, for causal models.
     max_length
         Tokens after which a text is cut, special ones included.
-    generator
-        Draws the masks.
-    masking
-        As in `mask_tokens`; None masks nothing, for causal models.
     batch_size
         Examples in a batch, in the order of `texts`; None sorts by length and fills
         batches to a fixed number of tokens, which changes no per-example result.
@@ -146,43 +142,27 @@ def text_batches(
 
 def fit_head(
     model: nn.Module,
-    backbone: Sequence[str],
+    backbone: Collection[str],
     batches: Sequence[dict[str, Tensor]],
     loss: Loss,
     *,
     steps: int,
     precision: Precision,
 ) -> tuple[float, float]:
-    """Train what lies above the backbone on the language-model loss.
+    """Train all weights but those named in `backbone` on the language-model loss with Adam.
 
-    The backbone, and with it a tied vocabulary projection, stays as it is; dropout is off.
-
-    Parameters
-    ----------
-    model
-        A language model, on its device.
-    backbone
-        Names of the weights that stay.
-    batches
-        Repeated until the steps are done.
-    loss
-        ``masked_lm`` or ``causal_lm`` of `clbench.fisher.losses`.
-    steps
-        Steps of Adam.
-    precision
-        Of the forward pass.
+    Dropout is off; `batches` are repeated until the steps are done.
 
     Returns
     -------
     tuple of float
         Mean loss over the first and over the last tenth of the steps.
     """
-    frozen = set(backbone)
     named = dict(model.named_parameters())
     required = {name: parameter.requires_grad for name, parameter in named.items()}
     for name, parameter in named.items():
-        parameter.requires_grad_(name not in frozen)
-    head = [parameter for name, parameter in named.items() if name not in frozen]
+        parameter.requires_grad_(name not in backbone)
+    head = [parameter for name, parameter in named.items() if name not in backbone]
     optimizer = torch.optim.Adam(head, lr=HEAD_LR)
     device = head[0].device
     model.eval()
@@ -203,7 +183,7 @@ def fit_head(
 
 
 def _lowest(height: Tensor, candidates: Tensor, share: float) -> Tensor:
-    """Return the given share of each row's candidates, at least one: those of least height."""
+    """Return the `share` of each row's candidates, at least one, with the least height."""
     counts = candidates.sum(1)
     if int(counts.min()) == 0:
         raise DataError("a text has no token that could be masked.")

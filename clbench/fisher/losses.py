@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ class Outputs:
     labels
         The labels that the loss is for.
     counted
-        Shape (b, m): 1 for a language model's places that exist, 0 for padding; else None.
+        For language models, shape (b, m): 1 for predicted tokens, 0 for padding; else None.
     """
 
     logits: Tensor
@@ -52,30 +52,30 @@ class Outputs:
         return replace(self, labels=_sample(torch.softmax(logits, -1), rng))
 
     def each(self) -> Tensor:
-        """Return the loss of every example, shape (b,); the mean over its places."""
+        """Return the loss of every example, shape (b,): the mean over its tokens."""
         if self.counted is not None:
-            losses = self._by_place() * self.counted
+            losses = self._by_token() * self.counted
             return losses.sum(1) / self.counted.sum(1)
         if self.logits.dim() == 1:
             return (self.logits - self.labels).square()
         return functional.cross_entropy(self.logits, self.labels, reduction="none")
 
     def together(self) -> Tensor:
-        """Return the loss of the batch, a scalar: the mean over all its places or examples."""
+        """Return the loss of the batch, a scalar: the mean over all its tokens or examples."""
         if self.counted is None:
             return self.each().mean()
-        return (self._by_place() * self.counted).sum() / self.counted.sum()
+        return (self._by_token() * self.counted).sum() / self.counted.sum()
 
-    def _by_place(self) -> Tensor:
+    def _by_token(self) -> Tensor:
         flat = self.logits.flatten(0, 1), self.labels.flatten()
         return functional.cross_entropy(*flat, reduction="none").view(self.labels.shape)
 
 
 def _sample(probabilities: Tensor, rng: torch.Generator) -> Tensor:
-    """Return classes below v, shape (…), drawn with probabilities of shape (…, v).
+    """Return classes, shape (…), drawn with probabilities of shape (…, v).
 
-    Cumulative sums over a whole vocabulary would take as long as the model. Therefore first a
-    block of classes is drawn, then a class in it.
+    Draws a block of classes, then a class in it: cumulative sums over a whole vocabulary would
+    take as long as the model.
     """
     size = probabilities.shape[-1]
     padded = functional.pad(probabilities, (0, -size % BLOCK))
@@ -88,40 +88,26 @@ def _sample(probabilities: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _at_height(weights: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where the share `height` of the sum of weights (…, n) is reached, and the rest.
+    """Return the index at which the share `height` of the sum of weights (…, n) is reached.
 
-    `height` and both results have the shape (…, 1); shares are at least 0 and less than 1.
+    Also returns the rest. All have the shape (…, 1); shares are at least 0 and less than 1.
     """
     upper = weights.double().cumsum(-1)
     height = height * upper[..., -1:]
-    place = torch.searchsorted(upper, height, right=True).clamp_(max=weights.shape[-1] - 1)
-    weight = weights.gather(-1, place).double()
-    rest = 1 - (upper.gather(-1, place) - height) / weight
-    return place, rest.clamp_(0.0, 1 - 2.0**-53)
+    index = torch.searchsorted(upper, height, right=True).clamp_(max=weights.shape[-1] - 1)
+    weight = weights.gather(-1, index).double()
+    rest = 1 - (upper.gather(-1, index) - height) / weight
+    return index, rest.clamp_(0.0, 1 - 2.0**-53)
 
 
-class Loss(Protocol):
-    """A function from a model and a batch on its device to logits and labels."""
+Loss = Callable[[nn.Module, AnyBatch], Outputs]
+"""A function from a model and a batch on its device to logits and labels.
 
-    def __call__(self, model: nn.Module, batch: AnyBatch) -> Outputs:
-        """Return the model's outputs for a batch.
-
-        Raises
-        ------
-        DataError
-            If the labels are missing or do not fit the outputs.
-        """
-        ...
+It raises a DataError if the labels are missing or do not fit the outputs."""
 
 
 def named_loss(name: str) -> Loss:
-    """Return the loss of that name.
-
-    Raises
-    ------
-    SettingsError
-        If there is none.
-    """
+    """Return the loss of that name, or raise a SettingsError."""
     losses: dict[str, Loss] = {"mlm": masked_lm, "clm": causal_lm, "task": task_loss}
     if name not in losses:
         raise SettingsError(f"loss {name!r}: must be {', '.join(losses)} or a function.")
@@ -129,7 +115,7 @@ def named_loss(name: str) -> Loss:
 
 
 def masked_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
-    """Return a masked language model's outputs at its masked places."""
+    """Return a masked language model's outputs at its masked tokens."""
     inputs = _text_of(batch, "mlm")
     labels = inputs.get("labels")
     shape = inputs["input_ids"].shape if "input_ids" in inputs else None
@@ -143,14 +129,13 @@ def masked_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
 
 
 def causal_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
-    """Return a decoder's outputs at every place that has a next token."""
+    """Return a decoder's outputs at every token that has a next one."""
     inputs = _text_of(batch, "clm")
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask", torch.ones_like(ids))
     following = functional.pad(ids[:, 1:], (0, 1))
-    return _language(
-        model, inputs, following, functional.pad(mask[:, 1:], (0, 1)).bool(), "next token"
-    )
+    present = functional.pad(mask[:, 1:], (0, 1)).bool()
+    return _language(model, inputs, following, present, "next token")
 
 
 def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
@@ -176,33 +161,33 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
 
 
 def _language(
-    model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, there: Tensor, what: str
+    model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, predicted: Tensor, what: str
 ) -> Outputs:
-    counts = there.sum(1)
+    counts = predicted.sum(1)
     if int(counts.min()) == 0:
         raise DataError(f"an example has no {what}; leave it out.")
-    # Places that count come first, then others up to the number of the longest example.
-    order = torch.sort(there.int(), dim=1, descending=True, stable=True).indices
-    places = order[:, : int(counts.max())]
-    counted = there.gather(1, places)
-    with _only_places(model, places):
+    # Predicted tokens come first, then others up to the number of the longest example.
+    order = torch.sort(predicted.int(), dim=1, descending=True, stable=True).indices
+    positions = order[:, : int(counts.max())]
+    counted = predicted.gather(1, positions)
+    with _only_at(model, positions):
         logits = model(**_without_labels(inputs)).logits.float()
-    if logits.shape[:-1] != places.shape:
+    if logits.shape[:-1] != positions.shape:
         raise _no_head(model)
-    chosen = labels.gather(1, places).masked_fill(~counted, 0)
+    chosen = labels.gather(1, positions).masked_fill(~counted, 0)
     return Outputs(logits, chosen, counted.to(logits.dtype))
 
 
 @contextmanager
-def _only_places(model: nn.Module, places: Tensor) -> Iterator[None]:
-    """Let the language-model head see only these places (b, m) of the last hidden state."""
+def _only_at(model: nn.Module, positions: Tensor) -> Iterator[None]:
+    """Let the language-model head see only these positions (b, m) of the last hidden state."""
     base = getattr(model, "base_model", model)
     if base is model:
         raise _no_head(model)
 
     def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
         hidden = output[0]
-        picked = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
+        picked = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
         if isinstance(output, tuple):
             return (picked, *output[1:])
         output.last_hidden_state = picked
@@ -234,13 +219,7 @@ def _text_of(batch: AnyBatch, loss: str) -> Mapping[str, Tensor]:
 
 
 def checked(batch: AnyBatch, number: int) -> AnyBatch:
-    """Return the batch.
-
-    Raises
-    ------
-    DataError
-        If it is neither a dictionary of tensors of one length nor a stage's batch.
-    """
+    """Return the batch, or raise a DataError if it is not `AnyBatch` with tensors of one length."""
     if isinstance(batch, Batch):
         return batch
     where = f"batch {number + 1} must be a dictionary of tensors with one row for each example"

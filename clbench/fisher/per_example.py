@@ -3,58 +3,23 @@
 The gradient of a layer's weight is a sum over tokens of products of the layer's input and the loss
 gradient at its output. `Capture` records both with hooks, a rule for each kind of layer says what
 they add to which weight, and `add_squares` forms gradients one example and a part of a matrix at a
-time, of which only the squares are kept. Plain backward passes, one an example, are several times
-slower: see ``benchmarks/fisher.py``.
+time, and keeps only the squares. Plain backward passes, one an example, are several times slower:
+see ``benchmarks/fisher.py``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-TILE = (768, 512)
-"""Rows and columns of a gradient formed at a time on the CPU, whose cache they fit into."""
-TOGETHER = 4
-"""Examples in one product in bf16, where a single one is too small to be divided among cores."""
-CHUNK_ACCELERATOR = 1 << 25
-"""Numbers of gradients formed at a time on accelerators."""
-PAIRED = 3
-"""Number of tokens up to which the CPU expands the square and forms no gradient."""
-ROWS = 2048
-"""Rows of a weight whose squares are expanded at a time."""
-CANCELLED = 0.02
-"""Expanded squares are computed again in float64 where so small a share of their terms is left."""
+from clbench.fisher.squares import Outer, Part, Rows, Whole, add_squares
 
-
-class Outer(NamedTuple):
-    """Gradients ``leftᵀ right`` of shape (o, i) from `left` (b, t, o) and `right` (b, t, i)."""
-
-    left: Tensor
-    right: Tensor
-
-
-class Rows(NamedTuple):
-    """Gradients that are zero except in the rows `ids` (b, t), to which `values` (b, t, i) add."""
-
-    ids: Tensor
-    values: Tensor
-
-
-class Whole(NamedTuple):
-    """Complete gradients, shape (b, *shape)."""
-
-    values: Tensor
-
-
-Part = Outer | Rows | Whole
-"""What one use of a weight adds to its gradients, example by example."""
 Gather = Callable[[Tensor, Sequence[Part]], None]
 Rule = Callable[..., list[tuple[Tensor | None, Part]]]
 
@@ -62,28 +27,21 @@ Rule = Callable[..., list[tuple[Tensor | None, Part]]]
 class Capture:
     """Watches the layers of a model during forward and backward passes.
 
-    Inside the context weights take no gradient, except those that the trial did not see. Only
-    gradients of activations flow back. The parts of a weight are squared and added as soon as all
-    of its uses are complete.
+    Inside the context only gradients of activations flow back; weights take no gradient, except
+    those that the trial did not see. The parts of a weight are squared and added as soon as all of
+    its uses are complete.
 
     Parameters
     ----------
     model
         In evaluation mode.
     parameters
-        Weights to compute squares for, by name.
+        Weights to compute `totals` for, by name.
     gather
         Adds the parts of a weight's gradients to its total; by default their squares.
     like
         A trial on a few examples whose totals were right. Weights that a batch uses differently
         are left out.
-
-    Attributes
-    ----------
-    totals
-        Sums of squares by name.
-    uses
-        How often layers with a rule used each weight in the last pass.
     """
 
     def __init__(
@@ -97,7 +55,7 @@ class Capture:
         self._gather = gather or add_squares
         self._names = {id(value): name for name, value in parameters.items()}
         self.totals = zeros_like(parameters)
-        self.uses: Counter[str] = Counter()
+        self.uses: Counter[str] = Counter()  # of weights by layers with a rule, in the last pass
         self._expected = None if like is None else {name: like.uses[name] for name in parameters}
         # The trial saw these in no rule: they are unused, or used in a way that no rule covers.
         # The graph tells which, by their gradients.
@@ -112,7 +70,8 @@ class Capture:
         for name, value in self._watched.items():
             value.requires_grad_(True)
             value.grad = None
-            hook = partial(self._on_gradient, name)
+            # One that takes a gradient is used in a way that no rule covers.
+            hook = partial(lambda name, _: self._left_out.add(name), name)
             self._handles.append(value.register_hook(hook))  # type: ignore[no-untyped-call]
         for layer in {self._model, getattr(self._model, "base_model", None)}:
             if isinstance(layer, nn.Module):
@@ -136,11 +95,8 @@ class Capture:
     def add(self, examples: int, losses: Callable[[], Tensor]) -> set[str]:
         """Add the squared gradients of each of `examples` losses, shape (examples,).
 
-        Returns
-        -------
-        set of str
-            Names of weights that were used in a way that no rule covers, or not as in the trial.
-            Nothing of this pass was added to their totals.
+        Returns the names of the weights that the pass used in a way that no rule covers, or not as
+        in the trial. It adds nothing to their totals.
         """
         self._examples = self._rows = examples
         self.uses = Counter()
@@ -160,10 +116,6 @@ class Capture:
     def _names_in(self, layer: nn.Module) -> list[str]:
         own = map(id, layer.parameters(recurse=False))
         return [self._names[key] for key in own if key in self._names]
-
-    def _on_gradient(self, name: str, _: Tensor) -> None:
-        """Leave out a weight that no rule saw but that takes a gradient."""
-        self._left_out.add(name)
 
     def _before_forward(
         self, _: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
@@ -309,155 +261,3 @@ def _reached(back: Tensor) -> Tensor | None:
     if most == reached.shape[1]:
         return None
     return torch.sort(reached.int(), dim=1, descending=True, stable=True).indices[:, :most]
-
-
-# Sums of squares over examples.
-
-
-def add_squares(total: Tensor, parts: Sequence[Part]) -> None:
-    """Add to `total` the sum over examples of the squared gradient.
-
-    Parameters
-    ----------
-    total
-        Of the weight's shape, float32.
-    parts
-        One for each use of the weight in the pass; their gradients are added before squaring.
-    """
-    outer: Outer | None = _joined(Outer, parts)
-    rows: Rows | None = _joined(Rows, parts)
-    whole = [part.values for part in parts if isinstance(part, Whole)]
-    if whole and (outer or rows):
-        _add_formed(total, outer, rows, torch.stack(whole).sum(0))
-    elif whole:
-        total += torch.stack(whole).sum(0).float().square().sum(0)
-    else:
-        if rows is not None:
-            outer = _add_rows(total, rows, outer)
-        if outer is not None:
-            _add_outer(total, outer)
-
-
-def _joined(kind: type, parts: Sequence[Part]) -> Any:
-    """Return all parts of a kind as one with more tokens, or None."""
-    some = [part for part in parts if isinstance(part, kind)]
-    if len(some) < 2:
-        return some[0] if some else None
-    return kind(*(torch.cat(values, 1) for values in zip(*some, strict=True)))
-
-
-def _add_outer(total: Tensor, part: Outer) -> None:
-    left, right = part
-    if total.device.type != "cpu":
-        step = max(1, CHUNK_ACCELERATOR // total.numel())
-        for start in range(0, len(left), step):
-            pick = slice(start, start + step)
-            total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().square_().sum(0)
-    elif left.shape[1] > PAIRED:
-        for block, gradient in gradients_by_parts(total, left, right):
-            block.addcmul_(gradient, gradient)
-    else:
-        for rows in _slices(len(total), ROWS):
-            own, mixed = _expanded(left[..., rows].float(), right.float())
-            if bool((own + mixed < CANCELLED * own).any()):
-                own, mixed = _expanded(left[..., rows].double(), right.double())
-            total[rows] += (own + mixed).clamp_(min=0.0)
-
-
-def _expanded(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the terms of ``(Σ_t l_t r_t)²``, summed over examples.
-
-    First those of ``(l_t r_t)²`` over tokens, then those of ``2 l_s l_t r_s r_t`` over pairs.
-    """
-    own = left.flatten(0, 1).square().T @ right.flatten(0, 1).square()
-    pairs = [(s, t) for t in range(left.shape[1]) for s in range(t)]
-    if not pairs:
-        return own, torch.zeros(())
-    lefts = torch.cat([left[:, s] * left[:, t] for s, t in pairs])
-    rights = torch.cat([right[:, s] * right[:, t] for s, t in pairs]).mul_(2.0)
-    return own, lefts.T @ rights
-
-
-def gradients_by_parts(
-    total: Tensor, left: Tensor, right: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the gradients ``leftᵀ right`` of all examples in parts that fit into a CPU cache.
-
-    Under autocast they are formed in bf16, as by autograd (each number rounded by up to 1/256).
-
-    Parameters
-    ----------
-    total
-        Of the weight's shape, (o, i).
-    left, right
-        As in `Outer`.
-
-    Yields
-    ------
-    part, gradient : Tensor
-        A view of a part of `total`, and an example's gradient there, float32, which the next one
-        overwrites.
-    """
-    in_bf16 = left.dtype == right.dtype == torch.bfloat16
-    if not in_bf16:
-        left, right = left.float(), right.float()
-    left = left.transpose(1, 2)
-    together = min(len(left), TOGETHER) if in_bf16 else 1
-    for rows in _slices(len(total), TILE[0]):
-        for columns in _slices(total.shape[1], TILE[1]):
-            part = total[rows, columns]
-            product = torch.empty((together, *part.shape), dtype=left.dtype)
-            gradients = torch.empty_like(product, dtype=torch.float32) if in_bf16 else product
-            singly = gradients.unbind(0)
-            # All views at once: one by one they would take as long as small products.
-            lefts = torch.split(left[:, rows], together)
-            rights = torch.split(right[..., columns], together)
-            for some, others in zip(lefts, rights, strict=True):
-                count = len(some)
-                torch.bmm(some, others, out=product[:count])
-                if in_bf16:
-                    gradients[:count].copy_(product[:count])
-                for gradient in singly[:count]:
-                    yield part, gradient
-
-
-def _slices(size: int, step: int) -> list[slice]:
-    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
-
-
-def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> Outer | None:
-    """Add the squares of sparse rows, each together with dense gradients of the same row.
-
-    Returns
-    -------
-    Outer or None
-        The rest of the dense gradients, without those rows of those examples.
-    """
-    size = len(total)
-    examples, tokens = part.ids.shape
-    owner = torch.arange(examples, device=part.ids.device)[:, None].expand(-1, tokens)
-    pairs, place = torch.unique(owner * size + part.ids, return_inverse=True)
-    sums = torch.zeros((len(pairs), total.shape[1]), device=total.device)
-    sums.index_add_(0, place.reshape(-1), part.values.float().reshape(-1, total.shape[1]))
-    numbers = pairs % size
-    if outer is not None:
-        limits = torch.arange(examples + 1, device=pairs.device) * size
-        bounds = torch.searchsorted(pairs, limits).tolist()
-        for example, (start, end) in enumerate(pairwise(bounds)):
-            touched = outer.left[example][:, numbers[start:end]]
-            sums[start:end] += (touched.T @ outer.right[example]).float()
-        left = outer.left.clone()
-        left[pairs // size, :, numbers] = 0.0
-        outer = Outer(left, outer.right)
-    total.index_add_(0, numbers, sums.square_())
-    return outer
-
-
-def _add_formed(total: Tensor, outer: Outer | None, rows: Rows | None, whole: Tensor) -> None:
-    for example in range(len(whole)):
-        gradient = whole[example].float()
-        if outer is not None:
-            gradient = gradient + (outer.left[example].T @ outer.right[example]).float()
-        if rows is not None:
-            gradient = gradient.index_add(0, rows.ids[example], rows.values[example].float())
-        total.addcmul_(gradient, gradient)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import torch
 import transformers
@@ -25,33 +24,15 @@ from clbench.training.device import Precision
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of the Fisher information of a pretrained model.
+    """Settings of the Fisher information of a pretrained model."""
 
-    Attributes
-    ----------
-    mode
-        As in `diagonal_fisher`.
-    masking
-        As in `clbench.fisher.mask_tokens`; encoders only.
-    examples
-        Largest number of texts of the corpus.
-    text_length
-        Tokens after which a text is cut.
-    batch_size
-        Texts in a batch; it matters in mode ``batched`` only.
-    head_steps
-        Steps of fitting a head that the checkpoint lacks.
-    seed
-        Seed of texts, masks and sampled labels.
-    """
-
-    mode: Mode = "sampled"
-    masking: Masking = "bert"
-    examples: int = 1000
-    text_length: int = 128
-    batch_size: int = 16
-    head_steps: int = 300
-    seed: int = 0
+    mode: Mode = "sampled"  # as in diagonal_fisher
+    masking: Masking = "bert"  # as in mask_tokens; encoders only
+    examples: int = 1000  # largest number of texts of the corpus
+    text_length: int = 128  # tokens after which a text is cut
+    batch_size: int = 16  # texts in a batch; matters in mode "batched" only
+    head_steps: int = 300  # steps of fitting a head that the checkpoint lacks
+    seed: int = 0  # of texts, masks and sampled labels
 
 
 def pretrained_fisher(
@@ -65,16 +46,7 @@ def pretrained_fisher(
 ) -> tuple[dict[str, Tensor], Facts]:
     """Return the Fisher information at the pretrained weights, computed once and kept on disk.
 
-    Parameters
-    ----------
-    name, revision
-        Of the model.
-    corpus
-        As `clbench.tasks.corpus.resolve_corpus` returns it.
-    recipe
-        Settings.
-    device, precision
-        Where and in which number format the model runs.
+    `corpus` is what `clbench.tasks.corpus.resolve_corpus` returns.
 
     Returns
     -------
@@ -96,61 +68,47 @@ def pretrained_fisher(
         "numerics": [device.type, precision.name, torch.get_num_threads()],
         "versions": [torch.__version__, transformers.__version__],
     }
-    return cached_tensors(
-        "fisher", key, partial(_compute, name, revision, corpus, recipe, device, precision)
-    )
 
-
-def _compute(
-    name: str,
-    revision: str | None,
-    corpus: str,
-    recipe: Recipe,
-    device: torch.device,
-    precision: Precision,
-) -> tuple[dict[str, Tensor], Facts]:
-    head_seed = stream_seed("language-head", recipe.seed)
-    language = load_language_model(name, revision, head_seed=head_seed)
-    model = language.model.to(device)
-    tokenizer = load_tokenizer(name, revision)
-    if language.loss == "mlm" and tokenizer.mask_token_id is None:
-        raise ModelError(f"model {name!r}: its tokenizer has no mask token.")
-    batches = list(
-        text_batches(
-            read_corpus(corpus, recipe.examples, recipe.seed),
-            tokenizer,
-            max_length=min(recipe.text_length, usable_length(model.config) or recipe.text_length),
-            generator=torch_stream("masks", recipe.seed),
-            masking=recipe.masking if language.loss == "mlm" else None,
-            batch_size=recipe.batch_size if recipe.mode == "batched" else None,
+    def compute() -> tuple[dict[str, Tensor], Facts]:
+        head_seed = stream_seed("language-head", recipe.seed)
+        language = load_language_model(name, revision, head_seed=head_seed)
+        model = language.model.to(device)
+        tokenizer = load_tokenizer(name, revision)
+        length = min(recipe.text_length, usable_length(model.config) or recipe.text_length)
+        if language.loss == "mlm" and tokenizer.mask_token_id is None:
+            raise ModelError(f"model {name!r}: its tokenizer has no mask token.")
+        batches = list(
+            text_batches(
+                read_corpus(corpus, recipe.examples, recipe.seed),
+                tokenizer,
+                max_length=length,
+                generator=torch_stream("masks", recipe.seed),
+                masking=recipe.masking if language.loss == "mlm" else None,
+                batch_size=recipe.batch_size if recipe.mode == "batched" else None,
+            )
         )
-    )
-    names = language.backbone_names()
-    head_loss = None
-    if language.missing:
-        order = torch.randperm(len(batches), generator=torch_stream("head-order", recipe.seed))
-        head_loss = fit_head(
+        names, head_loss = language.backbone_names(), None
+        if language.missing:
+            order = torch.randperm(len(batches), generator=torch_stream("head-order", recipe.seed))
+            shuffled, loss = [batches[i] for i in order.tolist()], named_loss(language.loss)
+            steps = recipe.head_steps
+            head_loss = fit_head(model, names, shuffled, loss, steps=steps, precision=precision)
+        fisher = diagonal_fisher(
             model,
-            list(names),
-            [batches[i] for i in order.tolist()],
-            named_loss(language.loss),
-            steps=recipe.head_steps,
-            precision=precision,
+            batches,
+            language.loss,
+            recipe.mode,
+            seed=recipe.seed,
+            names=names,
+            precision="bf16" if precision.name == "bf16" else "float32",
         )
-    fisher = diagonal_fisher(
-        model,
-        batches,
-        language.loss,
-        recipe.mode,
-        seed=recipe.seed,
-        names=list(names),
-        precision="bf16" if precision.name == "bf16" else "float32",
-    )
-    facts = {
-        "loss": language.loss,
-        "texts": sum(len(batch["input_ids"]) for batch in batches),
-        "mean": float(sum(value.double().sum() for value in fisher.values()))
-        / sum(value.numel() for value in fisher.values()),
-        "head_loss": head_loss,
-    }
-    return {names[key]: value for key, value in fisher.items()}, facts
+        total = float(sum(value.double().sum() for value in fisher.values()))
+        facts = {
+            "loss": language.loss,
+            "texts": sum(len(batch["input_ids"]) for batch in batches),
+            "mean": total / sum(value.numel() for value in fisher.values()),
+            "head_loss": head_loss,
+        }
+        return {names[key]: value for key, value in fisher.items()}, facts
+
+    return cached_tensors("fisher", key, compute)

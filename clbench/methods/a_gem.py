@@ -55,17 +55,9 @@ class AGem(Rehearsal):
 
 @torch.no_grad()
 def project(gradients: list[Tensor], references: list[Tensor]) -> Tensor:
-    """Remove from `gradients`, in place, the component that points against `references`.
+    """Remove from the gradients, in place, the component that points against the references.
 
-    Parameters
-    ----------
-    gradients, references
-        g and r, weight by weight, in equal order and shapes.
-
-    Returns
-    -------
-    Tensor
-        g·r before the projection, a scalar on the device of the gradients.
+    Both, g and r, are given weight by weight. Return g·r before the projection, a scalar.
     """
     dot = _dot(gradients, references)
     norm = _dot(references, references)

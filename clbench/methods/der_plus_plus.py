@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -53,7 +54,8 @@ class DerPlusPlus(Rehearsal):
         super().after_stage(stage)
         entry = self.kept[stage.index]
         if len(entry["positions"]):
-            outputs = stage.outputs(self.memory_rows(stage, stage.index))
+            rows = stage.data.rows.take(entry["positions"])
+            outputs = stage.outputs(replace(stage.data, rows=rows))
             entry["outputs"] = torch.from_numpy(outputs).to(stage.device)
 
     def _distance(self, stage: Stage) -> Tensor:

@@ -12,7 +12,6 @@ from clbench.tasks.corpus import corpus_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clbench.cache import Facts
     from clbench.models.classifier import Classifier
     from clbench.training.stage import Context, Stage
 
@@ -85,19 +84,11 @@ class EWCMLM(PullingMethod):
         )
         self._anchor = context.snapshot()
         self._fisher = fisher_of_backbone(context.model, fisher)
-        context.note(self._note(facts, corpus_name(context.protocol.corpus)))
-
-    def pull(self, stage: Stage) -> QuadraticPull:
-        """Return the pull towards the pretrained weights."""
-        return QuadraticPull(
-            stage.model, self._anchor, self._fisher, strength=self.importance, half=self.half
-        )
-
-    def _note(self, facts: Facts, corpus: str) -> str:
         loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
         note = (
-            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of {corpus} "
-            f"(mode {self.mode}), mean of its diagonal {facts['mean']:.3g}."
+            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of "
+            f"{corpus_name(context.protocol.corpus)} (mode {self.mode}), mean of its diagonal "
+            f"{facts['mean']:.3g}."
         )
         if facts["head_loss"] is not None:
             first, last = facts["head_loss"]
@@ -105,7 +96,13 @@ class EWCMLM(PullingMethod):
                 f" The checkpoint has no language-model head: one was fitted in "
                 f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
             )
-        return note
+        context.note(note)
+
+    def pull(self, stage: Stage) -> QuadraticPull:
+        """Return the pull towards the pretrained weights."""
+        return QuadraticPull(
+            stage.model, self._anchor, self._fisher, strength=self.importance, half=self.half
+        )
 
 
 def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:

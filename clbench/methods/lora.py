@@ -127,17 +127,14 @@ class Lora(Method):
         if self.targets == "all-linear":
             return linear
         last = {path.rpartition(".")[2] for path in linear}
+        names = tuple(self.targets)
         if self.targets == "query-value":
             names = next((names for names in QUERY_VALUE if last.issuperset(names)), ("query",))
-        else:
-            names = tuple(self.targets)
-        targets: set[str] = set()
         for name in names:
-            matches = {path for path in linear if f".{path}".endswith(f".{name}")}
-            if not matches:
+            if not any(f".{path}".endswith(f".{name}") for path in linear):
                 raise SettingsError(
                     f"method 'lora': {type(backbone).__name__} has no linear module {name!r}."
                     f"{did_you_mean(name, last)} Set targets to names of its linear modules."
                 )
-            targets |= matches
-        return [path for path in linear if path in targets]
+        ends = tuple(f".{name}" for name in names)
+        return [path for path in linear if f".{path}".endswith(ends)]

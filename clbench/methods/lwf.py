@@ -70,15 +70,13 @@ class LwF(Method):
         if not self._targets:
             return loss
         rows = torch.from_numpy(batch.positions).to(stage.device, non_blocking=True)
-        terms = [
-            distillation(
-                outputs[head],
-                targets[rows],
-                temperature=self.temperature,
-                regression=self._regression[head],
-            )
-            for head, targets in self._targets.items()
-        ]
+        terms = []
+        for head, targets in self._targets.items():
+            kind: dict[str, Any] = {
+                "temperature": self.temperature,
+                "regression": self._regression[head],
+            }
+            terms.append(distillation(outputs[head], targets[rows], **kind))
         total = torch.stack(terms).sum()
         if should_record(stage):
             stage.record("distillation", total)
@@ -88,20 +86,10 @@ class LwF(Method):
 def distillation(now: Tensor, then: Tensor, *, temperature: float, regression: bool) -> Tensor:
     """Return the distance of a head's outputs from earlier ones, mean over rows; a scalar.
 
-    Parameters
-    ----------
-    now, then
-        Outputs in training and at the beginning of the stage, shape (b, outputs).
-    temperature
-        T; not used for regression.
-    regression
-        Whether to take the squared difference instead of the divergence of softened classes.
+    Both have the shape (b, outputs). For regression it is the squared difference, else the
+    divergence of classes softened by the temperature.
     """
     if regression:
         return nn.functional.mse_loss(now, then)
-    return nn.functional.kl_div(
-        torch.log_softmax(now / temperature, dim=-1),
-        torch.log_softmax(then / temperature, dim=-1),
-        reduction="batchmean",
-        log_target=True,
-    )
+    log_now, log_then = (torch.log_softmax(z / temperature, dim=-1) for z in (now, then))
+    return nn.functional.kl_div(log_now, log_then, reduction="batchmean", log_target=True)

@@ -12,9 +12,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.fisher.per_example import (
+from clbench.fisher.per_example import Capture, zeros_like
+from clbench.fisher.squares import (
     CHUNK_ACCELERATOR,
-    Capture,
     Outer,
     Part,
     Rows,
@@ -109,7 +109,15 @@ def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
     names = [*stage.model.backbone_parameters(), *head]
     trained = {name: weights[name] for name in names if weights[name].requires_grad}
     stage.model.eval()
-    slow, trial = _compare_on(stage, trained, rows[:2])
+    exact_stage = replace(stage, precision=Precision("float32", stage.device.type))
+    trial = Capture(stage.model, trained, gather=add_absolutes)
+    with trial:
+        slow = _capture(trial, exact_stage, rows[:2])
+    exact = one_by_one(exact_stage, trained, rows[:2])
+    atol = ATOL * max(float(value.max()) for value in exact.values())
+    for name, value in exact.items():
+        if not torch.allclose(trial.totals[name], value, rtol=RTOL, atol=atol):
+            slow.add(name)
     fast = {name: value for name, value in trained.items() if name not in slow}
     capture = Capture(stage.model, fast, gather=add_absolutes, like=trial)
     order = rows[np.argsort(-stage.data.rows.lengths[rows], kind="stable")]
@@ -117,26 +125,10 @@ def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
     with capture:
         for start in range(0, len(order), size):
             slow |= _capture(capture, stage, order[start : start + size])
-    totals = dict(capture.totals)
+    totals = capture.totals
     if slow:
-        totals |= one_by_one(stage, {name: p for name, p in trained.items() if name in slow}, rows)
+        totals = totals | one_by_one(stage, {name: trained[name] for name in slow}, rows)
     return {name: totals[name].div_(len(rows)) for name in trained}
-
-
-def _compare_on(
-    stage: Stage, weights: Mapping[str, nn.Parameter], rows: IntArray
-) -> tuple[set[str], Capture]:
-    """Compare both ways on a few rows; return the names that differ, and the trial."""
-    exact_stage = replace(stage, precision=Precision("float32", stage.device.type))
-    trial = Capture(stage.model, weights, gather=add_absolutes)
-    with trial:
-        slow = _capture(trial, exact_stage, rows)
-    exact = one_by_one(exact_stage, weights, rows)
-    atol = ATOL * max(float(value.max()) for value in exact.values())
-    for name, value in exact.items():
-        if not torch.allclose(trial.totals[name], value, rtol=RTOL, atol=atol):
-            slow.add(name)
-    return slow, trial
 
 
 def _capture(capture: Capture, stage: Stage, rows: IntArray) -> set[str]:
@@ -153,10 +145,7 @@ def one_by_one(
     stage: Stage, parameters: Mapping[str, nn.Parameter], rows: IntArray
 ) -> dict[str, Tensor]:
     """Return sums of absolute gradients, by one backward pass per row."""
-    totals = {
-        name: torch.zeros_like(value, dtype=torch.float32, requires_grad=False)
-        for name, value in parameters.items()
-    }
+    totals = zeros_like(parameters)
     for row in rows:
         norm = _norms(stage, stage.data.batch(np.array([row]), stage.device)).sum()
         gradients = torch.autograd.grad(norm, list(parameters.values()), allow_unused=True)
@@ -169,13 +158,8 @@ def one_by_one(
 def add_absolutes(total: Tensor, parts: Sequence[Part]) -> None:
     """Add to `total` the sum over examples of the gradient's absolute value.
 
-    Parameters
-    ----------
-    total
-        Of the weight's shape, float32.
-    parts
-        One for each use of the weight in the pass; they are summed before the absolute
-        value is taken.
+    The `parts`, one for each use of the weight in the pass, are summed before the absolute value
+    is taken.
     """
     outer = [part for part in parts if isinstance(part, Outer)]
     sparse = [part for part in parts if isinstance(part, Rows)]
@@ -204,7 +188,7 @@ def _add_outer(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 def _add_rows(total: Tensor, ids: Tensor, values: Tensor) -> None:
     owner = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
-    pairs, place = torch.unique(owner * len(total) + ids, return_inverse=True)
+    pairs, position = torch.unique(owner * len(total) + ids, return_inverse=True)
     sums = torch.zeros((len(pairs), total.shape[1]), device=total.device)
-    sums.index_add_(0, place.reshape(-1), values.float().reshape(-1, total.shape[1]))
+    sums.index_add_(0, position.reshape(-1), values.float().reshape(-1, total.shape[1]))
     total.index_add_(0, pairs % len(total), sums.abs_())

@@ -65,12 +65,7 @@ def mixed_names(backbone: nn.Module) -> list[str]:
     These are all weights of two or more dimensions outside embedding tables, which includes
     GPT-2's transposed dense layers.
     """
-    tables = {
-        id(parameter)
-        for module in backbone.modules()
-        if isinstance(module, nn.Embedding)
-        for parameter in module.parameters()
-    }
+    tables = {id(m.weight) for m in backbone.modules() if isinstance(m, nn.Embedding)}
     return [
         f"backbone.{name}"
         for name, parameter in backbone.named_parameters()
@@ -97,8 +92,7 @@ class Masks:
         self._rate = rate
         self._device = device
         self._bits = MaskStream(seed) if device.type == "cpu" else None
-        if self._bits is None:
-            self._generator = torch.Generator(device).manual_seed(seed)
+        self._generator = torch.Generator(device).manual_seed(seed)
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Return the next factors, float32, of that shape."""

@@ -71,9 +71,8 @@ class PackNet(Method):
 
     def before_phase(self, stage: Stage) -> None:
         """Prune before retraining; select the weights that may change."""
-        owner = 0
-        if stage.phase == 1:
-            owner = stage.index + 1
+        owner = 0 if stage.phase == 0 else stage.index + 1
+        if owner:
             self._prune(stage)
         self._free = {name: owners == owner for name, owners in self.owner.items()}
         # Adam keeps a weight whose gradients have always been zero; weight decay does not.
@@ -106,20 +105,17 @@ class PackNet(Method):
         if task not in self.heads:
             yield
             return
-        weights = dict(self._classifier.named_parameters())
-        names = [*self.owner, *self.heads[task]]
-        before = {name: weights[name].detach().clone() for name in names}
-        with torch.no_grad():
-            for name, owner in self.owner.items():
-                weights[name].mul_((owner > 0) & (owner <= task + 1))
-            for name, value in self.heads[task].items():
-                weights[name].copy_(value)
+        weights = {name: p.data for name, p in self._classifier.named_parameters()}
+        before = {name: weights[name].clone() for name in [*self.owner, *self.heads[task]]}
+        for name, owner in self.owner.items():
+            weights[name].mul_((owner > 0) & (owner <= task + 1))
+        for name, value in self.heads[task].items():
+            weights[name].copy_(value)
         try:
             yield
         finally:
-            with torch.no_grad():
-                for name, value in before.items():
-                    weights[name].copy_(value)
+            for name, value in before.items():
+                weights[name].copy_(value)
 
     @torch.no_grad()
     def _prune(self, stage: Stage) -> None:
@@ -131,11 +127,11 @@ class PackNet(Method):
             owner = self.owner[name].view(-1)
             free = owner == 0
             count = int(free.sum())
-            kept = count - round(share * count)
+            size = count - round(share * count)
             sizes = torch.where(free, weight.detach().abs().reshape(-1), -1.0)
-            owner[sizes.topk(kept).indices] = stage.index + 1
+            owner[sizes.topk(size).indices] = stage.index + 1
             weight.mul_(self.owner[name] > 0)
-            freed += count - kept
+            freed += count - size
         total = sum(owner.numel() for owner in self.owner.values())
         stage.record("free_share", freed / total)
 
@@ -143,11 +139,10 @@ class PackNet(Method):
 def matrices(model: Classifier) -> dict[str, Tensor]:
     """Return the backbone's weight matrices (and convolutions) by name, without embeddings."""
     inside = model.backbone_parameters()
-    result: dict[str, Tensor] = {}
-    for path, module in model.named_modules():
-        weight = getattr(module, "weight", None)
-        if isinstance(module, nn.Embedding) or not isinstance(weight, Tensor):
-            continue
-        if f"{path}.weight" in inside and weight.dim() >= 2:
-            result[f"{path}.weight"] = weight
-    return result
+    return {
+        f"{path}.weight": inside[f"{path}.weight"]
+        for path, module in model.named_modules()
+        if f"{path}.weight" in inside
+        and inside[f"{path}.weight"].dim() >= 2
+        and not isinstance(module, nn.Embedding)
+    }

@@ -40,8 +40,7 @@ class QuadraticPull:
     strength
         λ.
     half
-        Whether the penalty has the factor ½: the gradient is ``λ·F·(θ − θ*)`` with it and
-        ``2·λ·F·(θ − θ*)`` without.
+        Whether the penalty has the factor ½, so that the gradient is ``λ·F·(θ − θ*)``.
 
     Raises
     ------
@@ -86,21 +85,18 @@ class QuadraticPull:
         """
         if stage is not None and should_record(stage):
             stage.record("penalty", self.value())
-        buffer = torch.empty(CHUNK)
         fused = []
         for i, weight in enumerate(self._weights):
             if not weight.requires_grad:
                 continue
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
-            if weight.device.type != "cpu" or not weight.grad.is_contiguous():
+            if weight.device.type != "cpu":
                 fused.append(i)
                 continue
             parts = torch.split(weight.grad.view(-1), CHUNK)
             for (value, anchor, importance), part in zip(self._pieces(i), parts, strict=True):
-                out = buffer[: len(part)] if part.dtype == buffer.dtype else None
-                difference = torch.sub(value, anchor, out=out)
-                part.addcmul_(importance, difference, value=self._scale)
+                part.addcmul_(importance, value - anchor, value=self._scale)
         if fused:
             self._add_fused(fused)
 
@@ -116,27 +112,18 @@ class QuadraticPull:
         return (total * (self._scale / 2)).float()
 
     def _pieces(self, i: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield flat parts of weight, anchor and importance number `i`."""
-        weight, importance = self._weights[i].detach(), self._importance[i]
+        """Return flat parts of weight, anchor and importance number `i`."""
+        weight = self._weights[i].detach()
         size = CHUNK if weight.device.type == "cpu" else max(1, weight.numel())
-        weights = torch.split(weight.reshape(-1), size)
-        anchors = torch.split(self._anchors[i].view(-1), size)
-        if importance.numel() == weight.numel():
-            parts = torch.split(importance.view(-1), size)
-        else:
-            parts = (importance.view(()),) * len(weights)
-        yield from zip(weights, anchors, parts, strict=True)
+        tensors = (weight, self._anchors[i], self._importance[i].expand_as(weight))
+        return zip(*(torch.split(tensor.reshape(-1), size) for tensor in tensors), strict=True)
 
     def _add_fused(self, which: list[int]) -> None:
         """Add the pull to all tensors in two launches, as suits accelerators."""
+        weights = [self._weights[i].detach() for i in which]
+        differences = torch._foreach_sub(weights, [self._anchors[i] for i in which])
+        importance = [self._importance[i].expand_as(self._weights[i]) for i in which]
         gradients = [self._weights[i].grad for i in which]
-        differences = torch._foreach_sub(
-            [self._weights[i].detach() for i in which], [self._anchors[i] for i in which]
-        )
-        importance = [
-            self._importance[i].expand_as(difference)
-            for i, difference in zip(which, differences, strict=True)
-        ]
         torch._foreach_addcmul_(gradients, importance, differences, value=self._scale)  # type: ignore[arg-type]
 
 

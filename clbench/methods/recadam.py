@@ -60,8 +60,6 @@ class RecAdam(Method):
         Length of the stage for which k and t0 are meant, and the rate for which gamma is;
         used with ``scaling = "stage"`` only. The defaults are the slow end of what the paper
         tried (section 4.1): k = 0.05 and t0 = 1000 on RTE's 7,800 steps, at a rate of 2e-5.
-        It chose k and t0 on each dev set without saying which; its shortest task is closest
-        to the shorter stages here, and recalling needs many steps.
     """
 
     name: ClassVar[str] = "recadam"
@@ -94,37 +92,39 @@ class RecAdam(Method):
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return the recalled weights with their anchor, then those that plain Adam trains."""
         names = {id(p): name for name, p in stage.model.named_parameters()}
-        recalled = self._anchor.keys() & set(stage.shared_names())
-        trained = [(names[id(p)], p) for p in stage.trainable()]
+        shared = self._anchor.keys() & set(stage.shared_names())
+        recalled = [p for p in stage.trainable() if names[id(p)] in shared]
+        others = [p for p in stage.trainable() if names[id(p)] not in shared]
         lr = stage.protocol.lr
-        first = {
-            "params": [p for name, p in trained if name in recalled],
-            "anchor": [self._anchor[name] for name, _ in trained if name in recalled],
+        first: dict[str, Any] = {
+            "params": recalled,
+            "anchor": [self._anchor[names[id(p)]] for p in recalled],
             "lr": lr,
             "annealing": self.annealing,
             **self._scaled(stage.steps, lr),
         }
-        if (lam := self._lambda(stage.steps, first)) < 0.5:
+        self._shape = {key: first[key] for key in ("k", "t0", "annealing")}
+        if (lam := optim.anneal(stage.steps, **self._shape)) < 0.5:
             stage.note(
                 f"{self.name}: stage {stage.index} ({stage.name}) of {stage.steps} steps ended "
                 f"with λ = {lam:.2g}, before learning outweighed recalling."
             )
-        second = [p for name, p in trained if name not in recalled]
-        plain = {"params": second, "lr": lr, "recall": False}
-        return [first, plain] if second else [first]
+        plain = {"params": others, "lr": lr, "recall": False}
+        return [first, plain] if others else [first]
 
     def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
         """Return RecAdam with the protocol's settings of Adam."""
-        protocol = stage.protocol
         self._group = groups[0]
-        self._layers = _by_layer(stage, groups[0])
-        return optim.RecAdam(
-            groups,
-            lr=protocol.lr,
-            betas=protocol.betas,
-            eps=protocol.eps,
-            weight_decay=protocol.weight_decay,
-        )
+        anchors = {id(p): a for p, a in zip(groups[0]["params"], groups[0]["anchor"], strict=True)}
+        weights = dict(stage.model.named_parameters())
+        self._layers = {}
+        for layer in stage.model.layer_groups():
+            inside = [weights[n] for n in layer.parameters if id(weights[n]) in anchors]
+            if inside:
+                tensors = [p.detach() for p in inside], [anchors[id(p)] for p in inside]
+                self._layers[layer.name] = tensors
+        p = stage.protocol
+        return optim.RecAdam(groups, p.lr, p.betas, p.eps, p.weight_decay)
 
     def before_step(self, stage: Stage) -> None:
         """Record λ of the coming step and the distance to the anchor."""
@@ -132,7 +132,7 @@ class RecAdam(Method):
             for key in ("k", "t0", "gamma"):
                 stage.record(key, self._group[key])
         if should_record(stage):
-            stage.record("lambda", self._lambda(stage.step + 1, self._group))
+            stage.record("lambda", optim.anneal(stage.step + 1, **self._shape))
             self._record_distance(stage, stage.step)
 
     def after_step(self, stage: Stage) -> None:
@@ -155,9 +155,6 @@ class RecAdam(Method):
             k, t0 = k * t0 / MIN_T0, MIN_T0
         return {"k": k, "t0": t0, "gamma": self.gamma * self.for_lr / lr}
 
-    def _lambda(self, t: int, group: dict[str, Any]) -> float:
-        return optim.anneal(t, k=group["k"], t0=group["t0"], annealing=self.annealing)
-
     @torch.no_grad()
     def _record_distance(self, stage: Stage, step: int) -> None:
         """Record the Euclidean distance to the anchor, in total and by layer."""
@@ -169,18 +166,3 @@ class RecAdam(Method):
         stage.record("distance", math.sqrt(sum(squares)), step=step)
         for name, square in zip(self._layers, squares, strict=True):
             stage.record(f"distance.{name}", math.sqrt(square), step=step)
-
-
-Tensors = list[torch.Tensor]
-
-
-def _by_layer(stage: Stage, group: dict[str, Any]) -> dict[str, tuple[Tensors, Tensors]]:
-    """Return weights and anchors of `group` by the names of the model's layer groups."""
-    anchors = {id(p): a for p, a in zip(group["params"], group["anchor"], strict=True)}
-    weights = dict(stage.model.named_parameters())
-    layers = {}
-    for layer in stage.model.layer_groups():
-        inside = [weights[name] for name in layer.parameters if id(weights[name]) in anchors]
-        if inside:
-            layers[layer.name] = ([p.detach() for p in inside], [anchors[id(p)] for p in inside])
-    return layers

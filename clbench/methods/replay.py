@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from clbench.methods.base import Method, should_record
 
 if TYPE_CHECKING:
     from clbench.tasks.task import IntArray
-    from clbench.training.batches import Batch, TaskData
+    from clbench.training.batches import Batch
     from clbench.training.stage import Context, Stage
 
 
@@ -77,14 +77,12 @@ class Rehearsal(Method):
 
     def after_stage(self, stage: Stage) -> None:
         """Add rows of the stage's task and drop others."""
-        keys = torch.rand(
-            len(stage.data.rows), generator=stage.rng("memory"), dtype=torch.float64
-        ).numpy()
+        count = len(stage.data.rows)
+        keys = torch.rand(count, generator=stage.rng("memory"), dtype=torch.float64).numpy()
         best = np.argsort(keys, kind="stable")[: self.memory]
         self.kept[stage.index] = {"positions": best, "keys": keys[best]}
-        for task, count in self.quotas().items():
-            entry = self.kept[task]
-            self.kept[task] = {name: values[:count] for name, values in entry.items()}
+        for task, quota in self.quotas().items():
+            self.kept[task] = {name: values[:quota] for name, values in self.kept[task].items()}
 
     def quotas(self) -> dict[int, int]:
         """Return how many rows of each task the memory holds."""
@@ -100,12 +98,7 @@ class Rehearsal(Method):
     def draw(self, stage: Stage, name: str) -> list[MemoryBatch]:
         """Draw random rows of the memory without replacement, one batch per task.
 
-        Parameters
-        ----------
-        stage
-            The running one.
-        name
-            Name of the random stream to draw from.
+        `name` is that of the random stream.
         """
         tasks = [task for task in sorted(self.kept) if len(self.kept[task]["positions"])]
         sizes = np.array([len(self.kept[task]["positions"]) for task in tasks])
@@ -124,11 +117,6 @@ class Rehearsal(Method):
     def memory_loss(self, stage: Stage, batches: list[MemoryBatch]) -> Tensor:
         """Return the mean loss of the rows drawn; a scalar."""
         return torch.stack([stage.loss(part.batch) * part.share for part in batches]).sum()
-
-    def memory_rows(self, stage: Stage, task: int) -> TaskData:
-        """Return a task's rows in the memory, in the order of their indices."""
-        data = stage.earlier(task)
-        return replace(data, rows=data.rows.take(self.kept[task]["positions"]))
 
 
 class Replay(Rehearsal):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -64,23 +64,17 @@ class SI(PullingMethod):
 
     def edit_gradients(self, stage: Stage) -> None:
         """Keep the gradients of the task's loss, then add the pull."""
-        gradients = [weight.grad for weight in self._weights.values()]
+        self._gradients = [weight.grad for weight in self._weights.values()]
         if self._pull is not None or stage.protocol.clip_norm is not None:  # they will change
-            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
-        self._gradients = gradients
+            self._gradients = [None if g is None else g.clone() for g in self._gradients]
         super().edit_gradients(stage)
 
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:
         """Add ``−g·Δθ`` to the path integral; turn it into importance after the last step."""
         weights = [weight.detach() for weight in self._weights.values()]
-        moved = [
-            (weight, before, gradient, integral)
-            for weight, before, gradient, integral in zip(
-                weights, self._before, self._gradients, self._integral, strict=True
-            )
-            if gradient is not None
-        ]
+        lists: tuple[Any, ...] = (weights, self._before, self._gradients, self._integral)
+        moved = [tensors for tensors in zip(*lists, strict=True) if tensors[2] is not None]
         self._gradients = []
         if moved and stage.device.type != "cpu":
             now, before, gradients, integrals = (list(t) for t in zip(*moved, strict=True))
@@ -94,16 +88,13 @@ class SI(PullingMethod):
                     integral_part.addcmul_(gradient_part, before_part.sub_(now_part))
                     before_part.copy_(now_part)
         if stage.done_before + stage.step + 1 == stage.total_steps:
-            self._consolidate()
+            for (name, weight), integral in zip(self._weights.items(), self._integral, strict=True):
+                added = integral.div_((weight - self._start[name]).square_().add_(self.xi))
+                if name in self.importance:
+                    added.add_(self.importance[name])
+                self.importance[name] = added.clamp_(min=0.0)
 
     def after_stage(self, stage: Stage) -> None:
         """Keep the importance only."""
         super().after_stage(stage)
         self._weights, self._start, self._before, self._integral = {}, {}, [], []
-
-    def _consolidate(self) -> None:
-        for (name, weight), integral in zip(self._weights.items(), self._integral, strict=True):
-            added = integral.div_((weight - self._start[name]).square_().add_(self.xi))
-            if name in self.importance:
-                added.add_(self.importance[name])
-            self.importance[name] = added.clamp_(min=0.0)

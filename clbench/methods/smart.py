@@ -84,19 +84,19 @@ class Smart(Method):
         exact = replace(stage, precision=Precision("float32", stage.device.type))
         outputs = exact.logits(batch)
         loss = stage.criterion(outputs, batch)
+        terms = []
         if self.lambda_s:
-            smoothness = self._smoothness(exact, batch, outputs)
-            if should_record(stage):
-                stage.record("smoothness", smoothness)
-            loss = loss + self.lambda_s * smoothness
+            terms.append(("smoothness", self.lambda_s, self._smoothness(exact, batch, outputs)))
         if self.mu:
             stage.restart_dropout()
             with torch.no_grad():
                 before = exact.logits(batch, weights=self._average)
             proximity = divergence(outputs, before, regression=batch.regression)
+            terms.append(("proximity", self.mu, proximity))
+        for name, weight, term in terms:
             if should_record(stage):
-                stage.record("proximity", proximity)
-            loss = loss + self.mu * proximity
+                stage.record(name, term)
+            loss = loss + weight * term
         return loss
 
     @torch.no_grad()
@@ -130,15 +130,8 @@ class Smart(Method):
 def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:
     """Return the divergence of two sets of outputs, mean over rows; a scalar.
 
-    ``KL(P‖Q) + KL(Q‖P)``, or the squared difference for regression (Jiang et al. 2020,
-    section 3.1).
-
-    Parameters
-    ----------
-    first, second
-        Shape (b, outputs).
-    regression
-        Whether outputs are regression targets instead of class logits.
+    ``KL(P‖Q) + KL(Q‖P)`` of class logits, or the squared difference for regression (Jiang et al.
+    2020, section 3.1). `first` and `second` have the shape (b, outputs).
     """
     if regression:
         return nn.functional.mse_loss(first, second)
@@ -149,15 +142,9 @@ def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:
 def moved_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: float | None) -> Tensor:
     """Return the noise after a step up (Jiang et al. 2020, algorithm 1).
 
-    Parameters
-    ----------
-    noise, gradient
-        Shape (b, t, e); the gradient is scaled to a largest size of 1 in each row.
-    step_size
-        η.
-    epsilon
-        Radius of the box around 0; None scales the noise of each token to a largest size
-        of 1 instead.
+    `noise` and `gradient` have the shape (b, t, e); the gradient is scaled to a largest size of 1
+    in each row. `epsilon` is the radius of the box around 0; None scales the noise of each token
+    to a largest size of 1 instead.
     """
     tiny = torch.finfo(gradient.dtype).tiny
     largest = gradient.abs().amax(dim=(1, 2), keepdim=True)

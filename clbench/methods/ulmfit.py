@@ -63,10 +63,12 @@ class Ulmfit(Method):
 
     def schedule(self, stage: Stage, optimizer: Optimizer) -> LambdaLR:
         """Return one slanted triangle over the phase, the same for all groups."""
-        shape = partial(
-            slanted_triangle, steps=stage.steps, cut_frac=self.cut_frac, ratio=self.ratio
-        )
-        return LambdaLR(optimizer, shape)
+        options: dict[str, Any] = {
+            "steps": stage.steps,
+            "cut_frac": self.cut_frac,
+            "ratio": self.ratio,
+        }
+        return LambdaLR(optimizer, partial(slanted_triangle, **options))
 
     def before_step(self, stage: Stage) -> None:
         """Unfreeze the groups that are due."""

@@ -58,6 +58,15 @@ POOLS = {"first": first_token, "last": last_token, "mean": mean_token}
 class Classifier(nn.Module):
     """A backbone, its pooling, and heads by name.
 
+    Parameters
+    ----------
+    head_seed
+        Gives the seed of a head's weights from its name; nothing else decides them.
+    pooling
+        ``first`` token, ``last`` real token, ``mean``, or ``auto`` by architecture.
+    head_dropout
+        Dropout between pooled vector and head.
+
     Attributes
     ----------
     backbone
@@ -221,12 +230,10 @@ def build_classifier(
     *,
     revision: str | None = None,
     heads: Mapping[str, int],
-    head_seed: Callable[[str], int],
-    pooling: Pooling = "auto",
-    head_dropout: float = 0.0,
     vocabulary: npt.NDArray[np.int64] | None = None,
+    **options: Any,
 ) -> Classifier:
-    """Return a pretrained backbone with newly initialised heads.
+    """Return a pretrained backbone, as `load_backbone` does, with newly initialised heads.
 
     Parameters
     ----------
@@ -234,27 +241,12 @@ def build_classifier(
         As in `clbench.models.locate.local_folder`.
     heads
         Size of each head by its name: the number of classes, 1 for regression.
-    head_seed
-        Gives the seed of a head's weights from its name; nothing else decides them.
-    pooling
-        ``first`` token, ``last`` real token, ``mean``, or ``auto`` by architecture.
-    head_dropout
-        Dropout between pooled vector and head.
     vocabulary
         Shape (v,), ascending: trim the embedding table to these tokens; see
         `clbench.models.encoding.trim_embeddings`. None keeps the whole table.
-
-    Raises
-    ------
-    ModelError
-        As `clbench.models.checkpoint.load_backbone`.
+    options
+        ``head_seed``, ``pooling`` and ``head_dropout`` of `Classifier`.
     """
     backbone = load_backbone(name, revision)
-    return Classifier(
-        backbone,
-        heads,
-        head_seed=head_seed,
-        pooling=pooling,
-        head_dropout=head_dropout,
-        vocabulary=None if vocabulary is None else trim_embeddings(backbone, vocabulary),
-    )
+    tokens = None if vocabulary is None else trim_embeddings(backbone, vocabulary)
+    return Classifier(backbone, heads, vocabulary=tokens, **options)

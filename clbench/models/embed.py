@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from clbench.cache import Facts, cached_tensors
 from clbench.models.classifier import Classifier, Pooling
-from clbench.models.encoding import cached_tensors, encode, tokenizer_digest
+from clbench.models.encoding import encode, tokenizer_digest
 from clbench.tasks.task import Rows
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 BATCH_TOKENS = 8192
 """Most tokens in a batch, padding included; a longer row is a batch of its own."""
-VERSION = 1
-"""Raised when the numbers that this module computes change."""
 
 
 def embed_rows(
@@ -34,7 +31,6 @@ def embed_rows(
     pooling: Pooling = "auto",
     *,
     identity: Mapping[str, Any] | None = None,
-    cache: Path | None = None,
 ) -> npt.NDArray[np.float32]:
     """Return one vector per row, computed in float32 without dropout.
 
@@ -47,10 +43,8 @@ def embed_rows(
     pooling
         As in `clbench.models.classifier.build_classifier`; ``auto`` is [CLS] for encoders.
     identity
-        The model's identity, from `clbench.models.locate.model_identity`.
-    cache
-        Folder to keep the vectors in, by identity, rows and settings. None, or no `identity`,
-        keeps nothing.
+        The model's identity, from `clbench.models.locate.model_identity`. With it the vectors are
+        kept in the user's cache, by identity, rows and settings.
 
     Returns
     -------
@@ -58,7 +52,7 @@ def embed_rows(
         Shape (n, h), float32.
     """
 
-    def compute() -> dict[str, Tensor]:
+    def compute() -> tuple[dict[str, Tensor], Facts]:
         encoded = encode(rows, tokenizer, max_length)
         model = Classifier(backbone, {}, head_seed=lambda name: 0, pooling=pooling)
         model.to(device).eval()
@@ -75,10 +69,13 @@ def embed_rows(
                 inputs = {name: value.to(device) for name, value in inputs.items()}
                 vectors[at] = model.features(inputs).float().cpu().numpy()
                 start += len(at)
-        return {"vectors": torch.from_numpy(vectors)}
+        return {"vectors": torch.from_numpy(vectors)}, {}
 
-    settings = [tokenizer_digest(tokenizer), rows.digest, max_length, pooling]
-    key = json.dumps([VERSION, dict(identity or {}), *settings], sort_keys=True)
-    vectors = cached_tensors(cache if identity is not None else None, key, compute)["vectors"]
-    array: npt.NDArray[np.float32] = vectors.numpy()
+    if identity is None:
+        tensors, _ = compute()
+    else:
+        settings = [tokenizer_digest(tokenizer), rows.digest, max_length, pooling]
+        key = {"model": dict(identity), "settings": settings}
+        tensors, _ = cached_tensors("embeddings", key, compute)
+    array: npt.NDArray[np.float32] = tensors["vectors"].numpy()
     return array

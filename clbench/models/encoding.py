@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_if_possible
+from clbench.cache import Facts, cached_tensors
 from clbench.tasks.task import IntArray, Rows
 
 if TYPE_CHECKING:
@@ -100,23 +99,15 @@ def _flat_positions(starts: IntArray, lengths: IntArray) -> IntArray:
 
 
 def encode(
-    rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, *, cache: Path | None = None
+    rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, *, cache: bool = False
 ) -> EncodedRows:
-    """Tokenise `rows`, special tokens included.
+    """Tokenise `rows`, special tokens included, and truncate them to `max_length` tokens.
 
-    Parameters
-    ----------
-    rows
-        Texts and labels.
-    tokenizer
-        The model's own.
-    max_length
-        Truncate rows to this many tokens, the longer text of a pair first.
-    cache
-        Folder to keep the result in, by tokenizer and content; None keeps nothing.
+    The longer text of a pair is truncated first. With `cache` the result is kept in the user's
+    cache, by tokenizer and content.
     """
 
-    def tokenise() -> dict[str, Tensor]:
+    def tokenise() -> tuple[dict[str, Tensor], Facts]:
         arrays: dict[str, list[npt.NDArray[Any]]] = {"ids": [], "types": []}
         for start in range(0, len(rows), CHUNK):
             second = None if rows.second is None else list(rows.second[start : start + CHUNK])
@@ -137,29 +128,15 @@ def encode(
             "ids": torch.empty(0, dtype=torch.int32),
             **tensors,
             "offsets": torch.from_numpy(np.cumsum(lengths, dtype=np.int64)),
-        }
+        }, {}
 
-    key = f"2/{max_length}/{rows.digest}/{tokenizer_digest(tokenizer)}" if cache else ""
-    stored = {name: value.numpy() for name, value in cached_tensors(cache, key, tokenise).items()}
+    if cache:
+        key = {"length": max_length, "rows": rows.digest, "tokenizer": tokenizer_digest(tokenizer)}
+        tensors, _ = cached_tensors("tokens", key, tokenise)
+    else:
+        tensors, _ = tokenise()
+    stored = {name: value.numpy() for name, value in tensors.items()}
     return EncodedRows(stored["ids"], stored.get("types"), stored["offsets"], rows.labels)
-
-
-def cached_tensors(
-    cache: Path | None, key: str, compute: Callable[[], dict[str, Tensor]]
-) -> dict[str, Tensor]:
-    """Return the tensors stored under `key` in the folder `cache`, else compute and store them.
-
-    None as `cache` stores nothing. A damaged file is computed anew.
-    """
-    if cache is None:
-        return compute()
-    path = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.safetensors"
-    try:
-        return load_tensors(path)[0]
-    except DamagedFileError:
-        tensors = compute()
-        write_if_possible(path, partial(save_tensors, tensors))
-        return tensors
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:

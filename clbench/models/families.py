@@ -95,13 +95,7 @@ def family_of(backbone: PreTrainedModel) -> Family:
 
 
 def inspect_backbone(backbone: PreTrainedModel) -> Family:
-    """Return a family read off the backbone: its longest list of modules is its layers.
-
-    Raises
-    ------
-    ModelError
-        As `family_of`.
-    """
+    """Return a family read off the backbone: its longest list of modules is its layers."""
     from transformers.models.auto import modeling_auto as auto
 
     config = backbone.config

@@ -26,14 +26,12 @@ class LayerGroup(NamedTuple):
 
 
 def divide_layers(depth: int, parts: int, division: Division = "code") -> list[list[int]]:
-    """Return the layer numbers in each of `parts` consecutive groups, lowest first.
+    """Return the numbers of `depth` layers in `parts` consecutive groups, lowest first.
+
+    If there are more groups than layers, some are empty.
 
     Parameters
     ----------
-    depth
-        Number of layers L, at least 1.
-    parts
-        Number of groups; if there are more groups than layers, some are empty.
     division
         ``code``: group i (from 1) holds layers ceil(L/parts·(i−1)) … ceil(L/parts·i)−1, as in
         the code of Kenneweg et al. 2022. Its eight groups of BERT base are
@@ -135,20 +133,13 @@ def lr_groups(
 
 
 def depth_of(model: nn.Module) -> int:
-    """Return the number of layers with weights of their own; ALBERT's shared ones count once.
-
-    Raises
-    ------
-    ModelError
-        If the model cannot be divided into layers.
-    """
+    """Return the number of layers with weights of their own; ALBERT's shared ones count once."""
     return len(_layer_groups(model)) - 2
 
 
 def _layer_groups(model: nn.Module) -> list[LayerGroup]:
-    own = getattr(model, "layer_groups", None)
-    if callable(own):
-        groups: list[LayerGroup] = own()
+    if hasattr(model, "layer_groups"):
+        groups: list[LayerGroup] = model.layer_groups()  # type: ignore[operator]
         return groups
     from transformers import PreTrainedModel
 

@@ -35,18 +35,9 @@ LastLayer = Callable[[Any, Tensor, Tensor | None], Tensor]
 def is_stock(backbone: nn.Module, layers: str) -> bool:
     """Whether the last layer computes what its architecture does, and nothing observes it.
 
-    Parameters
-    ----------
-    backbone
-        A transformers model.
-    layers
-        Path of its list of layers, such as ``encoder.layer``.
-
-    Returns
-    -------
-    bool
-        False with a hook on the way to the layer or inside it, a `forward` set on a module or
-        its class, a module from elsewhere, or a custom attention function.
+    False with a hook on the way to the layer or inside it, a `forward` set on a module or its
+    class, a module from elsewhere, or a custom attention function. `layers` is the path of the
+    list of layers, such as ``encoder.layer``.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

@@ -55,13 +55,7 @@ MODELS.add("tiny", ModelEntry("small BERT that comes with clbench; works offline
 
 
 def resolve(name: str, revision: str | None = None) -> Path | None:
-    """Return the folder of a built-in or local model, or None for a hub model.
-
-    Raises
-    ------
-    ModelError
-        If a revision is given for a model that is not on the hub.
-    """
+    """Return the folder of a built-in or local model, which has no revision; None for the hub."""
     if name in MODELS:
         folder = MODELS.get(name).locate()
     else:
@@ -80,14 +74,8 @@ def local_folder(name: str, revision: str | None = None) -> Path:
     """Return the folder of a model on this machine, downloading a hub model if necessary.
 
     A hub name is bound to a commit when it is first downloaded, and keeps that commit so that
-    runs stay comparable. Give another `revision`, or delete the cached model, for a newer one.
-
-    Parameters
-    ----------
-    name
-        A built-in model, a local folder or a hub model.
-    revision
-        Branch, tag or commit of a hub model.
+    runs stay comparable. Give another `revision` (a branch, tag or commit), or delete the cached
+    model, for a newer one.
 
     Raises
     ------
@@ -119,17 +107,8 @@ def local_folder(name: str, revision: str | None = None) -> Path:
 def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
     """Return what identifies the model, for fingerprints of runs and caches.
 
-    Returns
-    -------
-    dict
-        ``files``, the digest of each file that decides the scores, for a built-in model or a
-        folder; ``hub`` and ``commit`` for a hub model. The path of a folder is not part of
-        it: a copy is the same model.
-
-    Raises
-    ------
-    ModelError
-        As `local_folder`.
+    That is ``files``, the digest of each file that decides the scores, for a built-in model or a
+    folder, whatever its path; ``hub`` and ``commit`` for a hub model.
     """
     folder = resolve(name, revision)
     if folder is None:

@@ -87,9 +87,8 @@ def _rows(
         if name == reference:
             row["why"] = "the reference"
         elif (comparison := compared.get(name)) is None:
-            row["why"] = f"no seed in common with {reference}"
-            if not baseline:
-                row["why"] = f"{reference} was not run"
+            none = f"no seed in common with {reference}"
+            row["why"] = none if baseline else f"{reference} was not run"
         else:
             row |= asdict(comparison)
             row |= {"p_holm": corrected[name], "why": _why(comparison)}
@@ -112,17 +111,7 @@ def _why(comparison: Comparison) -> str:
 def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
     """Return the verdict on one scenario; it says nothing that an interval does not support.
 
-    Parameters
-    ----------
-    comparisons
-        Result of `comparisons_frame`.
-    scenario
-        Name of the scenario.
-
-    Returns
-    -------
-    list of str
-        A sentence for each kind of finding on p_o, with its numbers and the cost in p_s.
+    It has a sentence for each kind of verdict on p_o, with its numbers and the cost in p_s.
     """
     rows = comparisons[comparisons["scenario"] == scenario].to_dict("records")
     old: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_o"}
@@ -166,8 +155,8 @@ def _shown(name: str, row: Row, new: Row) -> str:
 
 def _open(name: str, row: Row) -> str:
     needed = row["seeds_needed"]
-    known = needed is not None and needed == needed  # pandas has NaN for None
-    more = f"; about {int(needed)} seeds would settle it" if known else ""
+    enough = needed is not None and needed == needed  # pandas has NaN for None
+    more = f"; about {int(needed)} seeds would settle it" if enough else ""
     return f"{name} ({row['difference']:+.3f}{more})"
 
 

@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Content:
-    """Everything in a report except its figures.
+    """All of a report but its figures: cells, references included, and tables.
 
-    Attributes
-    ----------
-    cells
-        Cells of all runs, references included.
-    frame, means, comparisons
-        One row a cell; means over seeds; differences to vanilla.
+    `frame` has a row for each cell, `means` those over seeds, `comparisons` differences to vanilla.
     """
 
     cells: tuple[CellResult, ...]
@@ -58,7 +53,7 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
         verdict, why = (
             value if isinstance(value := beside.get(key), str) else "" for key in ("verdict", "why")
         )
-        shown = {
+        entry = {
             **{
                 key: row[key]
                 for key in ("scenario", "shift", "method", "keeps_rows", "seeds", "failed")
@@ -68,9 +63,9 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
             "interval": [number(beside.get(key)) for key in ("difference_low", "difference_high")],
         }
         for name in names:
-            shown[name] = number(row[f"{name}_mean"])
-            shown[f"{name}_std"] = number(row[f"{name}_std"])
-        rows.append(shown)
+            entry[name] = number(row[f"{name}_mean"])
+            entry[f"{name}_std"] = number(row[f"{name}_std"])
+        rows.append(entry)
     return rows
 
 

@@ -24,16 +24,9 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Line:
-    """One curve.
+    """One curve: its name, an SVG polyline in a box of `WIDTH` × `HEIGHT`, and its values in words.
 
-    Attributes
-    ----------
-    name
-        What was measured.
-    points
-        For an SVG polyline in a box of `WIDTH` × `HEIGHT`; empty for a single point.
-    words
-        First, last, lowest and highest value, and the steps of the first and last.
+    A single point has no polyline.
     """
 
     name: str

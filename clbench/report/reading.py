@@ -33,13 +33,13 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     cells: list[CellResult] = []
     notes: list[str] = []
     keys: set[str] = set()
-    known: Meanings = {}
+    earlier: Meanings = {}
     labels = _labels(stores)
     summarize = summarizer(_curves_shown())
     for store, label in zip(stores, labels, strict=True):
         run, meanings = _read_run(store, summarize)
         notes += run.broken_lines(())
-        changed = {key for key, value in meanings.items() if known.get(key, value) != value}
+        changed = {key for key, value in meanings.items() if earlier.get(key, value) != value}
         what = {"method": "settings", "scenario": "tasks or settings"}
         notes += [
             f"{name} has other {what[kind]} in {label} than in the runs before it."
@@ -58,7 +58,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
             elif cell.baseline in clashing:
                 changes = {"baseline": f"{cell.baseline} ({label})"}
             cells.append(cell.model_copy(update=changes) if changes else cell)
-        known = meanings | known
+        earlier = meanings | earlier
     if differences := _protocol_differences(stores, labels):
         notes.append(
             f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
@@ -105,11 +105,11 @@ def _curves_shown() -> Callable[[CellResult], bool]:
 def _labels(stores: Sequence[Store]) -> list[str]:
     """Return the names of the folders, with as many parents as are needed to tell them apart."""
     parts = [store.out.resolve().parts for store in stores]
-    for count in range(1, max(map(len, parts))):
+    for count in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(each[-count:]) for each in parts]
         if len(set(labels)) == len(labels):
-            return labels
-    return ["/".join(each) for each in parts]
+            break
+    return labels
 
 
 def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> list[str]:

@@ -36,17 +36,7 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Report:
-    """A report on the disk.
-
-    Attributes
-    ----------
-    page
-        Path of ``index.html``.
-    content
-        Its numbers.
-    notes
-        Lines for the user: invalid files, and what differs between runs.
-    """
+    """A report on the disk: the path of ``index.html``, its numbers, and notes for the user."""
 
     page: Path
     content: Content
@@ -179,13 +169,13 @@ def _figures(
 
     data = ReportData(cells, pictures)
     figures = report_figures()
-    places = [(figure, None) for figure in figures if figure.per == "run"] + [
+    drawings = [(figure, None) for figure in figures if figure.per == "run"] + [
         (figure, scenario)
         for scenario in finished_scenarios(cells)[:MOST_SCENARIOS]
         for figure in figures
         if figure.per == "scenario"
     ]
-    for figure, scenario in places:
+    for figure, scenario in drawings:
         try:
             if scenario is None:
                 yield figure.name, figure.title, figure.draw(data)

@@ -21,15 +21,15 @@ def plain(value: Any) -> Any:
 
     NumPy scalars become Python numbers, tuples become lists, NaN and infinity become None.
     """
-    return json.loads(json.dumps(value, default=_convert), parse_constant=lambda name: None)
 
+    def convert(value: Any) -> Any:
+        if isinstance(value, BaseModel):
+            return value.model_dump(mode="json")
+        if isinstance(value, Mapping):
+            return dict(value)
+        return value.tolist() if hasattr(value, "tolist") else str(value)
 
-def _convert(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
-        return dict(value)
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    return json.loads(json.dumps(value, default=convert), parse_constant=lambda name: None)
 
 
 class _Record(BaseModel):
@@ -38,9 +38,7 @@ class _Record(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, data: Any, info: ValidationInfo) -> Any:
-        if info.mode == "json":
-            return data  # already plain
-        return plain(data) if isinstance(data, Mapping) else data
+        return plain(data) if info.mode != "json" and isinstance(data, Mapping) else data
 
 
 class StageRecord(_Record):

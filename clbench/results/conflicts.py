@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clbench.results.cell import CellResult, plain
@@ -33,23 +32,15 @@ DIGESTS = {
 _MISSING = object()
 
 
-@dataclass(frozen=True)
-class Conflict:
-    """A finished cell that was run with other settings."""
-
-    cell: CellResult
-    difference: str
-
-
-def conflicts(cells: Sequence[Cell], present: Iterable[CellResult]) -> list[Conflict]:
-    """Return the finished cells that cannot share a table with `cells`.
+def conflicts(cells: Sequence[Cell], present: Iterable[CellResult]) -> dict[str, str]:
+    """Return the finished cells that cannot share a table with `cells`: keys, and what differs.
 
     A conflict is a cell of the same key and another fingerprint, or a cell of another key with
     other rows, another model or another protocol. `present` are the cells in the folder.
     """
     by_key = {cell.key: cell for cell in cells}
     by_scenario = {cell.scenario.name: cell for cell in reversed(cells)}
-    found = []
+    differences = {}
     for old in present:
         if old.status != "ok":
             continue
@@ -65,8 +56,8 @@ def conflicts(cells: Sequence[Cell], present: Iterable[CellResult]) -> list[Conf
                 old.recipe, cells[0].recipe, sections=RUN_SECTIONS, without=TASK_KEYS
             )
         if difference:
-            found.append(Conflict(old, difference))
-    return found
+            differences[old.key] = difference
+    return differences
 
 
 def first_difference(
@@ -78,12 +69,7 @@ def first_difference(
 ) -> str | None:
     """Return the first difference of two recipes, as ``"was run with epochs = 3, now 1"``, or None.
 
-    Parameters
-    ----------
-    old, new
-        The recipes.
-    sections, without
-        Sections to compare, by default all of `new`, and keys to ignore.
+    `sections` are compared, by default all of `new`; the keys in `without` are ignored.
     """
     for section in new if sections is None else sections:
         before, now = plain(old.get(section)), plain(new.get(section))

@@ -44,14 +44,7 @@ def published() -> pd.DataFrame:
 
 
 def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Return the published results of a suite beside ours.
-
-    Parameters
-    ----------
-    suite
-        Name of the suite; without published results the table is empty.
-    cells
-        Cells of a run of it.
+    """Return the published results of a suite beside those of the cells of a run of it.
 
     Returns
     -------
@@ -59,7 +52,8 @@ def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
         ``source``, ``table``, ``scenario``, ``method``, ``score``, ``statistic``, ``published``,
         ``ours`` (the same statistic over seeds, or the mean beside a single run), ``seeds``,
         ``difference`` (ours minus theirs), ``differs`` (differences in protocol) and ``note``.
-        Of a table with several models, the rows of our model, or else of the first.
+        Of a table with several models, the rows of our model, or else of the first. Empty for a
+        suite without published results.
     """
     import pandas as pd
 
@@ -69,16 +63,17 @@ def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
     rows: list[dict[str, Any]] = []
     for row in theirs[theirs["model"].isin(models)].to_dict("records"):
-        place = (row["scenario"], row["method"])
-        mine = [cell for cell in good if (cell.scenario, cell.baseline) == place]
+        pair = (row["scenario"], row["method"])
+        mine = [cell for cell in good if (cell.scenario, cell.baseline) == pair]
         values = [v for cell in mine if (v := cell.scores.get(row["score"])) is not None]
         if not values:
             continue
         ours = OVER_SEEDS.get(row["statistic"], fmean)(values)
         texts = ("source", "table", "scenario", "method", "score", "statistic")
-        made = {key: row[key] for key in texts} | {"published": row["value"], "ours": ours}
-        made |= {"seeds": len(values), "difference": ours - row["value"]}
-        rows.append(made | {"differs": "; ".join(_differences(row, mine)), "note": row["note"]})
+        numbers = {"published": row["value"], "ours": ours, "seeds": len(values)}
+        numbers["difference"] = ours - row["value"]
+        notes = {"differs": "; ".join(_differences(row, mine)), "note": row["note"]}
+        rows.append({key: row[key] for key in texts} | numbers | notes)
     return pd.DataFrame(rows)
 
 

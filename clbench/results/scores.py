@@ -35,7 +35,7 @@ class Score:
         Direction, for verdicts.
     single_task
         Whether it is defined for a scenario of one task.
-    shown
+    visibility
         In which runs the terminal and the page have a column for it: all, those with sequences of
         more than two tasks, those with a value for it, or none.
     compared
@@ -49,7 +49,7 @@ class Score:
     higher_is_better: bool = True
     single_task: bool = False
     reference: bool = False
-    shown: Literal["always", "sequences", "present", "never"] = "never"
+    visibility: Literal["always", "sequences", "present", "never"] = "never"
     compared: bool = False
 
 
@@ -67,24 +67,24 @@ def _mean_forgetting(r: Triangle) -> float:
 SCORES = (
     # p_o and p_s: Kenneweg et al. 2022, section 3
     Score("p_o", "p_o", "score on the old task", lambda r: r[-1][0],
-          shown="always", compared=True),
+          visibility="always", compared=True),
     Score("p_s", "p_s", "score on the new task", lambda r: r[-1][-1],
-          single_task=True, shown="always", compared=True),
+          single_task=True, visibility="always", compared=True),
     Score("p", "p", "p_o + p_s", lambda r: r[-1][0] + r[-1][-1]),
     Score("p_o_before", "p_o before", "score on the old task before the others", lambda r: r[0][0]),
     Score("forgetting", "forgetting", "score lost on the first task", lambda r: r[0][0] - r[-1][0],
-          higher_is_better=False, shown="always", compared=True),
+          higher_is_better=False, visibility="always", compared=True),
     # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
-    Score("bwt", "BWT", "backward transfer", _bwt, shown="sequences"),
+    Score("bwt", "BWT", "backward transfer", _bwt, visibility="sequences"),
     Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
-          single_task=True, shown="sequences"),
+          single_task=True, visibility="sequences"),
     # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
     Score("mean_forgetting", "mean forgetting", "mean score lost since the best", _mean_forgetting,
           higher_is_better=False),
     # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
     Score("intransigence", "intrans.", "score on the last task trained alone, less that here",
           lambda r, alone: alone - r[-1][-1],
-          higher_is_better=False, single_task=True, reference=True, shown="present"),
+          higher_is_better=False, single_task=True, reference=True, visibility="present"),
 )  # fmt: skip
 """All scores in the order of their columns.
 
@@ -98,7 +98,7 @@ COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, "keeps_rows", "status", "rea
 
 
 def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | None]:
-    """Return the scores of one cell by name.
+    """Return the scores of one cell by name; for a single task most are None.
 
     Parameters
     ----------
@@ -108,28 +108,19 @@ def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | N
         R*[L], the score of the last task when trained alone. Without it the scores that need it
         are left out.
 
-    Returns
-    -------
-    dict
-        For a single task most are None.
-
     Raises
     ------
     ValueError
         If the matrix is empty, not square or lacks an entry on or below the diagonal.
     """
-    size = len(matrix)
-    if size == 0 or any(len(row) != size for row in matrix):
-        raise ValueError(f"a score matrix must be square and not empty, got {size} rows")
-    r: Triangle = []
-    for i, row in enumerate(matrix):
-        r.append([value for value in row[: i + 1] if value is not None])
-        if len(r[i]) <= i:
-            raise ValueError(f"row {i} of the score matrix lacks an entry")
+    r: Triangle = [[v for v in row[: i + 1] if v is not None] for i, row in enumerate(matrix)]
+    square = all(len(row) == len(matrix) for row in matrix)
+    if not r or not square or any(len(row) != i for i, row in enumerate(r, 1)):
+        raise ValueError("a score matrix must be square, with every score up to its diagonal")
     scores: dict[str, float | None] = {}
     for score in SCORES:
         if not score.reference:
-            scores[score.name] = score.formula(r) if size > 1 or score.single_task else None
+            scores[score.name] = score.formula(r) if len(r) > 1 or score.single_task else None
         elif alone is not None:
             scores[score.name] = score.formula(r, alone)
     return scores
@@ -144,25 +135,22 @@ def reference_score(cell: CellResult) -> float | None:
 def shown_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
     """Return the scores that a table of `means`, rows of `summary`, has columns for."""
     rows = list(means)
-    shown = {"always"} | ({"sequences"} if any(row["tasks"] > 2 for row in rows) else set())
 
-    def present(score: Score) -> bool:
-        return any(not math.isnan(row[f"{score.name}_mean"]) for row in rows)
+    def is_shown(score: Score) -> bool:
+        if score.visibility == "present":
+            return any(not math.isnan(row[f"{score.name}_mean"]) for row in rows)
+        long = score.visibility == "sequences" and any(row["tasks"] > 2 for row in rows)
+        return long or score.visibility == "always"
 
-    return [s for s in SCORES if s.shown in shown or (s.shown == "present" and present(s))]
+    return list(filter(is_shown, SCORES))
 
 
 def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
-    """Return a table with a row for each cell, in the cells' order.
+    """Return a table of `COLUMNS` with a row for each cell, in the cells' order.
 
     The column ``method`` holds the baseline's name, since two baselines may share a method.
     Single-task references have no row; the scores that need one are filled in where the reference
-    of the same scenario, seed and protocol is among the cells. Scores of failed cells are missing.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns as in `COLUMNS`; scores are floats, NaN where missing.
+    of the same scenario, seed and protocol is among the cells. Missing scores are NaN.
     """
     import pandas as pd
 
@@ -211,37 +199,24 @@ def _row(cell: CellResult, alone: float | None) -> dict[str, Any]:
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return mean and sample standard deviation over seeds, a row for each scenario × method.
+    """Return mean and standard deviation over seeds, a row for each scenario × method.
 
-    Parameters
-    ----------
-    frame
-        Result of `scores_frame`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `GROUP`, tasks, ``seeds`` (finished cells), ``failed`` (failed cells),
-        keeps_rows, and for each score and cost ``NAME_mean`` and ``NAME_std`` (ddof 1; NaN for a
-        single seed), in the order of `frame`.
+    `frame` comes from `scores_frame`. The columns are those of `GROUP`, tasks, ``seeds`` (finished
+    cells), ``failed`` (failed cells), keeps_rows, and for each score and cost ``NAME_mean`` and
+    ``NAME_std`` (ddof 1; NaN for a single seed).
     """
     import pandas as pd
 
+    columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
+    columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
     rows = []
     for names, group in frame.groupby(list(GROUP), sort=False, dropna=False):
         good = group[group["status"] == "ok"]
-        row = {
-            **dict(zip(GROUP, names, strict=True)),
-            "tasks": int(group["tasks"].max()),
-            "seeds": len(good),
-            "failed": len(group) - len(good),
-            "keeps_rows": bool(group["keeps_rows"].any()),
-        }
+        failed, keeps_rows = len(group) - len(good), bool(group["keeps_rows"].any())
+        row = [*names, int(group["tasks"].max()), len(good), failed, keeps_rows]
         for name in (*SCORE, *COSTS):
-            row |= {f"{name}_mean": good[name].mean(), f"{name}_std": good[name].std(ddof=1)}
+            row += [good[name].mean(), good[name].std(ddof=1)]
         rows.append(row)
-    columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
-    columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
     return pd.DataFrame(rows, columns=columns)
 
 

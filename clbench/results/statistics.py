@@ -145,21 +145,14 @@ def compare(
     Parameters
     ----------
     method, other
-        Scores by seed.
+        Scores by seed, with a seed in common.
     level
         Of the interval; with 1 − 0.05/m all intervals of m comparisons hold together with at
         least 95 % (Bonferroni).
     higher_is_better
         Direction of the score.
-
-    Raises
-    ------
-    ValueError
-        If they have no seed in common.
     """
     seeds = sorted(method.keys() & other.keys())
-    if not seeds:
-        raise ValueError("the methods have no seed in common")
     x = _finite([method[seed] - other[seed] for seed in seeds])
     n, mean = len(x), float(x.mean())
     deviation = float(x.std(ddof=1)) if n > 1 else math.nan

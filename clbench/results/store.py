@@ -125,19 +125,22 @@ class Store:
                 *(cell.seed, cell.reference_of or 0),
             )
 
-        found = Cells()
+        content = Cells()
         paths = [path for path in self.cells.glob("*.json") if path.name[0] != "."]
-        with _without_garbage_collection():
+        gc.disable()  # the search for reference cycles would take half of the reading time
+        try:
             for path in sorted(paths, key=file_order):
                 cell = _read_cell(path)
                 if isinstance(cell, CellResult):
-                    found.cells.append(each(cell) if each else cell)
+                    content.cells.append(each(cell) if each else cell)
                     continue
                 moved = self._move(path, "broken") if path.stem in set_aside else None
-                found.broken.append(Broken(path, cell, moved and moved.relative_to(self.out)))
-        found.broken.sort(key=lambda file: file.path)
-        found.cells.sort(key=cell_order)
-        return found
+                content.broken.append(Broken(path, cell, moved and moved.relative_to(self.out)))
+        finally:
+            gc.enable()
+        content.broken.sort(key=lambda file: file.path)
+        content.cells.sort(key=cell_order)
+        return content
 
     def finished(
         self, cells: Sequence[Cell], *, present: Iterable[CellResult] | None = None
@@ -152,19 +155,20 @@ class Store:
             If the folder holds finished cells with other settings. Names the first of them.
         """
         results = self.read().cells if present is None else list(present)
-        if found := conflicts(cells, results):
-            more = len(found) - 1
+        if different := conflicts(cells, results):
+            key, difference = next(iter(different.items()))
+            more = len(different) - 1
             others = f" (and {more} more cell{'s' if more > 1 else ''})" if more else ""
             raise RunFolderError(
-                f"{self._cell_path(found[0].cell.key)} {found[0].difference}{others}. Take another "
-                "--out, or --replace to run again and keep the old files in cells/replaced/."
+                f"{self._cell_path(key)} {difference}{others}. Take another --out, or --replace to "
+                "run again and keep the old files in cells/replaced/."
             )
         done = {result.key for result in results if result.status == "ok"}
         return {cell.key for cell in cells if cell.key in done}
 
     def replace(self, cells: Sequence[Cell]) -> list[str]:
         """Move the cells that conflict with `cells` to ``cells/replaced/``; return their keys."""
-        keys = [conflict.cell.key for conflict in conflicts(cells, self.read().cells)]
+        keys = list(conflicts(cells, self.read().cells))
         for key in keys:
             self._move(self._cell_path(key), "replaced")
         return keys
@@ -178,10 +182,7 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite with the command's options, and all commands so far.
 
-        Raises
-        ------
-        RunFolderError
-            If the folder holds the run of another suite.
+        A folder with the run of another suite is a RunFolderError.
         """
         self.check(resolved.get("name"))
         commands = [*self.read_suite().get("commands", []), *resolved.get("commands", [])]
@@ -207,29 +208,16 @@ class Store:
         write_text(self.scores_path, text)
 
     def require(self) -> None:
-        """Check that the folder holds a run.
-
-        Raises
-        ------
-        RunFolderError
-            If it does not exist or has no ``cells/``.
-        """
-        if self.out.is_file():
-            raise RunFolderError(f"{self.out} is a file. Name the folder of a run, its --out.")
+        """Raise a RunFolderError unless the folder exists and has ``cells/``."""
         if not self.out.is_dir():
-            raise RunFolderError(f"There is no folder {self.out}. Name the --out of a run.")
+            is_file = self.out.is_file()
+            problem = f"{self.out} is a file" if is_file else f"There is no folder {self.out}"
+            raise RunFolderError(f"{problem}. Name the folder of a run, its --out.")
         if not self.cells.is_dir():
             raise RunFolderError(f"{self.out} holds no run: it has no folder cells/.")
 
     def check(self, suite: str | None = None) -> None:
-        """Check that a run of the suite of that name may write here; writes nothing.
-
-        Raises
-        ------
-        RunFolderError
-            If the path is a file, holds the run of another suite, or holds other files under the
-            names that a run would write.
-        """
+        """Raise a RunFolderError unless a run of the suite of that name may write here."""
         problem = None
         content = _read_json(self.suite_path)
         name = self.read_suite().get("name")
@@ -248,8 +236,7 @@ class Store:
         return self.cells / f"{key}.json"
 
     def _move(self, path: Path, folder: str) -> Path:
-        target = self.cells / folder / path.name
-        number = 1
+        target, number = self.cells / folder / path.name, 1
         while target.exists():
             number += 1
             target = target.with_name(f"{path.stem}.{number}{path.suffix}")
@@ -278,18 +265,6 @@ def _read_cell(path: Path) -> CellResult | str:
             return "truncated or not JSON"
         return describe_errors(error)[0][:200]
     return cell if cell.key == path.stem else f"holds the cell {cell.key!r}"
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Turn off the search for reference cycles, which would take half of the reading time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _read_json(path: Path) -> Any:

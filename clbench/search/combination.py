@@ -26,8 +26,7 @@ class Trial:
     Raises
     ------
     ValueError
-        If there are fewer than three rates, a rate is not above 0 and finite, or a score is
-        not between -1 and 1.
+        If there are fewer than three rates, a rate is not above 0, or a score not from -1 to 1.
     """
 
     rates: tuple[float, ...]
@@ -54,21 +53,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Combination:
-    """A combined distribution.
+    """A combined distribution."""
 
-    Attributes
-    ----------
-    rates
-        Geometric mean over the pairs, from the embeddings to the head.
-    within
-        Weighted mean of each pair, in the order of the pairs.
-    best
-        Best trial of each pair.
-    """
-
-    rates: tuple[float, ...]
-    within: tuple[tuple[float, ...], ...]
-    best: tuple[Trial, ...]
+    rates: tuple[float, ...]  # geometric mean over the pairs, from the embeddings to the head
+    within: tuple[tuple[float, ...], ...]  # weighted mean of each pair
+    best: tuple[Trial, ...]  # best trial of each pair
 
 
 def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
@@ -95,11 +84,10 @@ def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
         raise ValueError(f"b is {b:g}: must be 1 or more")
     if not pairs or not all(pairs):
         raise ValueError("there must be at least one pair, and at least one trial in each")
-    counts = sorted({len(trial.rates) for trials in pairs for trial in trials})
-    if len(counts) > 1:
-        raise ValueError(
-            f"trials have {counts[0]} and {counts[-1]} rates: all must have the same number"
-        )
+    numbers = sorted({len(trial.rates) for trials in pairs for trial in trials})
+    if len(numbers) > 1:
+        few, *_, many = numbers
+        raise ValueError(f"trials have {few} and {many} rates: all must have the same number")
     ranked = [sorted(trials, key=lambda trial: -trial.p) for trials in pairs]
     within = [
         _geometric_mean([t.rates for t in trials], [-math.log(b) * r for r in range(len(trials))])

@@ -50,17 +50,9 @@ class SearchListener:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What is searched, and how.
+    """What is searched, and how."""
 
-    Attributes
-    ----------
-    run
-        Plan of one cell of the pair, scored on the rows that trials are rewarded on.
-    settings, space
-        How to search, and over which rates.
-    """
-
-    run: Plan
+    run: Plan  # of one cell of the pair, scored on the rows that trials are rewarded on
     settings: SearchSettings
     space: SearchSpace
 
@@ -94,8 +86,8 @@ def make_search(
     settings
         How to search.
     options
-        Model, data, limit, epochs, precision, corpus, device, plug-ins and folder, which is
-        ``results/SUITE-search/SCENARIO`` by default.
+        Those of a run, except what is to be run; `out` is ``results/SUITE-search/SCENARIO`` by
+        default.
     changes
         Deprecated: single options by name.
 
@@ -165,10 +157,9 @@ def search(
 
     Raises
     ------
-    SearchError
-        If no trial is complete, or the first ones all fail.
     ClbenchError
-        If the folder is in use or holds another search, or Ray cannot be reached.
+        A SearchError if no trial is complete or the first ones all fail; others if the folder is
+        in use or holds another search, or Ray cannot be reached.
     """
     if place is not None:
         warnings.warn("place is now called resources", DeprecationWarning, stacklevel=2)
@@ -186,7 +177,7 @@ def search(
             with suppress(SearchError):
                 outcome = SearchOutcome.of(folder.read(), plan.space, plan.split)
                 outcome.write(folder.path, plan.run.scenarios[0].name)
-        return SearchOutcome.of(folder.read(), plan.space, plan.split)
+    return SearchOutcome.of(folder.read(), plan.space, plan.split)
 
 
 def _search(
@@ -255,9 +246,9 @@ def _search(
             version=clbench.__version__,
         )
         recorder = TrialRecorder(settings, plan.space, epochs, past, write)
-        workers = resources.workers or (1 if resources.address is None else None)
+        at_a_time = resources.workers or (1 if resources.address is None else None)
         try:
-            run_trials(run_trial, setup, pending, recorder, needs, workers)
+            run_trials(run_trial, setup, pending, recorder, needs, at_a_time)
         finally:
             recorder.close()
     if recorder.all_failed:

@@ -1,4 +1,4 @@
-"""Train one trial in a worker: the pair of tasks at given rates, with a report every epoch."""
+"""Train one trial in a worker: a pair of tasks, with a report every epoch."""
 
 from __future__ import annotations
 

@@ -32,10 +32,8 @@ class SearchOutcome:
         Complete trial with the highest p_o + p_s, the earlier of equals: BERTcL of the paper.
     mean
         Rates: mean of the complete trials, weighted by b^(−rank) with b = 1.8.
-    space
-        What was searched.
-    split
-        Description of the rows that trials were rewarded on.
+    space, split
+        What was searched, and a description of the rows that trials were rewarded on.
     cost
         Cost of all trials, including those without a result.
     """
@@ -49,13 +47,7 @@ class SearchOutcome:
 
     @classmethod
     def of(cls, trials: Sequence[TrialRecord], space: SearchSpace, split: str) -> SearchOutcome:
-        """Return the outcome of `trials`.
-
-        Raises
-        ------
-        SearchError
-            If no trial is complete.
-        """
+        """Return the outcome of `trials`, or raise a SearchError if none is complete."""
         complete = [record for record in trials if record.status == "complete"]
         if not complete:
             reasons = [trial.reason for trial in trials if trial.reason]
@@ -78,10 +70,8 @@ class SearchOutcome:
         from clbench.figures import rate_distributions, search_trace
 
         origin, number = self.space.origin, self.best.number
-        number_complete = self.counts["complete"]
-        search = (
-            f"{len(self.trials)} trials ({number_complete} complete) of clbench search on {name}"
-        )
+        complete = self.counts["complete"]
+        search = f"{len(self.trials)} trials ({complete} complete) of clbench search on {name}"
         reward, p = f"p_o + p_s on {self.split}", self.best.epochs[-1].reward
         files = {
             BEST: (
@@ -99,7 +89,7 @@ class SearchOutcome:
             text = baseline_text(
                 rates,
                 origin,
-                description=f"Learning rates found on {name}: {what}.",
+                description=f"Learning rates searched on {name}: {what}.",
                 sources={
                     "multiples": f"{source} Over the flat rate {origin.flat:g}.",
                     "depth": "Layers of the model that was searched on.",
@@ -131,17 +121,8 @@ def baseline_text(
 ) -> str:
     """Return the content of a baseline file of the method ``layerwise``.
 
-    Rates are written as multiples of the flat rate, so that the file can be used with another
-    flat rate.
-
-    Parameters
-    ----------
-    rates, origin
-        Absolute rates, and the flat rate and model of the search.
-    description, cost
-        One line for lists; cost of finding the rates, if it is known.
-    sources
-        Sources of ``multiples``, ``depth`` and ``division``.
+    The file holds the absolute `rates` as multiples of the flat rate, so that it can be used with
+    another one. `sources` are those of ``multiples``, ``depth`` and ``division``.
     """
     names = origin.group_names(len(rates))
     multiples = [f"  {r / origin.flat!r},  # {name}" for r, name in zip(rates, names, strict=True)]

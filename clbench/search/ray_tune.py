@@ -39,14 +39,8 @@ class _NotSaved:
 class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[misc]
     """Keeps a record of every trial, and stops a search that is out of time or fails.
 
-    Parameters
-    ----------
-    settings, space, epochs
-        Settings of the search, what is searched, and the epochs of a whole trial.
-    past
-        Trials of earlier sessions.
-    write
-        Called with the record of a trial whenever it changes.
+    A whole trial has `epochs` epochs; `past` are the trials of earlier sessions. `write` is called
+    with the record of a trial whenever it changes.
     """
 
     def __init__(
@@ -151,9 +145,9 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
 class PastTrials(_NotSaved, tune.Callback):  # type: ignore[misc]
     """Informs searcher and scheduler of the trials of earlier sessions.
 
-    Ray Tune can restore an experiment from its own pickles only, with the number of trials that
-    it began with; the trial files have neither limit. `HyperOptSearch` takes no evaluated points,
-    so they are its first suggestions.
+    Ray Tune restores an experiment from its own pickles only, with the number of trials that it
+    began with; the trial files have neither limit. `HyperOptSearch` takes no evaluated points, so
+    they are its first suggestions.
     """
 
     def __init__(self, searcher: Any, scheduler: Any, trials: Sequence[TrialRecord]) -> None:
@@ -186,7 +180,7 @@ class _Adapter(ray_hpo.RayTuneAdapter):  # type: ignore[misc]
         super().__init__()
         self._resources = resources
 
-    def get_resources_per_trial(self, *given: Any, **options: Any) -> dict[str, float]:
+    def get_resources_per_trial(self, *arguments: Any, **options: Any) -> dict[str, float]:
         return {"cpu": self._resources.threads, "gpu": self._resources.gpus}
 
     def trainable_args_update_method(self, trainable_args: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +195,7 @@ def run_trials(
     resources: CellResources,
     workers: int | None,
 ) -> None:
-    """Run `trials` trials, or until the time is over or all fail; Ray is connected.
+    """Run `trials` trials on the connected Ray, or until the time is over or all fail.
 
     Interrupted trials of earlier sessions come first; a new search starts with the flat rate.
     Workers call ``objective(rates, setup, report)``; `setup` is sent to each once. At most

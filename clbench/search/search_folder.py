@@ -27,29 +27,15 @@ FAILED = -2.0
 
 
 class EpochRecord(BaseModel):
-    """One epoch of a trial.
-
-    Attributes
-    ----------
-    stage
-        0 for D_o, 1 for D_s.
-    epoch
-        Epochs done in this stage.
-    scores
-        Scores of the tasks trained so far, in their order; fractions.
-    reward
-        Sum of the scores: p_o after an epoch on D_o, p_o + p_s after an epoch on D_s.
-    seconds
-        Time since the trial began.
-    """
+    """One epoch of a trial."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    stage: int
-    epoch: int
-    scores: list[float]
-    reward: float
-    seconds: float
+    stage: int  # 0 for D_o, 1 for D_s
+    epoch: int  # epochs done in this stage
+    scores: list[float]  # of the tasks trained so far, in their order; fractions
+    reward: float  # sum of the scores
+    seconds: float  # since the trial began
 
 
 class TrialRecord(BaseModel):
@@ -57,24 +43,18 @@ class TrialRecord(BaseModel):
 
     Attributes
     ----------
-    number
-        From 1, in the order in which rates were proposed.
-    rates
-        From the embeddings to the head.
+    number, rates
+        From 1, in the order in which rates were proposed; rates from the embeddings to the head.
     status
         ``complete``; ``stopped`` early; ``failed``; or ``running``, which an interrupted trial
         keeps. An interrupted trial counts for the cost only, and its rates are tried again.
     reason
         Why the trial was stopped or failed.
-    epochs
-        In order.
     p_o_before, p_o, p_s
         Scores on D_o before the shift, and on D_o and D_s after both stages; None where the
         trial did not get that far.
-    seconds
-        Time of training and scoring.
-    started, finished
-        UTC, ISO 8601.
+    seconds, started, finished
+        Time of training and scoring; times in UTC, ISO 8601.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -121,13 +101,7 @@ def cost_of(trials: Sequence[TrialRecord]) -> Cost:
 
 
 class SearchFolder:
-    """The folder of one search.
-
-    Parameters
-    ----------
-    path
-        Need not exist yet.
-    """
+    """The folder of one search, which need not exist yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -137,10 +111,7 @@ class SearchFolder:
     def content(self) -> dict[str, Any]:
         """Return the content of `search.json`, or an empty dict if there is none.
 
-        Raises
-        ------
-        RunFolderError
-            If the file cannot be read or is not that of a search.
+        Raises a RunFolderError if the file cannot be read or is not that of a search.
         """
         try:
             content = json.loads(self.file.read_text(encoding="utf-8"))
@@ -157,11 +128,8 @@ class SearchFolder:
     def check(self, recipe: Mapping[str, Any]) -> None:
         """Check that a search with `recipe` can start or resume here; writes nothing.
 
-        Raises
-        ------
-        RunFolderError
-            If the folder holds something else, or a search with another recipe; names the first
-            difference.
+        Raises a RunFolderError if the folder holds something else, or a search with another
+        recipe; it names the first difference.
         """
         content = self.content()
         if content:
@@ -175,15 +143,7 @@ class SearchFolder:
             )
 
     def begin(self, recipe: Mapping[str, Any], description: Mapping[str, Any]) -> None:
-        """Write `search.json`.
-
-        Parameters
-        ----------
-        recipe
-            Everything that decides the trials, by section.
-        description
-            Further facts for the reader.
-        """
+        """Write `search.json`: what decides the trials, by section, and a description of them."""
         header = {"format": FORMAT, "schema_version": SCHEMA_VERSION}
         content = plain({**header, **description, "recipe": recipe})
         write_text(self.file, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -193,13 +153,7 @@ class SearchFolder:
         write_text(self.trials / f"{trial.number:04d}.json", trial.model_dump_json(indent=1) + "\n")
 
     def read(self) -> list[TrialRecord]:
-        """Return all trials by number.
-
-        Raises
-        ------
-        DataError
-            If a file does not hold a trial.
-        """
+        """Return all trials by number; raise a DataError if a file does not hold a trial."""
         trials = []
         for path in sorted(self.trials.glob("[!.]*.json")):
             try:
@@ -212,15 +166,9 @@ class SearchFolder:
         return sorted(trials, key=lambda trial: trial.number)
 
     def origin(self) -> SearchOrigin:
-        """Return the flat rate and model of the search.
-
-        Raises
-        ------
-        DataError
-            If the folder holds no search.
-        """
+        """Return the flat rate and model of the search, or raise a DataError if there is none."""
         content = self.content()
         if not content:
-            raise DataError(f"{self.path} holds no search. Give a folder that clbench search made.")
+            raise DataError(f"{self.path} holds no search. Give the folder of a clbench search.")
         space = content["recipe"]["search"]
         return SearchOrigin(space["flat"], space["depth"], space["division"])

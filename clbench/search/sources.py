@@ -30,13 +30,7 @@ class TrialSource:
 
 
 def read_source(path: str | Path) -> TrialSource:
-    """Read a search folder or a trial log.
-
-    Raises
-    ------
-    DataError
-        If it is neither, is damaged, or has no complete trial.
-    """
+    """Read a search folder or a trial log; a DataError says what is wrong with it."""
     path = Path(path)
     if not path.is_dir():
         return TrialSource(path, read_log(path), path.stem)
@@ -96,23 +90,18 @@ def common_origin(
 ) -> SearchOrigin:
     """Return the flat rate and model that the rates of all sources refer to.
 
-    Parameters
-    ----------
-    sources
-        One for each pair.
-    flat, depth, division
-        Values given by the user. Without them logs count as searched on BERT base at 2e-5.
+    By default these are the searches'; logs count as searched on BERT base at 2e-5. `flat`
+    replaces the rates of the searches.
 
     Raises
     ------
     DataError
-        If searches differ from each other or from the user's depth or division; a flat rate
-        given by the user replaces those of the searches.
+        If searches differ from each other, or from `depth` or `division`.
     """
     values = {"flat": flat, "depth": depth, "division": division}
-    given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
+    changes: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
     origins = {source.path: source.origin for source in sources if source.origin is not None}
-    origin = replace(next(iter(origins.values()), SearchOrigin()), **given)
+    origin = replace(next(iter(origins.values()), SearchOrigin()), **changes)
     for path, other in origins.items():
         for name in ("depth", "division", "flat"):
             mine, theirs = getattr(origin, name), getattr(other, name)

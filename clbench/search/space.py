@@ -21,23 +21,11 @@ Scheduler = Literal["asha", "none"]
 
 @dataclass(frozen=True)
 class SearchOrigin:
-    """The flat rate and the model that a search starts from.
+    """The flat rate and model of a search; by default Kenneweg et al. 2022's: BERT base, 2e-5."""
 
-    The defaults are those of Kenneweg et al. 2022: BERT base at 2e-5.
-
-    Attributes
-    ----------
-    flat
-        Flat learning rate; baseline files store rates as multiples of it.
-    depth
-        Number of layers of the model.
-    division
-        How layers are grouped; see `clbench.models.groups.divide_layers`.
-    """
-
-    flat: float = 2e-5
-    depth: int = 12
-    division: Division = "code"
+    flat: float = 2e-5  # baseline files store rates as multiples of it
+    depth: int = 12  # number of layers of the model
+    division: Division = "code"  # how `divide_layers` groups them
 
     def group_names(self, count: int) -> list[str]:
         """Return a name for each of `count` groups, from the embeddings to the head."""
@@ -50,16 +38,7 @@ class SearchOrigin:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """One log-uniform learning rate for each group of layers.
-
-    Attributes
-    ----------
-    origin
-        Flat rate and model.
-    groups
-        Number of rates, embeddings and head included.
-    lowest, highest
-        Range of each rate.
+    """One log-uniform learning rate for each group of layers, embeddings and head included.
 
     Raises
     ------

@@ -24,10 +24,8 @@ class Columns:
     ----------
     where
         Task and file or split, the beginning of messages. Rows in messages count from 0.
-    spec
-        What the columns mean.
     cells
-        Cells by column, each of n values of one type; None where a cell is missing.
+        Values by column, of one type each; None where a cell is missing.
     """
 
     where: str
@@ -35,13 +33,7 @@ class Columns:
     cells: Mapping[str, Sequence[Any]]
 
     def rows(self, classes: Sequence[str], *, coded: bool = False) -> Rows:
-        """Return the rows; `coded` makes whole numbers as labels positions in `classes`.
-
-        Raises
-        ------
-        DataError
-            Naming the first row with a missing or unusable text or label.
-        """
+        """Return the rows; `coded` makes whole numbers as labels positions in `classes`."""
         texts = [self._filled(column, str) for column in self.spec.text]
         labels = self._filled(self.spec.label, (str, int, float))
         if self.spec.regression:
@@ -53,13 +45,7 @@ class Columns:
         return Rows.of(texts[0], second, labels, regression=self.spec.regression)
 
     def class_names(self) -> list[str]:
-        """Return the labels that occur, sorted as whole numbers if all are, else as text.
-
-        Raises
-        ------
-        DataError
-            If they cannot be classes, or one number is written in two ways.
-        """
+        """Return the labels that occur, sorted as whole numbers if all are, else as text."""
         labels = [label_name(cell) for cell in self._filled(self.spec.label, (str, int, float))]
         where = f"{self.where}: column {self.spec.label!r} (key 'label')"
         first_rows = {name: row for row, name in reversed(list(enumerate(labels)))}
@@ -113,9 +99,9 @@ class Columns:
     def _number(self, row: int, cell: Any, numbers: Mapping[str, int]) -> int:
         name = label_name(cell)
         if name not in numbers:
-            known = "`labels`" if self.spec.labels else "those of the training rows"
+            allowed = "`labels`" if self.spec.labels else "those of the training rows"
             raise DataError(
-                f"{self.where}: label {name!r} on row {row} (counted from 0) is not among {known}."
+                f"{self.where}: label {name!r} on row {row} (from 0) is not among {allowed}."
                 f"{did_you_mean(name, numbers)}"
             )
         return numbers[name]

@@ -7,7 +7,7 @@ pretraining is scored on it. Importing this module loads neither torch nor trans
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,21 +28,10 @@ HELD_OUT = 26
 
 
 def resolve_corpus(corpus: str, base: Path, key: str) -> str:
-    """Return `corpus` with the path of a file made absolute.
+    """Return `corpus`, with the path of a file made absolute.
 
-    Parameters
-    ----------
-    corpus
-        ``built-in``, ``wiki40b/en`` or the path of a text file or Parquet table.
-    base
-        Folder where a relative path starts.
-    key
-        Where the user wrote it, for messages: ``--corpus`` or ``[protocol] corpus``.
-
-    Raises
-    ------
-    DataError
-        If there is no such file.
+    It is ``built-in``, ``wiki40b/en`` or the path, from the folder `base`, of a text file or a
+    Parquet table. A missing file is a DataError that names the `key`, such as ``--corpus``.
     """
     if corpus in (BUILT_IN, WIKI40B):
         return corpus
@@ -57,13 +46,7 @@ def resolve_corpus(corpus: str, base: Path, key: str) -> str:
 
 
 def corpus_identity(corpus: str) -> dict[str, Any]:
-    """Return what decides the texts of a resolved corpus, as plain JSON values without paths.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read or contains no text.
-    """
+    """Return what decides the texts of a resolved corpus, as plain JSON values without paths."""
     if corpus == BUILT_IN:
         sample = "\n".join(unlabelled(100))
         return {"built-in": hashlib.blake2b(sample.encode(), digest_size=16).hexdigest()}
@@ -166,7 +149,8 @@ def _from_hub(count: int, split: str) -> list[str]:
         articles = datasets.load_dataset(
             HUB_NAME, HUB_CONFIG, revision=HUB_REVISION, split=split, streaming=True
         )
-        texts = list(islice(_paragraphs(row["text"] for row in articles), count))
+        first = (_first_paragraph(row["text"]) for row in articles)
+        texts = list(islice((t for t in first if len(t.split()) >= FEWEST_WORDS), count))
     except Exception as error:  # the kinds depend on the HTTP library of the hub's client
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
@@ -178,10 +162,7 @@ def _from_hub(count: int, split: str) -> list[str]:
     return texts
 
 
-def _paragraphs(articles: Iterable[str]) -> Iterator[str]:
-    """Yield the first paragraph of each article, without the marks of the dataset."""
-    for article in articles:
-        _, _, rest = article.partition("_START_PARAGRAPH_")
-        first = rest.partition("_START_")[0].partition("_NEWLINE_")[0].strip()
-        if len(first.split()) >= FEWEST_WORDS:
-            yield first
+def _first_paragraph(article: str) -> str:
+    """Return the first paragraph of an article, without the marks of the dataset."""
+    _, _, rest = article.partition("_START_PARAGRAPH_")
+    return rest.partition("_START_")[0].partition("_NEWLINE_")[0].strip()

@@ -31,13 +31,7 @@ class FileTask:
         return self.spec.scores
 
     def __call__(self, source: TaskSource) -> Task:
-        """Read the files.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or broken, lacks a column, or has an unusable text or label.
-        """
+        """Read the files; anything wrong in them is a DataError."""
         spec, paths = self.spec, self.spec.paths
         table = self._read(source.base, "train")
         labels = spec.labels or ([] if spec.regression else table.class_names())
@@ -71,17 +65,12 @@ class FileTask:
         settings = self.spec.model_dump(exclude={"train", "validation", "format", "separator"})
         if self.spec.separator is not None:
             settings["separator"] = self.spec.separator
-        contents = {split: self._content(source.base, split) for split in self.spec.paths}
-        return {
-            "files": {
-                split: hashlib.blake2b(content, digest_size=16).hexdigest()
-                for split, content in contents.items()
-            },
-            "formats": {
-                split: self.spec.format_of(path) for split, path in self.spec.paths.items()
-            },
-            **settings,
-        }
+        files, formats = {}, {}
+        for split, path in self.spec.paths.items():
+            content = self._content(source.base, split)
+            files[split] = hashlib.blake2b(content, digest_size=16).hexdigest()
+            formats[split] = self.spec.format_of(path)
+        return {"files": files, "formats": formats, **settings}
 
     def _content(self, base: Path, split: Split) -> bytes:
         where, path = self._where(split), _path(base, self.spec.paths[split])

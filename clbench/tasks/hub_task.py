@@ -42,19 +42,12 @@ class HubTask:
         return self.spec.description
 
     def __call__(self, source: TaskSource) -> Task:
-        """Read the rows from the copy in the data folder, or else from the hub.
-
-        Raises
-        ------
-        DataError
-            If the hub cannot be reached, the copy is incomplete, or the rows do not fit the
-            table.
-        """
-        spec, (dataset, place) = self.spec, self._load(source.data)
+        """Read the rows from the copy in the data folder, or else from the hub."""
+        spec, (dataset, origin) = self.spec, self._load(source.data)
         classes: list[str] = []
         rows = []
         for split in (spec.split("train"), spec.split("validation")):
-            where = f"task {self.name!r}, split {split!r} of {place}"
+            where = f"task {self.name!r}, split {split!r} of {origin}"
             if split not in dataset:
                 raise DataError(f"{where}: there is no such split, only {', '.join(dataset)}.")
             columns = [*spec.text, spec.label]
@@ -90,21 +83,18 @@ class HubTask:
         """Return digests of the copy's files, or the name and revision on the hub."""
         check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
         spec = self.spec
-        settings = (
-            {}
-            if self.packaged
-            else {"columns": spec.model_dump(exclude={"description", "licence"})}
-        )
-        files = self._files(source.data)
-        if not files:
-            hub = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
-            return {**hub, **settings}
-        digests = {
-            path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-            for paths in files.values()
-            for path in paths
-        }
-        return {"dataset": "mirror", "config": spec.config, "files": digests, **settings}
+        identity: dict[str, Any]
+        identity = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
+        if files := self._files(source.data):
+            digests = {
+                path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+                for paths in files.values()
+                for path in paths
+            }
+            identity = {"dataset": "mirror", "config": spec.config, "files": digests}
+        if not self.packaged:
+            identity["columns"] = spec.model_dump(exclude={"description", "licence"})
+        return identity
 
     def _folder(self, data: Path | None) -> Path | None:
         """Return the folder of the copy on disk, or None if the hub is to be asked."""
@@ -143,10 +133,10 @@ class HubTask:
         datasets.disable_progress_bars()
         try:
             if root is None:
-                place = f"{spec.hub} on the hub"
+                origin = f"{spec.hub} on the hub"
                 return datasets.load_dataset(
                     spec.hub, name=spec.config, revision=spec.revision
-                ), place
+                ), origin
             # Named files are read whatever the card of the repository says: a copy may hold
             # only some configurations and rows.
             paths = {

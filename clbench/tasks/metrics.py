@@ -138,12 +138,10 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
     Raises
     ------
     DataError
-        If there are no rows, or a metric is unknown or not finite.
+        If a metric is unknown or not finite.
     NonFiniteLossError
         If an output is not finite: training has diverged.
     """
-    if len(labels) == 0:
-        raise DataError("There are no rows to score.")
     if not np.isfinite(outputs).all():
         bad = int((~np.isfinite(outputs)).reshape(len(outputs), -1).any(axis=1).sum())
         raise NonFiniteLossError(

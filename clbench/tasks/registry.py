@@ -78,16 +78,7 @@ def task(name: str) -> Callable[[Loader], Loader]:
 def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, OwnTaskSpec]) -> Task:
     """Return the task called `name`, with all its rows.
 
-    Parameters
-    ----------
-    name
-        Of a ``[task.NAME]`` table in `own`, or of a registered task.
-    data
-        Folder with copies of hub repositories, such as ``glue/``; None for the hub.
-    base
-        Folder of the suite file.
-    own
-        The ``[task.NAME]`` tables of the suite.
+    `own` are the ``[task.NAME]`` tables of the suite; `data` and `base` are those of `TaskSource`.
 
     Raises
     ------
@@ -113,10 +104,8 @@ def task_identity(
         Plain JSON values without paths. Equal identities mean equal rows.
     """
     loader = _loader(name, own)
-    if hasattr(loader, "identity"):
-        identity = loader.identity(TaskSource(data, base))
-    else:
-        identity = code_identity(loader)
+    own_identity = getattr(loader, "identity", None)
+    identity = own_identity(TaskSource(data, base)) if own_identity else code_identity(loader)
     metrics = {
         metric: code_identity(METRICS.get(metric))
         for metric in getattr(loader, "metrics", ())

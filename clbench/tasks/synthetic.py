@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clbench.errors import did_you_mean
 from clbench.seeds import numpy_stream
 from clbench.tasks.task import Rows, Task
 
@@ -30,22 +29,8 @@ TEXTS = "texts"
 class SyntheticTask:
     """A built-in task as a loader; its rows are always the same.
 
-    Attributes
-    ----------
-    kind
-        A key of `SPECS`.
-    labels
-        Names of the classes; the label of a row is an index into them.
-    description
-        One line for lists.
-    pair
-        Whether a row has two texts.
-    metrics
-        Those of the GLUE task that it resembles; the first is the score.
-    name
-        Name of the task, by default ``synthetic/<kind>``.
-    options
-        Keyword arguments of `generate`.
+    Its `kind` is a key of `SPECS` and its `name` by default ``synthetic/<kind>``. The metrics are
+    those of the GLUE task that it resembles; `options` are arguments of `generate`.
     """
 
     kind: str
@@ -145,14 +130,11 @@ def generate(
     ----------
     name
         One of `SPECS`.
-    train, validation
-        Rows of each split, at most `TRAIN_ROWS` and `VALIDATION_ROWS`.
+    train, validation, label_noise
+        As in `clbench.tasks.spec.SyntheticTaskSpec`.
     seed
-        Of the choice of texts, and of the noise. Seed 0 takes the first rows of the file, other
-        seeds a sample, so that large splits of two seeds share rows.
-    label_noise
-        Chance of each training row that its label is replaced by another class, 0 to 1. Texts
-        and validation rows do not change.
+        Seed 0 takes the first rows of the file, other seeds a sample, so that large splits of two
+        seeds share rows.
 
     Returns
     -------
@@ -162,13 +144,8 @@ def generate(
     Raises
     ------
     ValueError
-        If the name is unknown, a size too large, or a value out of range.
+        If there are fewer rows.
     """
-    name = str(name).removeprefix("synthetic/")
-    if name not in SPECS:
-        raise ValueError(f"Unknown synthetic task {name!r}.{did_you_mean(name, SPECS)}")
-    if not 0.0 <= label_noise <= 1.0:
-        raise ValueError(f"label_noise must be between 0 and 1, got {label_noise!r}.")
     rows = {
         split: [rows[i] for i in _sample(name, split, size, seed)]
         for split, size in (("train", train), ("validation", validation))

@@ -142,21 +142,16 @@ class Task:
                 f"{classes}. Use --limit {classes} or more (key `limit` in [protocol])."
             )
 
-        def draw(rows: Rows, split: str) -> Rows:
+        limited: dict[str, Any] = {}
+        for split, rows in (("train", self.train), ("validation", self.validation)):
             rng = numpy_stream("limit", self.name, split, seed)
-            return rows.take(stratified(rows.labels, limit, rng, self.regression))
-
-        return replace(
-            self, train=draw(self.train, "train"), validation=draw(self.validation, "validation")
-        )
+            limited[split] = rows.take(stratified(rows.labels, limit, rng, self.regression))
+        return replace(self, **limited)
 
     def scored_by(self, metric: str | None) -> Task:
-        """Return the task with `metric` as its first, which is its score; None changes nothing.
+        """Return the task with `metric` as its score; None changes nothing.
 
-        Raises
-        ------
-        DataError
-            If no such metric is registered for this kind of task.
+        A metric that is not registered for this kind of task is a DataError.
         """
         if metric is None:
             return self
@@ -195,10 +190,10 @@ def check_task(name: str, task: Any) -> Task:
     if not task.metrics:
         raise DataError(f"{where}: it has no metric.")
     check_metrics(where, task.metrics, task.regression)
-    for split in ("train", "validation", "tuning"):
-        rows = getattr(task, split)
-        if split != "tuning" or rows is not None:
-            _check_rows(task, rows, f"{where}, {split} rows")
+    _check_rows(task, task.train, f"{where}, train rows")
+    _check_rows(task, task.validation, f"{where}, validation rows")
+    if task.tuning is not None:
+        _check_rows(task, task.tuning, f"{where}, tuning rows")
     return task
 
 
@@ -213,11 +208,11 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
                 f"{where}: {len(column)} texts, {len(rows.labels)} labels and {len(rows.index)} "
                 "positions; every row needs one of each."
             )
-        if wrong := [at for at, text in enumerate(column) if not isinstance(text, str)]:
-            text = column[wrong[0]]
-            raise DataError(
-                f"{where}: the text of row {wrong[0]} is {text!r}, {describe_type(text)}."
-            )
+        for at, text in enumerate(column):
+            if not isinstance(text, str):
+                raise DataError(
+                    f"{where}: the text of row {at} is {text!r}, {describe_type(text)}."
+                )
     valid, allowed = np.isfinite(rows.labels), "finite numbers"
     if not task.regression:
         valid = (rows.labels >= 0) & (rows.labels < len(task.labels))
@@ -245,33 +240,15 @@ def hold_out(
 def stratified(
     labels: npt.NDArray[Any], count: int, rng: np.random.Generator, regression: bool = False
 ) -> IntArray:
-    """Return the positions of `count` rows with the classes in proportion, ascending.
+    """Return the positions of `count` rows, or of all n, with the classes in proportion, ascending.
 
     Rounds by largest remainder, so that class counts are off by less than one; every class
     that has rows keeps at least one if `count` allows. Regression targets are drawn evenly
     over their sorted order, one from each of `count` quantile bins.
-
-    Parameters
-    ----------
-    labels
-        Shape (n,).
-    count
-        Number of rows; n or more gives all rows.
-    rng
-        Stream that the draw comes from.
-    regression
-        Whether labels are targets instead of classes.
-
-    Returns
-    -------
-    IntArray
-        Shape (min(count, n),).
     """
     total = len(labels)
     if count >= total:
         return np.arange(total, dtype=np.int64)
-    if count <= 0:
-        return np.empty(0, dtype=np.int64)
     if regression:
         order = np.lexsort((rng.permutation(total), labels))
         edges = np.arange(count + 1, dtype=np.int64) * total // count

@@ -19,10 +19,7 @@ from clbench.errors import SettingsError
 def resolve_device(name: str = "auto") -> torch.device:
     """Return the device of that name; ``auto`` prefers CUDA, then MPS, then the CPU.
 
-    Raises
-    ------
-    SettingsError
-        If the name is not a device or this machine does not have the device.
+    Raises a SettingsError if the name is not a device or this machine does not have the device.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -49,18 +46,10 @@ def resolve_device(name: str = "auto") -> torch.device:
 
 @dataclass(frozen=True)
 class Precision:
-    """Number format of the forward pass; weights and optimizer state stay in float32.
+    """Number format of the forward pass; weights and optimizer state stay in float32."""
 
-    Attributes
-    ----------
-    name
-        ``float32`` or ``bf16``.
-    device_type
-        ``cpu``, ``cuda`` or ``mps``.
-    """
-
-    name: str
-    device_type: str
+    name: str  # float32 or bf16
+    device_type: str  # cpu, cuda or mps
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass."""
@@ -95,7 +84,7 @@ def _processor_flags() -> frozenset[str]:
 
 
 def make_repeatable(device: torch.device) -> None:
-    """Choose deterministic kernels on CUDA; those of the CPU are, for a given thread count."""
+    """Choose deterministic kernels on CUDA; on the CPU all are, for a fixed number of threads."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
@@ -104,10 +93,9 @@ def make_repeatable(device: torch.device) -> None:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed blocks, and return whether it agreed; do nothing without glibc.
+    """Make glibc keep freed blocks; return whether it does.
 
-    By default every large tensor is a new mapping whose pages fault in again at each step,
-    although a training step allocates the same sizes again and again.
+    By default every large tensor is a new mapping, whose pages fault in again at each step.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False

@@ -60,22 +60,11 @@ class StreamDropout(nn.Module):
 
 
 def install(model: nn.Module, backbone: Any, device: torch.device) -> MaskStream | None:
-    """Replace dropout on the CPU: modules, and the dropout inside torch's fused attention.
+    """Replace dropout on the CPU; return the stream to seed before every step.
 
-    Parameters
-    ----------
-    model
-        Its `torch.nn.Dropout` modules are replaced.
-    backbone
-        A transformers model inside of `model`. Fused attention is replaced by an attention of the
-        same formula whose dropout comes from the stream.
-    device
-        Only on the CPU anything is replaced.
-
-    Returns
-    -------
-    MaskStream or None
-        The stream to seed before every step; None where nothing was replaced.
+    Replaces the `torch.nn.Dropout` modules of `model`, and the fused attention of `backbone`, a
+    transformers model in it, by an attention of the same formula whose dropout comes from the
+    stream. On other devices nothing is replaced, and None is returned.
     """
     if device.type != "cpu":
         return None

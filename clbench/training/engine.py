@@ -41,21 +41,11 @@ STEP_WORK = 3.0
 
 @dataclass(frozen=True)
 class Probe:
-    """What is measured at the points of a stage's curves.
+    """What is measured at the points of a stage's curves."""
 
-    Attributes
-    ----------
-    score
-        Returns the scores of all seen tasks by name.
-    tokens
-        Tokens that one call of `score` reads. It decides how many points are scored.
-    record
-        Called at every point, also where nothing is scored; it should cost little.
-    """
-
-    score: Callable[[], Mapping[str, float]]
-    tokens: int
-    record: Callable[[], None] = lambda: None
+    score: Callable[[], Mapping[str, float]]  # returns the scores of all seen tasks by name
+    tokens: int  # that one call of `score` reads; decides how many points are scored
+    record: Callable[[], None] = lambda: None  # called at every point; should cost little
 
 
 @dataclass
@@ -65,11 +55,11 @@ class Trace:
     Attributes
     ----------
     rows, steps, examples, tokens
-        Rows trained on (those of an earlier task included), optimizer steps, rows and real
-        tokens that went through the model.
+        Rows trained on (those of earlier tasks included), optimizer steps, rows and real tokens
+        that went through the model.
     train_seconds, probe_seconds
-        Wall time of the steps, and of scoring along the way. Steps whose tensors are counted are
-        not timed, as counting takes time: the time of the others is scaled up by the tokens.
+        Wall time of the steps, and of scoring along the way. Counting tensors takes time, so steps
+        with it are not timed: the time of the others is scaled up by the tokens.
     memory_bytes
         Peak bytes of the tensors of a step (`StepMemory`), at the `largest` batches.
     curves
@@ -102,10 +92,8 @@ def train_stage(
 
     Parameters
     ----------
-    stage
-        Model, rows and settings; its counters are set here.
-    method
-        Already set up for the cell.
+    stage, method
+        Set up for the cell; the stage's counters are set here.
     probe
         Measures at the protocol's curve points and once before; see `scored_steps`.
     progress
@@ -139,14 +127,14 @@ def train_stage(
         curve.measure()
         size = stage.protocol.batch_of(stage.name)
         batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
-        # One of them near the end, as some methods begin late or train more and more.
+        # One of them is near the end, as some methods begin late or train more and more.
         memory, counted = StepMemory(stage.device), largest(batches)
         untimed = counted if len(counted) < len(batches) else ()
         timed_tokens = 0
         for stage.phase, steps in enumerate(lengths):
             stage.done_before += stage.step
             stage.steps, stage.step = steps, 0
-            # Or weights that no optimizer holds, such as another task's head, keep their gradients.
+            # Weights that no optimizer holds, such as another task's head, would keep gradients.
             stage.model.zero_grad(set_to_none=True)
             method.before_phase(stage)
             groups = hook_checks.parameter_groups(method.parameter_groups(stage))
@@ -189,8 +177,7 @@ def train_stage(
 def scored_steps(grid: Sequence[int], affordable: int) -> list[int]:
     """Return the steps of `grid` to score: all, or so many as are affordable, evenly spread.
 
-    The first and the last step are always among them. If not even these two are affordable, none
-    is.
+    The first and the last step are among them; if not even these two are affordable, none is.
     """
     count = min(len(grid), affordable)
     if count < 2:
@@ -249,15 +236,15 @@ class _Curve:
         trace: Trace,
         data: Sequence[TaskData],
         probe: Probe | None,
-        tell: Points | None,
+        points: Points | None,
     ) -> None:
         self.rate = 0.0
-        self._stage, self._trace, self._probe, self._tell = stage, trace, probe, tell
+        self._stage, self._trace, self._probe, self._points = stage, trace, probe, points
         self._loss = torch.zeros((), device=stage.device)
         self._penalty = torch.zeros((), device=stage.device)
         self._count = 0
-        points, steps = stage.protocol.curve_points, stage.total_steps
-        grid = sorted({-(-steps * i // points) for i in range(points + 1)}) if points else []
+        count, steps = stage.protocol.curve_points, stage.total_steps
+        grid = sorted({-(-steps * i // count) for i in range(count + 1)}) if count else []
         self._grid = set(grid)
         self._scored: set[int] = set()
         if probe is not None and grid:
@@ -279,13 +266,7 @@ class _Curve:
         return self._trace.steps in self._grid or self._trace.steps == self._stage.total_steps
 
     def add_loss(self, loss: Tensor, penalty: Tensor | None) -> None:
-        """Add to the means of the next point.
-
-        Raises
-        ------
-        NonFiniteLossError
-            If a loss or penalty since the last look is not finite.
-        """
+        """Add to the means of the next point; raise an error if one is not finite."""
         self._loss += loss.detach()
         if penalty is not None:
             self._penalty += penalty.detach()
@@ -303,19 +284,19 @@ class _Curve:
         self._penalty.zero_()
         self._count = 0
         scores = {f"score of {task}": score for task, score in self.measure().items()}
-        if self._tell is not None:
+        if self._points is not None:
             loss = curves["loss"][-1]
-            self._tell(self._trace.steps, {"loss": loss, "lr": self.rate, **scores})
+            self._points(self._trace.steps, {"loss": loss, "lr": self.rate, **scores})
 
     def _look(self) -> float:
         for name, value in (("loss", float(self._loss)), ("penalty", float(self._penalty))):
             if not math.isfinite(value):
                 stage = self._stage
+                step = f"step {stage.done_before + stage.step + 1} of {stage.total_steps}"
                 raise NonFiniteLossError(
-                    f"stage {stage.index} ({stage.name}): the {name} was no longer a finite "
-                    f"number at step {stage.done_before + stage.step + 1} of "
-                    f"{stage.total_steps}. Lower the learning rate, set clip_norm, or use "
-                    "--precision float32."
+                    f"stage {stage.index} ({stage.name}): the {name} was no longer a finite number "
+                    f"at {step}. Lower the learning rate, set clip_norm, or use --precision "
+                    "float32."
                 )
         return float(self._loss)
 

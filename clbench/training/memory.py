@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,8 @@ CELL_OBJECTS = (nn.Module, nn.Parameter, Optimizer, Context)
 def walk(roots: Iterable[Any], skip: tuple[type, ...] = CELL_OBJECTS) -> Iterator[Array]:
     """Yield each tensor, array and list of integers that can be reached from `roots` once.
 
-    The search goes through containers, attributes, closures and bound methods. Of modules and
-    optimizers it yields parameters, buffers and optimizer state. Objects of a type in `skip` are
-    passed over.
+    Goes through containers, attributes, closures and bound methods, but not objects of a type in
+    `skip`. Of modules and optimizers it yields parameters, buffers and optimizer state.
     """
     seen: set[int] = set()
     pending: list[Any] = list(roots)
@@ -61,13 +60,11 @@ def walk(roots: Iterable[Any], skip: tuple[type, ...] = CELL_OBJECTS) -> Iterato
         elif isinstance(value, MethodType):
             pending += [value.__func__, value.__self__]
         elif isinstance(value, CellType):
-            try:
+            with suppress(ValueError):  # not assigned yet
                 pending.append(value.cell_contents)
-            except ValueError:  # not assigned yet
-                continue
-        elif isinstance(value, type | ModuleType):
-            continue
-        elif dataclasses.is_dataclass(value) or type(value).__module__ != "builtins":
+        elif not isinstance(value, type | ModuleType) and (
+            dataclasses.is_dataclass(value) or type(value).__module__ != "builtins"
+        ):
             pending += getattr(value, "__dict__", {}).values()
 
 
@@ -91,15 +88,8 @@ def bytes_held(owner: object) -> int:
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of tensors created inside the context, exactly and on any device.
 
-    Parameters
-    ----------
-    besides
-        Tensors that existed before; their storages are not counted.
-
-    Attributes
-    ----------
-    now, peak
-        Bytes alive now, and at most.
+    `now` are those alive now, `peak` the most so far. The storages of the tensors `besides`, which
+    existed before, are not counted.
     """
 
     def __init__(self, besides: Iterable[Tensor] = ()) -> None:
@@ -133,14 +123,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class StepMemory:
     """Peak bytes of the tensors on a device over the training steps that are counted.
 
-    These are the weights, what optimizer and method hold (moments, anchors, Fisher, kept rows),
+    These are the weights, what optimizer and method hold (moments, anchors, Fisher, stored rows),
     and the activations, gradients and temporaries of the step. Unlike the memory of a process the
     count is exact and repeatable. Workspaces inside a library's kernels are not included.
-
-    Attributes
-    ----------
-    peak
-        In bytes; 0 before the first counted step.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -164,9 +149,8 @@ class StepMemory:
 class PeakMemory:
     """Peak memory since construction, in megabytes (1e6 bytes).
 
-    On CUDA the memory that the allocator handed out; elsewhere the resident memory of this
-    process. Without write access to ``/proc/self/clear_refs`` the latter is the peak of the
-    process's life.
+    On CUDA of the memory that the allocator handed out, elsewhere of the process's resident
+    memory; without write access to ``/proc/self/clear_refs`` since the process began.
     """
 
     def __init__(self, device: torch.device) -> None:

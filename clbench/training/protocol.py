@@ -18,18 +18,10 @@ BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a stage with its own optimizer and schedule.
-
-    Attributes
-    ----------
-    name
-        Shown in progress and curves.
-    steps
-        Number of steps; None for the stage's length by the protocol.
-    """
+    """A part of a stage with its own optimizer and schedule."""
 
     name: str = "train"
-    steps: int | None = None
+    steps: int | None = None  # None for the stage's length by the protocol
 
 
 class Protocol(BaseModel):
@@ -122,15 +114,9 @@ class Protocol(BaseModel):
     trim_embeddings: bool = True
 
     def stage_length(self, task: str, rows: int) -> tuple[int, int]:
-        """Return the steps of a stage and the steps of one epoch.
+        """Return the steps of a stage on `rows` training rows, and the steps of one epoch.
 
-        Parameters
-        ----------
-        task
-            Name of the stage's task. A part such as ``glue/sst2[short]`` falls back to the
-            settings of ``glue/sst2``.
-        rows
-            Number of training rows.
+        A part of a task, such as ``glue/sst2[short]``, falls back to the settings of ``glue/sst2``.
         """
         base = task.partition("[")[0]
         per_epoch = -(-rows // self.batch_of(task))

@@ -39,10 +39,8 @@ class Context:
         The suite's settings.
     device, precision
         Device and number format of the forward pass.
-    seed
-        The cell's seed.
-    scenario
-        Name of the scenario; part of the names of random streams.
+    seed, scenario
+        The cell's seed and the scenario's name, which name its random streams.
     stages
         Number of tasks.
     masks
@@ -71,11 +69,9 @@ class Context:
     def snapshot(self, names: Sequence[str] | None = None) -> Snapshot:
         """Return a detached copy of weights by name; by default of the backbone's."""
         if names is None:
-            parameters: Mapping[str, Tensor] = self.model.backbone_parameters()
-        else:
-            by_name = dict(self.model.named_parameters())
-            parameters = {name: by_name[name] for name in names}
-        return {name: value.detach().clone() for name, value in parameters.items()}
+            names = list(self.model.backbone_parameters())
+        by_name = dict(self.model.named_parameters())
+        return {name: by_name[name].detach().clone() for name in names}
 
     def squared_distance(self, snapshot: Mapping[str, Tensor]) -> Tensor:
         """Return the sum of squared differences between weights and `snapshot`, a scalar."""
@@ -86,17 +82,9 @@ class Context:
         return torch.stack(terms).sum()
 
     def outputs(self, data: TaskData) -> npt.NDArray[np.float32]:
-        """Return the outputs of the task's head for all rows, without dropout or gradients.
+        """Return the outputs of the task's head for all rows, shape (n, outputs).
 
-        Returns
-        -------
-        ndarray
-            Shape (n, outputs), float32, in the order of the rows.
-
-        Raises
-        ------
-        NonFiniteLossError
-            If an output is not finite.
+        Without dropout or gradients. Raises a NonFiniteLossError if an output is not finite.
         """
         self.model.eval()
         order = np.argsort(-data.rows.lengths, kind="stable")
@@ -169,10 +157,8 @@ class Stage(Context):
     def earlier(self, task: int) -> TaskData:
         """Return the rows of task number `task`, which an earlier stage trained.
 
-        Raises
-        ------
-        PluginError
-            If the method does not declare ``keeps_rows = True``, or the task comes later.
+        Raises a PluginError if the method does not declare ``keeps_rows = True``, or the task
+        comes later.
         """
         if task > self.index:
             raise PluginError(f"stage {self.index} must not read task {task}, which comes later.")
@@ -201,7 +187,7 @@ class Stage(Context):
         """Restart the streams of dropout, as the engine does before every step.
 
         The first forward pass of a step thus drops the same under every method, however many
-        passes a method adds. A pass after this call drops what the first pass of the step dropped.
+        passes a method adds, and so does a pass after this call.
         """
         seed = stream_seed(*self.stream("dropout"), self.done_before + self.step)
         if self.device.type == "cpu":
@@ -304,15 +290,7 @@ class Stage(Context):
         return LambdaLR(optimizer, partial(self.protocol.rate_factor, steps=self.steps))
 
     def record(self, name: str, value: float | Tensor, *, step: int | None = None) -> None:
-        """Add a point to the curve `name`.
-
-        Parameters
-        ----------
-        name, value
-            What was measured, one number.
-        step
-            Step of the running phase; by default the number of steps done.
-        """
+        """Add a point to the curve `name`, at `step` of the running phase (default: steps done)."""
         number = float(value.detach() if isinstance(value, Tensor) else value)
-        point = [float(self.done_before + (self.step if step is None else step)), number]
-        self.log.setdefault(name, []).append(point)
+        done = self.done_before + (self.step if step is None else step)
+        self.log.setdefault(name, []).append([float(done), number])

@@ -10,8 +10,8 @@ import broken
 import pytest
 
 from clbench.conformance import CHECKS, Row, check
-from clbench.conformance.candidate import Candidate, FailedCheckError
-from clbench.conformance.checks import Session
+from clbench.conformance.check_run import Candidate
+from clbench.conformance.checks import FailedCheckError, Session
 from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline

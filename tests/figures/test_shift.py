@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from clbench import figures
-from clbench.figures.shift import picture
+from clbench.figures.style import ReportData
 
 LENGTHS = {
     "kind": "lengths",
@@ -34,6 +35,10 @@ def clusters(labels: list[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def picture(content: dict[str, Any]) -> Figure:
+    return figures.shift(ReportData((), {"s": content}))
+
+
 def run_with(folder: Path, **pictures: Any) -> Path:
     (folder / "scenarios").mkdir()
     for name, content in pictures.items():
@@ -42,7 +47,7 @@ def run_with(folder: Path, **pictures: Any) -> Path:
 
 
 def test_lengths_by_part() -> None:
-    figure = picture("s", LENGTHS)
+    figure = picture(LENGTHS)
     train, validation = figure.axes
     assert sum(bar.get_height() for bar in train.patches) == 32
     assert sum(bar.get_height() for bar in validation.patches) == 3
@@ -52,7 +57,7 @@ def test_lengths_by_part() -> None:
 
 
 def test_clusters_lie_apart_in_two_dimensions() -> None:
-    figure = picture("s", clusters(["yes", "no"] * 20))
+    figure = picture(clusters(["yes", "no"] * 20))
     by_cluster, by_label = figure.axes
     first, second = (np.array(line.get_data()) for line in by_cluster.get_lines())
     assert first.shape == second.shape == (2, 20)
@@ -60,13 +65,13 @@ def test_clusters_lie_apart_in_two_dimensions() -> None:
     assert apart > first.std(1).max() + second.std(1).max()
     assert [text.get_text() for text in by_label.get_legend().get_texts()] == ["no", "yes"]
     assert "40 of 400 training rows of t by t-SNE" in figure.get_label()
-    again = picture("s", clusters(["yes", "no"] * 20)).axes[0].get_lines()[0].get_data()
+    again = picture(clusters(["yes", "no"] * 20)).axes[0].get_lines()[0].get_data()
     np.testing.assert_array_equal(first, again)
     figure.savefig(io.BytesIO())
 
 
 def test_targets_are_shown_in_thirds() -> None:
-    figure = picture("s", clusters([i / 10 for i in range(40)]))
+    figure = picture(clusters([i / 10 for i in range(40)]))
     names = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
     assert names == ["above 2.6", "to 1.3", "to 2.6"]
 
@@ -81,4 +86,4 @@ def test_a_run_tells_which_scenarios_have_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no scenario: only"):
         figures.shift(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="no figure for 'maps'"):
-        picture("s", {"kind": "maps"})
+        picture({"kind": "maps"})

@@ -62,13 +62,13 @@ def test_fisher_is_computed_once_per_model_corpus_and_settings(
     assert facts["loss"] == "mlm"
     assert facts["head_loss"] is None
     calls: list[str] = []
-    own = pretrained._compute
+    own = pretrained.diagonal_fisher
 
-    def spy(*arguments: Any) -> Any:
+    def spy(*arguments: Any, **options: Any) -> Any:
         calls.append("computed")
-        return own(*arguments)
+        return own(*arguments, **options)
 
-    monkeypatch.setattr(pretrained, "_compute", spy)
+    monkeypatch.setattr(pretrained, "diagonal_fisher", spy)
     again, same = fisher_of(whole, corpus)
     assert not calls
     assert same == facts

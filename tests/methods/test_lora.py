@@ -96,7 +96,7 @@ def test_targets_by_name_and_all_linear(folder: Path) -> None:
         SettingsError, match=rf"'lora': targets: {words} or must have at least 1 item"
     ):
         Lora(targets=[])
-    with pytest.raises(SettingsError, match=r"; targets\.1: must not be empty$"):
+    with pytest.raises(SettingsError, match=r"; targets item 2: must have at least 1 character"):
         Lora(targets=["query", ""])
 
 

@@ -43,14 +43,13 @@ def test_vectors_are_cached_by_model_rows_and_settings(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone, tokenizer = load_backbone(folder), load_tokenizer(folder)
+    monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path))
     calls: list[int] = []
     encode = embed.encode
     monkeypatch.setattr(embed, "encode", lambda *rest: (calls.append(1), encode(*rest))[1])
 
     def get(rows: Rows = ROWS, length: int = 32, identity: str = "m", **more: str) -> np.ndarray:
-        return embed_rows(
-            backbone, tokenizer, rows, length, identity={"x": identity}, cache=tmp_path, **more
-        )
+        return embed_rows(backbone, tokenizer, rows, length, identity={"x": identity}, **more)
 
     first = get()
     assert np.array_equal(get(), first)
@@ -60,6 +59,6 @@ def test_vectors_are_cached_by_model_rows_and_settings(
     get(identity="n")
     assert not np.allclose(get(pooling="mean"), first)
     assert len(calls) == 5
-    assert len(list(tmp_path.iterdir())) == 5, "and no temporary files"
+    assert len(list(tmp_path.glob("embeddings/*"))) == 5, "and no temporary files"
     embed_rows(backbone, tokenizer, ROWS, 32)
-    assert len(calls) == 6, "nothing is stored without a cache"
+    assert len(calls) == 6, "nothing is stored without an identity"

@@ -41,8 +41,9 @@ def classifier(folder: Path, vocabulary: np.ndarray | None = None) -> Classifier
 def test_rows_hold_what_the_tokenizer_gives_and_are_cached(
     checkpoint: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path))
     tokenizer = load_tokenizer(str(checkpoint()))
-    rows = encode(ROWS, tokenizer, 9, cache=tmp_path)
+    rows = encode(ROWS, tokenizer, 9, cache=True)
     for i, (first, second) in enumerate(zip(ROWS.first, ROWS.second or (), strict=True)):
         expected = tokenizer(first, second, truncation=True, max_length=9)
         part = slice(rows.offsets[i], rows.offsets[i + 1])
@@ -50,11 +51,12 @@ def test_rows_hold_what_the_tokenizer_gives_and_are_cached(
         assert rows.types is not None
         assert rows.types[part].tolist() == expected["token_type_ids"]
     monkeypatch.setattr(type(tokenizer), "__call__", lambda *_, **__: pytest.fail("tokenised"))
-    again = encode(ROWS, tokenizer, 9, cache=tmp_path)
+    again = encode(ROWS, tokenizer, 9, cache=True)
     assert np.array_equal(again.ids, rows.ids)
     monkeypatch.undo()
-    next(tmp_path.iterdir()).write_bytes(b"damaged")
-    assert np.array_equal(encode(ROWS, tokenizer, 9, cache=tmp_path).ids, rows.ids)
+    monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path))
+    next(tmp_path.glob("tokens/*")).write_bytes(b"damaged")
+    assert np.array_equal(encode(ROWS, tokenizer, 9, cache=True).ids, rows.ids)
 
 
 def test_no_rows_can_be_encoded(checkpoint: Get) -> None:

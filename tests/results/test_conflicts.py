@@ -11,7 +11,7 @@ from clbench.results.conflicts import conflicts
 
 def differences(asked: Asked, *present: CellResult) -> list[str]:
     cells: Any = [asked]
-    return [conflict.difference for conflict in conflicts(cells, present)]
+    return list(conflicts(cells, present).values())
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,9 @@ def test_a_score_of_intransigence_needs_the_reference() -> None:
 def test_one_entry_adds_a_score_everywhere_also_for_cells_that_lack_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worst = Score("worst", "worst", "lowest score at the end", lambda r: min(r[-1]), shown="always")
+    worst = Score(
+        "worst", "worst", "lowest score at the end", lambda r: min(r[-1]), visibility="always"
+    )
     monkeypatch.setattr("clbench.results.scores.SCORES", (*SCORES, worst))
     monkeypatch.setitem(SCORE, "worst", worst)  # type: ignore[arg-type]
     monkeypatch.setattr("clbench.results.scores.COLUMNS", (*COLUMNS, "worst"))

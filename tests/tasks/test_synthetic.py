@@ -108,12 +108,3 @@ def test_unlabelled_texts_are_distinct_and_in_no_validation_split() -> None:
     for name in SPECS:
         assert not {row[0] for row in generate(name)["validation"]} & set(texts)
     assert not set(texts) & set(unlabelled(2000, seed=2, held_out=True))
-
-
-def test_values_out_of_range_and_unknown_names_are_errors() -> None:
-    with pytest.raises(ValueError, match=r"-1 rows of the train split"):
-        generate("sentiment", train=-1)
-    with pytest.raises(ValueError, match=r"between 0 and 1, got 1\.5"):
-        generate("sentiment", label_noise=1.5)
-    with pytest.raises(ValueError, match=r"Unknown synthetic task 'sentimant'.*'sentiment'"):
-        generate("sentimant")
