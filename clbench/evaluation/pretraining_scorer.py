@@ -165,9 +165,14 @@ def make_scorer(
     length = min(text_length, usable_length(language.model.config) or text_length)
 
     def batches(texts: Sequence[str], stream: str) -> Batches:
-        masking, generator = "mask" if masked else None, torch_stream(stream, seed)
         return list(
-            text_batches(texts, tokenizer, max_length=length, generator=generator, masking=masking)
+            text_batches(
+                texts,
+                tokenizer,
+                max_length=length,
+                generator=torch_stream(stream, seed),
+                masking="mask" if masked else None,
+            )
         )
 
     whole = batches(texts, "held-out-masks")

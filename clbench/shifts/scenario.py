@@ -124,10 +124,11 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
     """
     shift = SHIFTS.get(spec.shift)(**spec.settings)
     built = shift.build(context)
-    if isinstance(built, list | tuple):
+    if isinstance(built, Sequence):
         built = ScenarioTasks(tuple(built))
     tasks = built.tasks if isinstance(built, ScenarioTasks) else ()
-    if not tasks or not all(isinstance(task, Task) for task in tasks):
+    valid = tasks and all(isinstance(task, Task) for task in tasks)
+    if not (isinstance(built, ScenarioTasks) and valid):
         raise PluginError(
             f"shift {spec.shift!r}: build must return a list of tasks, not {built!r:.60}."
         )

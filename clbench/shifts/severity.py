@@ -61,7 +61,7 @@ def separability(
     if folds < 3:
         return None
     # A point in both sets must not be trained on as one's and predicted as the other's.
-    shared = np.intersect1d(*own).size > 0
+    shared = np.intersect1d(own[0], own[1]).size > 0
     predicted = cross_val_predict(
         LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto", priors=(0.5, 0.5)),
         points,
