@@ -92,7 +92,7 @@ def test_targets_by_name_and_all_linear(folder: Path) -> None:
     with pytest.raises(SettingsError, match=r"no linear module 'qery'. Did you mean 'query'"):
         Cell(folder, Lora(targets=["qery"]))
     words = r"must be 'query-value' or 'all-linear'"
-    with pytest.raises(SettingsError, match=rf"'lora': targets: {words} or must have at least 1 item"):
+    with pytest.raises(SettingsError, match=rf"'lora': targets: {words} or must have"):
         Lora(targets=[])
     with pytest.raises(SettingsError, match=r"; targets item 2: must have at least 1 character"):
         Lora(targets=["query", ""])
