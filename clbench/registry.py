@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from clbench.errors import PluginError, UnknownNameError, did_you_mean
 
