@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from clbench.errors import PluginError, UnknownNameError, did_you_mean
 
@@ -95,12 +95,7 @@ class Registry(Generic[T]):
         entry = self._entry(name)
         if not isinstance(entry, str):
             return entry
-        try:
-            loaded: T = resolve_name(entry)
-        except Exception as error:
-            raise PluginError(
-                f"{self.kind} {entry!r} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+        loaded: T = load_object(entry, self.kind)
         self._verify(name, loaded)
         self._entries[name] = loaded
         return loaded
@@ -130,6 +125,16 @@ class Registry(Generic[T]):
         group, self._group = self._group, None  # read once
         for point in entry_points(group=group) if group else ():
             self.add(point.name, point.value)
+
+
+def load_object(reference: str, kind: str) -> Any:
+    """Import ``"module:object"``, or raise a PluginError; `kind` is the word for it in messages."""
+    try:
+        return resolve_name(reference)
+    except Exception as error:
+        raise PluginError(
+            f"{kind} {reference!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _where(entry: object) -> str:

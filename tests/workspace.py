@@ -96,9 +96,9 @@ class Workspace:
         self.suite = folder / "small.toml"
         self.plugin = folder / "opposite.py"
 
-    def run(self, out: str = "out", *, scenario: str = "mood-thing", **given: Any) -> clbench.Run:
-        given.setdefault("plugins", [self.plugin])
-        return clbench.run(self.suite, out=self.folder / out, scenarios=[scenario], **given)
+    def run(self, out: str = "out", *, scenario: str = "mood-thing", **options: Any) -> clbench.Run:
+        options.setdefault("plugins", [self.plugin])
+        return clbench.run(self.suite, out=self.folder / out, scenarios=[scenario], **options)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name

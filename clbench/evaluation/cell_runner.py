@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,7 @@ import clbench
 from clbench.errors import PluginError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
-from clbench.evaluation.stage_cache import (
-    CachedStage,
-    InMemoryStageCache,
-    StageCache,
-    recipe_digest,
-)
+from clbench.evaluation.stage_cache import CachedStage, StageCache, recipe_digest
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier, build_classifier
@@ -41,12 +36,7 @@ EpochScores = Callable[[int, int, Row], None]
 class ComputeSettings:
     """What decides the digits of a result besides the recipe.
 
-    Attributes
-    ----------
-    device, precision
-        Where and in which numbers to train.
-    identity
-        Device, threads and versions, as plain JSON values.
+    `identity` has device, precision, threads and versions as plain JSON values.
     """
 
     device: torch.device
@@ -73,72 +63,18 @@ class Outcome:
     before: Row | None
 
 
-class RowScorer:
-    """Scores the model for a row of R: the tasks seen so far, or only that of a reference."""
-
-    def __init__(
-        self, cell: Cell, scenario: PreparedScenario, method: Method, context: Context
-    ) -> None:
-        self._reference = cell.reference_of is not None
-        self._scenario = scenario
-        self._method = method
-        self._context = context
-
-    def row(self, index: int, *, curve: bool = False) -> Row:
-        """Return all metrics after stage `index`; with `curve` of the rows for curves only."""
-        context = self._context
-        data = self._scenario.curve if curve else self._scenario.scored
-        row: Row = [None] * len(data)
-        for j in self._seen(index):
-            with hook_checks.scoring(self._method.scoring(j)):
-                outputs = context.outputs(data[j])
-            metrics = self._scenario.scenario.tasks[j].metrics
-            row[j] = score(metrics, outputs, data[j].rows.labels)
-        return [*self.columns(part=curve), *row]
-
-    def by_name(self, row: Row) -> dict[str, float]:
-        """Return the main scores in a row of R by the names of their columns."""
-        scenario = self._scenario.scenario
-        named = zip(scenario.columns, scenario.main_scores(row), strict=True)
-        return {name: score for (name, _), score in named if score is not None}
-
-    def curve_tokens(self, index: int) -> int:
-        """Return the tokens, without padding, that a point of the curves of a stage scores."""
-        rows = sum(int(self._scenario.curve[j].rows.lengths.sum()) for j in self._seen(index))
-        return rows + sum(scorer.part_tokens for scorer in self._scenario.scorers)
-
-    def _seen(self, index: int) -> Iterable[int]:
-        return [index] if self._reference else range(index + 1)
-
-    def columns(self, *, part: bool = False) -> Row:
-        """Return the metrics of the columns before those of the tasks; None in a reference."""
-        context = self._context
-        return [
-            None
-            if self._reference
-            else scorer.score(
-                context.model.backbone,
-                part=part,
-                precision=context.precision,
-                device=context.device,
-            )
-            for scorer in self._scenario.scorers
-        ]
-
-
+@dataclass(eq=False)
 class CellRunner:
     """Runs one cell.
 
     Parameters
     ----------
-    cell, scenario, method
-        What to run, its rows, and a new instance with its settings.
-    compute
-        Device and precision.
+    cell, scenario, method, compute
+        What to run, its rows, a new instance with its settings, and where to run.
     cache
-        Trained stages to resume from and to add to; None keeps none.
+        Trained stages to resume from and to add to.
     listener
-        Hears of steps and points of curves.
+        Is called with steps and points of curves.
     after_epoch
         Called after each pass over the rows with the stage, its number of passes and a row of R
         that is scored on all rows, not on the part for curves.
@@ -151,112 +87,97 @@ class CellRunner:
         If the cell is a reference for a task that the scenario lacks.
     """
 
-    def __init__(
-        self,
-        cell: Cell,
-        scenario: PreparedScenario,
-        method: Method,
-        compute: ComputeSettings,
-        cache: StageCache | InMemoryStageCache | None = None,
-        listener: Listener | None = None,
-        *,
-        after_epoch: EpochScores | None = None,
-        model: Classifier | None = None,
-    ) -> None:
-        self._cell = cell
-        self._scenario = scenario
-        self._method = method
-        self._compute = compute
-        self._cache = cache
-        self._listener = listener or Listener()
-        self._after_epoch = after_epoch
-        self._model = model
+    cell: Cell
+    scenario: PreparedScenario
+    method: Method
+    compute: ComputeSettings
+    cache: StageCache | None = None
+    listener: Listener = field(default_factory=Listener)
+    _: KW_ONLY
+    after_epoch: EpochScores | None = None
+    model: Classifier | None = None
+
+    def __post_init__(self) -> None:
         self._outcomes: list[StageOutcome] = []
         # A reference trains one task of the scenario, with the streams of its stage there.
-        only = cell.reference_of
-        self._stages = list(range(len(scenario.train))) if only is None else [only]
-        self._scorers = scenario.scorers if only is None else ()
-        if any(not 0 <= stage < len(scenario.train) for stage in self._stages):
+        only, count = self.cell.reference_of, len(self.scenario.train)
+        self._stages = list(range(count)) if only is None else [only]
+        self._scorers = self.scenario.scorers if only is None else ()
+        if only is not None and only >= count:
             raise PluginError(
-                f"scenario {cell.scenario.name!r} has {len(scenario.train)} tasks, so there is no "
-                f"task {only} to refer to. A shift's `k` must be its number of parts."
+                f"scenario {self.cell.scenario.name!r} has {count} tasks, so there is no task "
+                f"{only} to refer to. A shift's `k` must be its number of parts."
             )
 
-    @property
-    def context(self) -> Context:
-        """The model and its settings, once `run` has been called."""
-        return self._context
-
     def run(self) -> Outcome:
-        """Train and score all stages, resuming after the last cached one."""
+        """Train and score all stages, resuming after the last cached one; sets `context`."""
         before = self._load()
         notes: list[str] = []
         for position in range(self._resume(), len(self._stages)):
             stage = self._stage(position)
             trace = self._train(stage, position)
-            refusal = self._save(position, trace)
-            if refusal is not None and refusal not in notes:
-                notes.append(refusal)
+            note = self._save(position, trace)
+            if note is not None and note not in notes:
+                notes.append(note)
             self._finish(stage, trace, cached=False)
         for position in range(len(self._stages) - 1):
-            if self._cache is not None and not self._is_shared(position):
-                self._cache.drop(self._digest(position))  # only this cell could use it
-        return Outcome(self._outcomes, [*notes, *self._context.notes], before)
+            if self.cache is not None and not self._is_shared(position):
+                self.cache.drop(self._digest(position))  # only this cell could use it
+        return Outcome(self._outcomes, [*notes, *self.context.notes], before)
 
     def _load(self) -> Row | None:
         """Load the model and let the method set up; return the row of R before training."""
-        protocol, cell = self._cell.protocol, self._cell
-        model, self._model = self._model or start_model(cell, self._scenario), None
-        model.to(self._compute.device)
-        self._context = context = Context(
+        protocol, cell = self.cell.protocol, self.cell
+        model, self.model = self.model or start_model(cell, self.scenario), None
+        model.to(self.compute.device)
+        self.context = context = Context(
             model=model,
             model_name=protocol.model,
             revision=protocol.revision,
             protocol=protocol,
-            device=self._compute.device,
-            precision=self._compute.precision,
+            device=self.compute.device,
+            precision=self.compute.precision,
             seed=cell.seed,
             scenario=cell.scenario.name,
-            stages=len(self._scenario.train),
+            stages=len(self.scenario.train),
             masks=None,
         )
-        self._scorer = RowScorer(cell, self._scenario, self._method, context)
         row: Row | None = None
         if self._scorers:
             self._pretrained = context.snapshot()
-            columns = self._scorer.columns()
+            columns = self._extra_columns()
             for scorer, values in zip(self._scorers, columns, strict=True):
                 context.note(scorer.describe(values))
-            row = [*columns, *[None] * len(self._scenario.scored)]
+            row = [*columns, *[None] * len(self.scenario.scored)]
         before = _versions(model)
-        self._method.setup(context)
-        if not self._method.acts_in(0) and _versions(model) != before:
+        self.method.setup(context)
+        if not self.method.acts_in(0) and _versions(model) != before:
             raise PluginError(
-                f"method {self._method.name!r} changes the model in setup, yet acts_in(0) says "
+                f"method {self.method.name!r} changes the model in setup, yet acts_in(0) says "
                 "that stage 0 is trained as by vanilla. Let acts_in return True."
             )
-        context.masks = install(model, model.backbone, self._compute.device)
+        context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
         return row
 
     def _stage(self, position: int) -> Stage:
-        context = {name: getattr(self._context, name) for name in Context.__dataclass_fields__}
+        context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
         index = self._stages[position]
-        stage = Stage(**context, index=index, tasks=self._scenario.train[: index + 1])
-        stage.reads_earlier_rows = self._method.keeps_rows
+        stage = Stage(**context, index=index, tasks=self.scenario.train[: index + 1])
+        stage.reads_earlier_rows = self.method.keeps_rows
         stage.heads = frozenset([stage.data.head])
         return stage
 
     def _train(self, stage: Stage, position: int) -> Trace:
-        cell, listener, after_epoch = self._cell, self._listener, self._after_epoch
+        cell, listener, after_epoch = self.cell, self.listener, self.after_epoch
         passes = itertools.count(1)
 
         def score_epoch() -> None:
             assert after_epoch is not None
-            after_epoch(position, next(passes), self._scorer.row(stage.index))
+            after_epoch(position, next(passes), self._row(stage.index))
 
         def score_curve() -> dict[str, float]:
-            return self._scorer.by_name(self._scorer.row(stage.index, curve=True))
+            return self._by_name(self._row(stage.index, curve=True))
 
         def record_drift() -> None:
             # A method that adds weights to the backbone, as adapters do, has no drift.
@@ -265,10 +186,14 @@ class CellRunner:
             ):
                 stage.record("drift", stage.squared_distance(self._pretrained).sqrt())
 
+        tokens = sum(
+            int(self.scenario.curve[j].rows.lengths.sum()) for j in self._seen(stage.index)
+        )
+        tokens += sum(scorer.part_tokens for scorer in self.scenario.scorers)
         return train_stage(
             stage,
-            self._method if self._method.acts_in(stage.index) else Vanilla(),
-            probe=Probe(score_curve, self._scorer.curve_tokens(stage.index), record_drift),
+            self.method if self.method.acts_in(stage.index) else Vanilla(),
+            probe=Probe(score_curve, tokens, record_drift),
             progress=partial(listener.progress, cell, position + 1, len(self._stages)),
             points=partial(listener.point, cell, position + 1),
             after_epoch=None if after_epoch is None else score_epoch,
@@ -279,22 +204,56 @@ class CellRunner:
         if cached:
             stage.step = stage.steps = stage.total_steps = trace.steps
             stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
-        self._method.after_stage(stage)
+        self.method.after_stage(stage)
         trace.curves.update(stage.log)
         started = time.perf_counter()
-        row = self._scorer.row(stage.index)
-        if self._cell.protocol.curve_points and not trace.curves["scores"]:
+        row = self._row(stage.index)
+        if self.cell.protocol.curve_points and not trace.curves["scores"]:
             # The stage was too short to be scored within: join the rows of R around it.
-            start = self._scorer.by_name(self._outcomes[-1].row) if self._outcomes else {}
+            start = self._by_name(self._outcomes[-1].row) if self._outcomes else {}
             trace.curves["scores"] = {
                 name: [*([[0, start[name]]] if name in start else []), [trace.steps, score]]
-                for name, score in self._scorer.by_name(row).items()
+                for name, score in self._by_name(row).items()
             }
         self._outcomes.append(StageOutcome(trace, row, time.perf_counter() - started, cached))
 
+    def _row(self, index: int, *, curve: bool = False) -> Row:
+        """Return all metrics after stage `index`; with `curve` of the rows for curves only."""
+        context, data = self.context, self.scenario.curve if curve else self.scenario.scored
+        row: Row = [None] * len(data)
+        for j in self._seen(index):
+            with hook_checks.scoring(self.method.scoring(j)):
+                outputs = context.outputs(data[j])
+            metrics = self.scenario.scenario.tasks[j].metrics
+            row[j] = score(metrics, outputs, data[j].rows.labels)
+        return [*self._extra_columns(part=curve), *row]
+
+    def _extra_columns(self, *, part: bool = False) -> Row:
+        """Return the metrics of the columns before those of the tasks; None in a reference."""
+        context = self.context
+        row: Row = [None] * len(self.scenario.scorers)
+        for j, scorer in enumerate(self._scorers):
+            row[j] = scorer.score(
+                context.model.backbone,
+                part=part,
+                precision=context.precision,
+                device=context.device,
+            )
+        return row
+
+    def _by_name(self, row: Row) -> dict[str, float]:
+        """Return the main scores in a row of R by the names of their columns."""
+        scenario = self.scenario.scenario
+        named = zip(scenario.columns, scenario.main_scores(row), strict=True)
+        return {name: score for (name, _), score in named if score is not None}
+
+    def _seen(self, index: int) -> Sequence[int]:
+        """Return the tasks to score after stage `index`: all so far, or only a reference's."""
+        return range(index + 1) if self.cell.reference_of is None else [index]
+
     def _is_shared(self, position: int) -> bool:
         """Whether other methods that do not act in the first stage can use this stage."""
-        return position == 0 == self._stages[0] and not self._method.acts_in(0)
+        return position == 0 == self._stages[0] and not self.method.acts_in(0)
 
     def _is_cached(self, position: int) -> bool:
         """Whether to cache a stage; after the last one the cell's result follows at once."""
@@ -302,8 +261,8 @@ class CellRunner:
 
     def _digest(self, position: int) -> str:
         """Return the digest of everything that decides the weights after a stage."""
-        recipe, shared = self._cell.recipe, self._is_shared(position)
-        tasks, vocabulary = self._scenario.scenario.tasks, self._scenario.vocabulary
+        recipe, shared = self.cell.recipe, self._is_shared(position)
+        tasks, vocabulary = self.scenario.scenario.tasks, self.scenario.vocabulary
         stages = self._stages[: position + 1]
         # Only plug-in metrics have a digest.
         codes = [recipe.get("metrics")]
@@ -312,14 +271,14 @@ class CellRunner:
             {
                 **({"metric_code": codes} if any(codes) else {}),
                 "clbench": clbench.__version__,
-                "numerics": dict(self._compute.identity),
-                "protocol": self._cell.protocol.model_dump(mode="json", exclude={"corpus"}),
+                "numerics": dict(self.compute.identity),
+                "protocol": self.cell.protocol.model_dump(mode="json", exclude={"corpus"}),
                 "corpus": recipe.get("corpus") if self._scorers or not shared else None,
                 "model": recipe.get("model"),
-                "scenario": self._cell.scenario.name,
+                "scenario": self.cell.scenario.name,
                 "heads": {task.head: task.outputs for task in tasks},
                 "vocabulary": None if vocabulary is None else len(vocabulary),
-                "seed": self._cell.seed,
+                "seed": self.cell.seed,
                 "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
                 "scored": [[tasks[i].validation.digest] for i in stages],
                 # The history holds scores of columns, which depend on the shift's settings.
@@ -330,30 +289,30 @@ class CellRunner:
 
     def _save(self, position: int, trace: Trace) -> str | None:
         """Add a trained stage to the cache; return why that is impossible."""
-        if self._cache is None or not self._is_cached(position):
+        if self.cache is None or not self._is_cached(position):
             return None
         stage = CachedStage(
-            dict(self._context.model.state_dict()),
-            {} if self._is_shared(position) else self._method.state(),
+            dict(self.context.model.state_dict()),
+            {} if self._is_shared(position) else self.method.state(),
             trace,
             [[asdict(stage.trace), stage.row, stage.eval_seconds] for stage in self._outcomes],
-            self._context.notes[self._setup_notes :],
+            self.context.notes[self._setup_notes :],
         )
-        return self._cache.save(self._digest(position), stage)
+        return self.cache.save(self._digest(position), stage)
 
     def _resume(self) -> int:
         """Load the latest cached stage; return the number of the next one."""
         for position in reversed(range(len(self._stages))):
-            if self._cache is None or not self._is_cached(position):
+            if self.cache is None or not self._is_cached(position):
                 continue
-            stage = self._cache.load(self._digest(position), self._context.device)
+            stage = self.cache.load(self._digest(position), self.context.device)
             if stage is None:
                 continue
-            self._context.model.load_state_dict(stage.weights)
+            self.context.model.load_state_dict(stage.weights)
             if stage.state:
-                self._method.load_state(stage.state)
+                self.method.load_state(stage.state)
             for note in stage.notes:
-                self._context.note(note)
+                self.context.note(note)
             for trace, row, seconds in stage.history:
                 self._outcomes.append(StageOutcome(Trace(**trace), row, seconds, True))
             self._finish(self._stage(position), stage.trace, cached=True)
@@ -362,13 +321,7 @@ class CellRunner:
 
 
 def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
-    """Return the pretrained model with the cell's heads, before any training; on the CPU.
-
-    Raises
-    ------
-    ModelError
-        If the model cannot be loaded.
-    """
+    """Return the pretrained model with the cell's heads, before any training; on the CPU."""
     protocol = cell.protocol
     return build_classifier(
         protocol.model,

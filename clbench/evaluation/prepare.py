@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,13 @@ import numpy.typing as npt
 import torch
 
 from clbench.cache import write_atomically
-from clbench.errors import ShiftError
+from clbench.errors import ModelError, ShiftError
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import usable_length
 from clbench.models.locate import model_identity
+from clbench.registry import load_object
 from clbench.results.output_folder import as_folder_error
 from clbench.seeds import numpy_stream
 from clbench.shifts.base import ColumnScorer
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
     from clbench.tasks.spec import OwnTaskSpec
 
-KEPT = 4
-"""Scenarios, and tasks, kept in memory; cells come scenario by scenario."""
+MOST_IN_MEMORY = 4
+"""Scenarios, and tasks, to keep in memory; cells come scenario by scenario."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,6 @@ class PreparedScenario:
 
     Attributes
     ----------
-    scenario
-        Tasks, split and report.
     train, scored, curve
         For each task its training rows, the rows that R is scored on, and a stratified
         subset of those for the points of curves.
@@ -65,38 +64,30 @@ class PreparedScenario:
     scorers: tuple[ColumnScorer, ...] = ()
 
 
+@dataclass(eq=False)
 class ScenarioPreparer:
     """Prepares scenarios for one model and protocol; the `ShiftContext` of their shifts.
 
     Parameters
     ----------
-    protocol
-        Model, limits and lengths.
+    protocol, device
+        Model, limits and lengths; where embeddings are computed.
     data, base, own
         Where tasks come from: mirror of the hub, folder of the suite, own tasks.
-    device
-        Where embeddings are computed.
     saved
         Folder for the fitted splits and reports; None saves none.
     """
 
-    def __init__(
-        self,
-        protocol: Protocol,
-        *,
-        data: Path | None,
-        base: Path,
-        own: Mapping[str, OwnTaskSpec],
-        device: torch.device,
-        saved: Path | None,
-    ) -> None:
-        self.protocol = protocol
-        self.base = base
-        self.seed = protocol.data_seed
-        self._data = data
-        self._own = own
-        self._device = device
-        self._saved = saved
+    protocol: Protocol
+    _: KW_ONLY
+    data: Path | None
+    base: Path
+    own: Mapping[str, OwnTaskSpec]
+    device: torch.device
+    saved: Path | None
+
+    def __post_init__(self) -> None:
+        self.seed = self.protocol.data_seed
         self._prepared: dict[str, PreparedScenario] = {}
         self._tasks: dict[str, Task] = {}
 
@@ -111,16 +102,16 @@ class ScenarioPreparer:
         if spec.name not in self._prepared:
             scenario = build_scenario(spec, self)
             self.__dict__.pop("_backbone", None)
-            if self._saved is not None:
-                _save(self._saved / f"{spec.name}.json", scenario)
-            _remember(self._prepared, spec.name, self.tokenise(scenario))
+            if self.saved is not None:
+                _save(self.saved / f"{spec.name}.json", scenario)
+            _keep(self._prepared, spec.name, self.tokenise(scenario))
         return self._prepared[spec.name]
 
     def tokenise(self, scenario: Scenario) -> PreparedScenario:
         """Return `scenario` with its rows tokenised.
 
-        The embedding table is not cut where columns besides the tasks are scored: their texts
-        need the whole vocabulary, and weights that start at random are recalled in all rows.
+        The embedding table is cut to the tokens of the rows, unless there are extra columns:
+        their texts need the whole vocabulary.
         """
         protocol, columns = self.protocol, scenario.extra_columns
         train = [self._encode(task.train) for task in scenario.tasks]
@@ -145,9 +136,13 @@ class ScenarioPreparer:
                 for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
             )
 
-        scorers = tuple(column.scorer(protocol, self._device) for column in columns)
+        scorers = []
+        for column in columns:
+            make: Any = column.scorer
+            make = load_object(make, "scorer") if isinstance(make, str) else make
+            scorers.append(make(protocol, self.device, **column.settings))
         return PreparedScenario(
-            scenario, data(train), data(scored), data(curve), vocabulary, scorers
+            scenario, data(train), data(scored), data(curve), vocabulary, tuple(scorers)
         )
 
     @cached_property
@@ -158,8 +153,9 @@ class ScenarioPreparer:
     @property
     def max_length(self) -> int:
         """Most tokens of a row: the protocol's number, or fewer if the model takes fewer."""
-        usable = usable_length(load_config(self.protocol.model, self.protocol.revision))
-        return self.protocol.max_length if usable is None else min(self.protocol.max_length, usable)
+        longest = self.protocol.max_length
+        config = load_config(self.protocol.model, self.protocol.revision)
+        return min(longest, usable_length(config) or longest)
 
     # The rest of clbench.shifts.base.ShiftContext.
 
@@ -167,12 +163,12 @@ class ScenarioPreparer:
         """Return the task of that name, limited, with a tuning split if that is scored."""
         if name not in self._tasks:
             protocol = self.protocol
-            task = load_task(name, data=self._data, base=self.base, own=self._own)
+            task = load_task(name, data=self.data, base=self.base, own=self.own)
             task = task.scored_by(protocol.task_metric.get(name))
             task = task.limited(protocol.limit, self.seed)
             if protocol.score_on == "tuning":
                 task = task.with_tuning(protocol.tuning_fraction, self.seed)
-            _remember(self._tasks, name, task)
+            _keep(self._tasks, name, task)
         return self._tasks[name]
 
     def lengths(self, rows: Rows) -> IntArray:
@@ -193,15 +189,21 @@ class ScenarioPreparer:
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
         """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
         protocol = self.protocol
-        return embed_rows(
+        points = embed_rows(
             self._backbone,
             self.tokenizer,
             rows,
             self.max_length,
-            self._device,
+            self.device,
             protocol.pooling,
             identity=model_identity(protocol.model, protocol.revision),
         )
+        if not np.isfinite(points).all():
+            raise ModelError(
+                f"model {protocol.model!r} gives embeddings that are not finite numbers. Take "
+                "another model, or check its weights."
+            )
+        return points
 
     def held_out_texts(self, count: int) -> list[str]:
         """Return at most `count` texts of the protocol's corpus that no method sees."""
@@ -215,20 +217,19 @@ class ScenarioPreparer:
         return encode(rows, self.tokenizer, self.max_length, cache=True)
 
     def _scored_rows(self, task: Task) -> Rows:
-        if self.protocol.score_on == "validation":
-            return task.validation
-        if task.tuning is None:
+        rows: Rows | None = getattr(task, self.protocol.score_on)
+        if rows is None:
             raise ShiftError(
                 f"task {task.name!r}: its shift has lost the tuning split, which "
                 "score_on = 'tuning' scores. Keep `tuning` of the task that it is made of."
             )
-        return task.tuning
+        return rows
 
 
-def _remember(items: dict[str, Any], name: str, value: Any) -> None:
-    """Add to `items`, of which the latest `KEPT` stay."""
+def _keep(items: dict[str, Any], name: str, value: Any) -> None:
+    """Add to `items` and drop the oldest beyond `MOST_IN_MEMORY`."""
     items[name] = value
-    if len(items) > KEPT:
+    if len(items) > MOST_IN_MEMORY:
         del items[next(iter(items))]
 
 

@@ -54,8 +54,7 @@ class PretrainingScorer:
         self, language: LanguageModel, batches: Batches, part: Batches, source: str
     ) -> None:
         self._loss = named_loss(language.loss)
-        self._batches = batches
-        self._part = part
+        self._batches, self._part = batches, part
         labels = torch.cat([_labels(batch) for batch in batches])
         self._tokens = len(labels)
         self._baseline = int(labels.bincount().max()) / len(labels)
@@ -64,6 +63,7 @@ class PretrainingScorer:
             f"{self._tokens} tokens of {source} (always the most frequent token: "
             f"{self._baseline:.3f})"
         )
+        self.part_tokens = sum(int(batch["attention_mask"].sum()) for batch in part)
         self._model: PreTrainedModel = language.model
         self._projection: nn.Linear = self._model.get_output_embeddings()
         self._tied = self._projection.weight is self._model.get_input_embeddings().weight
@@ -96,21 +96,16 @@ class PretrainingScorer:
             for batch in self._part if part else self._batches:
                 outputs = self._loss(model, on_device(batch, device))
                 assert outputs.counted is not None
-                places = outputs.counted.sum()
+                tokens = outputs.counted.sum()
                 hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.counted
-                right, count = right + float(hits.sum()), count + float(places)
-                loss += float(outputs.together() * places)
+                right, count = right + float(hits.sum()), count + float(tokens)
+                loss += float(outputs.together() * tokens)
         if not loss < float("inf"):
             raise NonFiniteLossError(
                 "the loss on held-out texts is no longer a finite number: training diverged. "
                 "Lower the learning rate, set clip_norm, or use --precision float32."
             )
         return {"accuracy": right / count, "cross_entropy": loss / count}
-
-    @property
-    def part_tokens(self) -> int:
-        """Number of tokens, without padding, of the texts for curves."""
-        return sum(int(batch["attention_mask"].sum()) for batch in self._part)
 
     def describe(self, initial: dict[str, float] | None = None) -> str:
         """Return what is scored, and whether the `initial` scores leave anything to forget."""
@@ -143,23 +138,18 @@ class PretrainingScorer:
 
 
 def make_scorer(
+    protocol: Protocol,
+    device: torch.device,
+    *,
     texts: Sequence[str],
     text_length: int,
     head_steps: int,
-    protocol: Protocol,
-    device: torch.device,
 ) -> PretrainingScorer:
     """Return the scorer of the protocol's model on held-out texts.
 
     A checkpoint without a language-model head gets one, which is fitted on the rest of the
-    protocol's corpus with the encoder frozen, and kept on disk.
-
-    Parameters
-    ----------
-    texts, text_length, head_steps
-        As in `clbench.shifts.dataset.pretraining_column`.
-    protocol, device
-        Model, corpus and seed; where a head is fitted.
+    protocol's corpus with the encoder frozen, and kept on disk. Other parameters are settings of
+    `clbench.shifts.dataset.Pretraining`.
 
     Raises
     ------
@@ -174,15 +164,10 @@ def make_scorer(
         raise ModelError(f"model {name!r}: its tokenizer has no mask token.")
     length = min(text_length, usable_length(language.model.config) or text_length)
 
-    def batches(some: Sequence[str], stream: str) -> Batches:
+    def batches(texts: Sequence[str], stream: str) -> Batches:
+        masking, generator = "mask" if masked else None, torch_stream(stream, seed)
         return list(
-            text_batches(
-                some,
-                tokenizer,
-                max_length=length,
-                generator=torch_stream(stream, seed),
-                masking="mask" if masked else None,
-            )
+            text_batches(texts, tokenizer, max_length=length, generator=generator, masking=masking)
         )
 
     whole = batches(texts, "held-out-masks")
@@ -242,7 +227,7 @@ def _fit(
 
 def _thinned(batches: Batches, count: int) -> Batches:
     """Return about `count` texts with the same masks, evenly over the batches' lengths."""
-    total = sum(size_of(batch) for batch in batches)
+    total = sum(map(size_of, batches))
     if total <= count:
         return batches
     chosen = np.linspace(0, total - 1, count).round().astype(int)

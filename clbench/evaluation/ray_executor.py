@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +13,7 @@ from clbench.errors import ClbenchError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.ray_worker import ProgressActor, WorkerSetup, run_in_worker, warm_up
-from clbench.evaluation.resources import (
-    RETRIES,
-    Resources,
-    cell_resources,
-    connected,
-    cores,
-)
+from clbench.evaluation.resources import RETRIES, Resources, cell_resources, connected, cores
 from clbench.evaluation.run_cell import explain, failed
 from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
@@ -31,42 +24,21 @@ POLL_SECONDS = 0.5
 """Time between two looks at the workers' progress."""
 ANSWER_SECONDS = 5.0
 """Time in which the progress actor must answer."""
-DEATHS = {
-    "OutOfMemoryError": "its node ran out of memory",
-    "NodeDiedError": "its node left",
-    "WorkerCrashedError": "its worker died",
-}
-"""Ray's errors in words."""
-
-
-@dataclass(frozen=True)
-class _Task:
-    """A cell that Ray runs: whether it trains a first stage for others, or waits for one."""
-
-    cell: Cell
-    leads: bool
-    shared: Any
 
 
 class RayExecutor:
     """Runs cells as tasks of Ray.
 
-    The first cell of a group that shares a first stage trains it. The others get a reference to
-    it as an argument, so Ray starts them when it is there. At most as many cells as can run at a
-    time are submitted, those that need not wait first.
+    The first cell of a group that shares a first stage leads: it trains that stage, and the
+    others wait for it. At most as many cells are submitted as can run at a time.
 
-    A worker that dies, or a node that leaves, costs only its running cell, which Ray starts
-    again, twice. Results come to this process, which writes them.
-
-    Parameters
-    ----------
-    place
-        How many cells at a time, where, and what each gets.
+    If a worker dies or a node leaves, Ray starts its running cell again, at most twice. Results
+    come to this process, which writes them.
     """
 
-    def __init__(self, place: Resources) -> None:
-        self.place = place
-        self._tasks: dict[Any, _Task] = {}
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self._tasks: dict[Any, tuple[Cell, bool]] = {}
         self._scenarios: dict[str, Any] = {}
         self._stages: dict[Hashable, Any] = {}
         self._starts: Counter[str] = Counter()
@@ -74,7 +46,7 @@ class RayExecutor:
 
     def device(self, plan: Plan) -> torch.device:
         """Return the plan's device; if a cluster trains, the best one of this machine."""
-        return resolve_device(plan.device if self.place.address is None else "auto")
+        return resolve_device(plan.device if self.resources.address is None else "auto")
 
     @contextmanager
     def ready(self, plan: Plan) -> Iterator[None]:
@@ -85,11 +57,11 @@ class RayExecutor:
         SettingsError
             If there is no such cluster, or none of its nodes can ever run a cell.
         """
-        with connected(self.place) as self._ray:
-            self._resources = cell_resources(self._ray, self.place, plan.device)
-            if self.place.address is None and not self._resources.gpus:
-                warm = self._ray.remote(num_cpus=self._resources.threads)(warm_up)
-                self._warm = [warm.remote() for _ in range(self.place.workers or 1)]
+        with connected(self.resources) as self._ray:
+            self._cell = cell_resources(self._ray, self.resources, plan.device)
+            if self.resources.address is None and not self._cell.gpus:
+                warm = self._ray.remote(num_cpus=self._cell.threads)(warm_up)
+                self._warm = [warm.remote() for _ in range(self.resources.workers or 1)]
             yield
 
     def results(
@@ -104,19 +76,18 @@ class RayExecutor:
         ClbenchError
             If a node has another version of clbench.
         """
-        ray, cell = self._ray, self._resources
+        ray, threads, workers = self._ray, self._cell.threads, self.resources.workers or 1
         self._preparer, self._listener = preparer, listener
         self._waiting = list(pending)
         self._groups = {cell.key: _group(cell) for cell in pending}
-        if self.place.address is None and (self.place.workers or 1) * cell.threads > cores():
+        if self.resources.address is None and workers * threads > cores():
             listener.note(
-                f"{self.place.workers} workers of {cell.threads} threads share {cores()} cores, "
-                "which slows all of them."
+                f"{workers} workers of {threads} threads share {cores()} cores, which slows them."
             )
-        self._setup = ray.put(WorkerSetup.of(plan, cell.threads))
+        self._setup = ray.put(WorkerSetup.of(plan, threads))
         self._progress = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
         self._run = ray.remote(
-            num_returns=2, max_retries=RETRIES, num_cpus=cell.threads, num_gpus=cell.gpus
+            num_returns=2, max_retries=RETRIES, num_cpus=threads, num_gpus=self._cell.gpus
         )(run_in_worker)
         try:
             while self._waiting or self._tasks:
@@ -124,11 +95,11 @@ class RayExecutor:
                 done, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
                 self._report()
                 for reference in done:
-                    yield from self._collect(reference)
+                    yield self._collect(reference)
         except KeyboardInterrupt:
             done, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
             for reference in done:
-                yield from self._collect(reference)
+                yield self._collect(reference)
             raise
         finally:
             for reference in self._tasks:
@@ -138,10 +109,12 @@ class RayExecutor:
     def _submit(self) -> Iterator[CellResult]:
         """Start what fits; yield failed results of cells whose scenario cannot be prepared."""
         room = self._room()
-        while self._waiting and len(self._tasks) < room:
-            leading = {self._groups[task.cell.key] for task in self._tasks.values() if task.leads}
-            free = [cell for cell in self._waiting if self._groups[cell.key] not in leading]
-            cell = (free or self._waiting)[0]
+        while len(self._tasks) < room:
+            training = {self._groups[cell.key] for cell, leads in self._tasks.values() if leads}
+            ready = [cell for cell in self._waiting if self._groups[cell.key] not in training]
+            if not ready:
+                return
+            cell = ready[0]
             self._waiting.remove(cell)
             self._listener.cell_started(cell)
             spec, group = cell.scenario, self._groups[cell.key]
@@ -157,7 +130,7 @@ class RayExecutor:
             result, stage = self._run.options(name=cell.key).remote(
                 self._setup, cell, [scenario], shared, leads, self._progress
             )
-            self._tasks[result] = _Task(cell, leads, shared)
+            self._tasks[result] = cell, leads
             if leads:
                 self._stages[group] = stage
             # Let go of what no cell to come can use.
@@ -168,38 +141,39 @@ class RayExecutor:
 
     def _room(self) -> int:
         """Return how many cells can run at a time."""
-        if self.place.workers or self.place.address is None:
-            return self.place.workers or 1
-        room = self._resources.capacity(self._ray.nodes())
+        if self.resources.workers or self.resources.address is None:
+            return self.resources.workers or 1
+        room = self._cell.capacity(self._ray.nodes())
         if not room and not self._without_node:
-            self._listener.note(f"No node has {self._resources} for a cell; waiting for one.")
+            self._listener.note(f"No node has {self._cell} for a cell; waiting for one.")
         self._without_node = not room
         return max(1, room)
 
-    def _collect(self, reference: Any) -> Iterator[CellResult]:
-        task = self._tasks.pop(reference)
-        cell, errors = task.cell, self._ray.exceptions
+    def _collect(self, reference: Any) -> CellResult:
+        """Return the result of a task that has ended, a failed one if it was lost."""
+        (cell, leads), errors = self._tasks.pop(reference), self._ray.exceptions
         try:
             result: CellResult = self._ray.get(reference)
         except errors.RayTaskError as error:
-            if task.shared is not None and isinstance(error.cause, errors.RayError):
-                # The first stage is lost: train it again.
-                self._stages.pop(self._groups[cell.key], None)
-                self._waiting.insert(0, cell)
-                return
-            _stop_if_node_differs(error)
-            result = failed(cell, explain(error.cause or error))
+            cause = error.cause
+            if isinstance(cause, ClbenchError):
+                raise cause from None  # no cell can run on a node with another version
+            if isinstance(cause, ModuleNotFoundError) and f"{cause.name}".startswith("clbench"):
+                raise SettingsError(
+                    "A node of the cluster has no clbench, or another version of it. Install the "
+                    "same version on all nodes."
+                ) from error
+            result = failed(cell, explain(cause or error))
         except errors.RayError as error:
-            name = type(error).__name__
             result = failed(
                 cell,
-                f"{DEATHS.get(name, f'its worker was lost ({name})')}, {1 + RETRIES} times. Such a "
-                "process was killed, perhaps for its memory, or ended itself; without --workers "
-                "it may say more.",
+                f"its worker or node was lost {1 + RETRIES} times (Ray: {type(error).__name__}). "
+                "Either it was killed, perhaps for its memory, or it ended itself; without "
+                "--workers it may say more.",
             )
-        if task.leads and result.status != "ok":
-            self._stages.pop(self._groups[cell.key], None)
-        yield result
+        if leads and result.status != "ok":
+            self._stages.pop(self._groups[cell.key], None)  # another cell trains it
+        return result
 
     def _report(self) -> None:
         """Pass on what the workers reported."""
@@ -207,21 +181,19 @@ class RayExecutor:
             events = self._ray.get(self._progress.read.remote(), timeout=ANSWER_SECONDS)
         except self._ray.exceptions.RayError:
             return  # its node left; Ray starts it elsewhere
-        cells = {task.cell.key: task.cell for task in self._tasks.values()}
+        cells = {cell.key: cell for cell, _ in self._tasks.values()}
         for key, event, values in events:
             if key not in cells:
                 continue
-            if event == "progress":
-                self._listener.progress(cells[key], *values)
-            elif event == "point":
-                self._listener.point(cells[key], *values)
-            else:
-                self._starts[key] += 1
-                if self._starts[key] > 1:
-                    self._listener.note(
-                        f"{key}: its worker died or its node left; attempt {self._starts[key]} of "
-                        f"{1 + RETRIES} has started."
-                    )
+            if event != "started":
+                getattr(self._listener, event)(cells[key], *values)
+                continue
+            self._starts[key] += 1
+            if self._starts[key] > 1:
+                self._listener.note(
+                    f"{key}: its worker died or its node left; attempt {self._starts[key]} of "
+                    f"{1 + RETRIES} has started."
+                )
 
 
 def _group(cell: Cell) -> Hashable | None:
@@ -233,15 +205,3 @@ def _group(cell: Cell) -> Hashable | None:
     except Exception:
         return None  # the cell will fail with this as its reason
     return None if acts else (cell.scenario.name, cell.seed)
-
-
-def _stop_if_node_differs(error: Any) -> None:
-    """Raise ClbenchError if a node has no clbench or another version: no cell can run there."""
-    cause = error.cause
-    if isinstance(cause, ClbenchError):
-        raise cause
-    if isinstance(cause, ModuleNotFoundError) and (cause.name or "").startswith("clbench"):
-        raise SettingsError(
-            "A node of the cluster has no clbench, or another version of it. Install the same "
-            "version on all nodes."
-        ) from error

@@ -18,7 +18,6 @@ from clbench.suite.plan import Cell, Plan
 from clbench.suite.plugins import load_plugin, registries
 
 if TYPE_CHECKING:
-    from clbench.evaluation.stage_cache import CachedStage
     from clbench.results.cell import CellResult
 
 PROGRESS_SECONDS = 1.0
@@ -33,10 +32,8 @@ class WorkerSetup:
 
     Attributes
     ----------
-    plan
-        The run's, without its cells; its folder is absolute.
-    threads
-        Processor threads of a cell.
+    plan, threads
+        The run's plan without its cells, its folder absolute; processor threads of a cell.
     version, folder, path, environment
         The driver's clbench, working directory, ``sys.path`` and some of its variables.
     lock
@@ -188,24 +185,15 @@ def run_in_worker(
     setup: WorkerSetup,
     cell: Cell,
     scenario: list[Any],
-    shared: dict[str, CachedStage] | None,
+    shared: dict[str, bytes] | None,
     leads: bool,
     actor: Any,
-) -> tuple[CellResult, dict[str, CachedStage] | None]:
+) -> tuple[CellResult, dict[str, bytes] | None]:
     """Return a cell's result, and its first stage if it `leads` and the folder is not seen.
 
-    Parameters
-    ----------
-    setup, cell
-        What to run.
-    scenario
-        One reference to its prepared scenario, which can be read once plug-ins are loaded.
-    shared
-        The first stage that the cell shares with others, if one of them has sent it.
-    leads
-        Whether others wait for the first stage.
-    actor
-        Handle of the `ProgressActor`.
+    `scenario` has one reference to the prepared scenario, which can be read once plug-ins are
+    loaded. `shared` is the file of the first stage that another cell has sent; a cell that
+    `leads` trains it for others. `actor` is the handle of the `ProgressActor`.
     """
     actor.add.remote(cell.key, "started")
     setup.apply()
@@ -213,12 +201,16 @@ def run_in_worker(
 
     from clbench.evaluation.run_cell import run_cell
     from clbench.evaluation.run_plan import compute_settings, thread_count
-    from clbench.evaluation.stage_cache import InMemoryStageCache, StageCache
+    from clbench.evaluation.stage_cache import StageCache
 
-    prepared = ray.get(scenario[0])
-    with thread_count(setup.threads):
-        compute = compute_settings(setup.plan)
-        memory = None if setup.sees_folder else InMemoryStageCache(shared)
-        cache = memory or StageCache(setup.plan.out / "stages")
-        result = run_cell(cell, lambda spec: prepared, compute, cache, RemoteListener(actor))
-    return result, memory.stages if memory and leads else None
+    prepared, folder = ray.get(scenario[0]), setup.plan.out / "stages"
+    with thread_count(setup.threads), TemporaryDirectory(prefix="clbench-stages-") as temporary:
+        if not setup.sees_folder:
+            folder = Path(temporary)
+            for name, content in (shared or {}).items():
+                (folder / name).write_bytes(content)
+        compute, listener = compute_settings(setup.plan), RemoteListener(actor)
+        result = run_cell(cell, lambda spec: prepared, compute, StageCache(folder), listener)
+        if leads and folder == Path(temporary):
+            return result, {file.name: file.read_bytes() for file in folder.iterdir()}
+    return result, None

@@ -65,13 +65,11 @@ class Resources:
                 "--address: is empty. Give auto, host:port or ray://host:port, or leave it out."
             )
         gpus = self.gpus
-        if gpus is None:
-            return
-        if not gpus > 0 or (gpus > 1 and gpus != int(gpus)):
+        if gpus is not None and (not gpus > 0 or (gpus > 1 and gpus != int(gpus))):
             raise SettingsError(
                 f"--gpus {gpus:g}: must be a fraction between 0 and 1, or a whole number."
             )
-        if self.alone:
+        if gpus is not None and self.alone:
             raise SettingsError(
                 "--gpus: shares GPUs among workers. Give --workers or --address as well."
             )
@@ -117,14 +115,7 @@ class CellResources:
 def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources:
     """Return what a cell takes, from what the user asks for and what the nodes have.
 
-    Parameters
-    ----------
-    ray
-        The module, connected.
-    resources
-        What the user asks for.
-    device
-        As the user gives it: ``auto``, ``cpu``, ``cuda`` …
+    `ray` is the module, connected; `device` is ``auto``, ``cpu``, ``cuda`` … as the user gives it.
 
     Raises
     ------
@@ -148,21 +139,12 @@ def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources
             share = math.floor(1e4 * gpus / workers) / 1e4
     threads = resources.threads_here if resources.address is None else resources.threads or 1
     cell = CellResources(threads, share)
-    nodes = ray.nodes()
-    if cell.capacity(nodes):
+    if cell.capacity(ray.nodes()):
         return cell
     if share and not gpus:
         raise SettingsError("No node has a GPU that Ray knows of. Leave out --device cuda.")
-    largest = [
-        max((node["Resources"].get(name, 0) for node in nodes if node["Alive"]), default=0)
-        for name in ("CPU", "GPU")
-    ]
-    text, remedy = f"{largest[0]:g} cores", "--threads"
-    if share:
-        text, remedy = f"{text} and {largest[1]:g} GPUs", "--threads or --gpus"
-    raise SettingsError(
-        f"A cell takes {cell}, but no node has that: the largest has {text}. Lower {remedy}."
-    )
+    remedy = "--threads or --gpus" if share else "--threads"
+    raise SettingsError(f"A cell takes {cell}, which no node has. Lower {remedy}.")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from clbench.errors import ClbenchError
 from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
-from clbench.evaluation.stage_cache import InMemoryStageCache, StageCache
+from clbench.evaluation.stage_cache import StageCache
 from clbench.methods.base import METHODS, Method
 from clbench.results.cell import CellResult
 from clbench.results.scores import scores_of
@@ -34,13 +35,10 @@ def run_cell(
     cell: Cell,
     prepare: Callable[[ScenarioSpec], PreparedScenario],
     compute: ComputeSettings,
-    cache: StageCache | InMemoryStageCache,
+    cache: StageCache,
     listener: Listener,
 ) -> CellResult:
-    """Run a cell and return its result, a failed one if anything raises; see `CellRunner`.
-
-    `prepare` returns the prepared scenario, or raises what makes it impossible.
-    """
+    """Run a cell and return its result, a failed one if anything raises, `prepare` included."""
     memory = PeakMemory(compute.device)
     result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
     method: Method | None = None
@@ -66,8 +64,7 @@ def run_cell(
 
 def failed(cell: Cell, reason: str) -> CellResult:
     """Return the result of a cell that never ran to its end."""
-    identity = _identity(cell) | {"status": "failed"}
-    return CellResult(**identity, reason=reason, finished=_now())
+    return CellResult(**_identity(cell), status="failed", reason=reason, finished=_now())
 
 
 def explain(error: BaseException) -> str:
@@ -121,11 +118,9 @@ def _device_name(device: torch.device) -> str:
 @cache_result
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
-    for line in lines.splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    match = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def _now() -> str:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,7 @@ class CachedStage:
 
 
 class StageCache:
-    """Trained stages in a folder.
-
-    Parameters
-    ----------
-    folder
-        Created with the first stage.
-    """
+    """Trained stages in a folder, which is created with the first one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,13 +78,7 @@ class StageCache:
         return CachedStage(parts["weights"], state, trace, facts["history"], facts["notes"])
 
     def save(self, digest: str, stage: CachedStage) -> str | None:
-        """Write a stage, whole or not at all.
-
-        Returns
-        -------
-        str or None
-            Why nothing was written: the method's state cannot be stored, or the disk is full.
-        """
+        """Write a stage, whole or not at all; return a note if that is impossible."""
         try:
             skeleton, state = pack(stage.state)
         except UnstorableStateError as error:
@@ -110,7 +98,7 @@ class StageCache:
             write_atomically(self._path(digest), partial(save_tensors, tensors, facts=facts))
         except (OSError, SafetensorError) as error:
             return (
-                f"a trained stage could not be kept in {self.folder} ({error}); an interrupted "
+                f"a trained stage could not be saved in {self.folder} ({error}); an interrupted "
                 "cell starts from its first stage."
             )
         return None
@@ -122,31 +110,6 @@ class StageCache:
 
     def _path(self, digest: str) -> Path:
         return self.folder / f"{digest}.safetensors"
-
-
-class InMemoryStageCache:
-    """Trained stages in memory, for a worker that does not see the run's folder.
-
-    It keeps only stages that other cells can use: those without a method's state.
-    """
-
-    def __init__(self, stages: Mapping[str, CachedStage] | None = None) -> None:
-        self.stages = dict(stages or {})
-
-    def load(self, digest: str, device: torch.device) -> CachedStage | None:
-        """Return the stage of that recipe, or None."""
-        return self.stages.get(digest)
-
-    def save(self, digest: str, stage: CachedStage) -> str | None:
-        """Keep a copy on the CPU; always returns None."""
-        if not stage.state:
-            weights = {name: w.detach().to("cpu", copy=True) for name, w in stage.weights.items()}
-            self.stages[digest] = replace(stage, weights=weights)
-        return None
-
-    def drop(self, digest: str) -> None:
-        """Remove a stage."""
-        self.stages.pop(digest, None)
 
 
 class UnstorableStateError(TypeError):

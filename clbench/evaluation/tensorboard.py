@@ -15,18 +15,11 @@ from clbench.suite.plan import Cell
 
 
 class TensorBoard(Listener):
-    """Writes what it hears and passes it on.
+    """Writes curves and scores to a folder, and passes all calls on to `listener`.
 
     Each cell is a run of TensorBoard under ``FOLDER/KEY``. It has ``stage1/loss``, ``stage1/lr``,
     ``stage1/score of TASK`` and so on over the steps of the stage; once the cell is finished,
     also the curves that the method recorded, and its scores as ``final/p_o`` and so on.
-
-    Parameters
-    ----------
-    listener
-        Hears the same.
-    folder
-        For the logs.
 
     Raises
     ------
@@ -46,7 +39,6 @@ class TensorBoard(Listener):
         self._listener = listener
         self._folder = folder
         self._writers: dict[str, tuple[Any, set[tuple[str, int]]]] = {}
-        # What is only passed on.
         self.started = listener.started  # type: ignore[method-assign]
         self.cell_started = listener.cell_started  # type: ignore[method-assign]
         self.progress = listener.progress  # type: ignore[method-assign]

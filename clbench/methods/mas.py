@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.fisher.per_example import Capture
+from clbench.fisher.per_example import Capture, zeros_like
 from clbench.fisher.squares import (
     CHUNK_ACCELERATOR,
     Outer,
@@ -20,7 +20,6 @@ from clbench.fisher.squares import (
     Rows,
     Whole,
     gradients_by_parts,
-    zeros_like,
 )
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
 from clbench.training.device import Precision

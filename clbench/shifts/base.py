@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clbench.shifts.split import Split
-    from clbench.training import protocol
     from clbench.training.device import Precision
 
 
@@ -52,11 +51,15 @@ class ShiftContext(Protocol):
 
 
 class ColumnScorer(Protocol):
-    """Scores a backbone on something that is not a task of the scenario."""
+    """Scores a backbone on something that is not a task of the scenario.
 
-    @property
-    def part_tokens(self) -> int:
-        """Number of tokens, without padding, that `score` reads with `part`."""
+    Attributes
+    ----------
+    part_tokens
+        Number of tokens, without padding, that `score` reads with `part`.
+    """
+
+    part_tokens: int
 
     def score(
         self,
@@ -72,7 +75,7 @@ class ColumnScorer(Protocol):
         """
 
     def describe(self, initial: dict[str, float] | None = None) -> str:
-        """Return a line on what is scored, and on the scores before training if given."""
+        """Return a line on what is scored, and on the scores before training."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,16 @@ class ColumnSpec:
     metric
         The metric that R holds.
     scorer
-        Returns the column's scorer for a protocol and a device.
+        Returns a `ColumnScorer` for a `Protocol`, a device and the settings: a function, or
+        ``"module:object"``, which is imported when the scenario is prepared.
+    settings
+        Keyword arguments of `scorer`.
     """
 
     name: str
     metric: str
-    scorer: Callable[[protocol.Protocol, torch.device], ColumnScorer]
+    scorer: Callable[..., ColumnScorer] | str
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

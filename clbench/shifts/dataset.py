@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from clbench.shifts.base import ColumnScorer, ColumnSpec, ScenarioTasks, Shift, ShiftContext
-
-if TYPE_CHECKING:
-    import torch
-
-    from clbench.training.protocol import Protocol
+from clbench.shifts.base import ColumnSpec, ScenarioTasks, Shift, ShiftContext
 
 
 class DatasetShift(Shift):
@@ -90,25 +84,11 @@ def pretraining_column(
 ) -> ColumnSpec:
     """Return the column of R that scores what a model keeps of its pretraining.
 
-    Parameters
-    ----------
-    texts
-        Running text that nothing is trained on.
-    text_length
-        Tokens after which a text is cut.
-    head_steps
-        Steps of fitting a language-model head that the checkpoint lacks.
+    Nothing may be trained on `texts`; the other parameters are settings of `Pretraining`.
     """
-    return ColumnSpec("pretraining", "accuracy", partial(_scorer, texts, text_length, head_steps))
-
-
-def _scorer(
-    texts: Sequence[str],
-    text_length: int,
-    head_steps: int,
-    protocol: Protocol,
-    device: torch.device,
-) -> ColumnScorer:
-    from clbench.evaluation.pretraining_scorer import make_scorer
-
-    return make_scorer(texts, text_length, head_steps, protocol, device)
+    return ColumnSpec(
+        "pretraining",
+        "accuracy",
+        "clbench.evaluation.pretraining_scorer:make_scorer",
+        {"texts": texts, "text_length": text_length, "head_steps": head_steps},
+    )

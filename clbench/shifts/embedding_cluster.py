@@ -10,7 +10,6 @@ import numpy.typing as npt
 from pydantic import Field
 
 from clbench.errors import ShiftError
-from clbench.messages import count
 from clbench.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.split import DividingShift, Split, row_splits
@@ -42,13 +41,7 @@ class EmbeddingCluster(DividingShift):
     k: Annotated[int, Field(ge=2)] = 2
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
-        """Cluster the training rows; other rows go to the nearest centroid.
-
-        Raises
-        ------
-        ShiftError
-            If there are fewer different embeddings than clusters.
-        """
+        """Cluster the training rows; other rows go to the nearest centroid. See `cluster`."""
         points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
         seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32
         centroids = cluster(points["train"], self.k, seed, f"task {task.name!r}")
@@ -66,10 +59,7 @@ class EmbeddingCluster(DividingShift):
         return Split.of(self.name, task, names, assigned, fitted, numbers)
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Return training rows on their first principal axes, with part and label.
-
-        The rows are drawn evenly over the task's, by a stream of their own.
-        """
+        """Return some training rows on their first principal axes, with part and label."""
         from sklearn.decomposition import PCA
 
         rng = numpy_stream("picture", task.name, self.k, context.seed)
@@ -90,40 +80,16 @@ class EmbeddingCluster(DividingShift):
 
 
 def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> FloatArray:
-    """Return the centroids of k-means, that of the largest cluster first.
-
-    Parameters
-    ----------
-    points
-        Shape (n, h).
-    k
-        Number of clusters.
-    seed
-        Decides the starting points.
-    where
-        Start of messages.
-
-    Returns
-    -------
-    FloatArray
-        Shape (k, h).
+    """Return the k centroids of points (n, h), that of the largest cluster first; shape (k, h).
 
     Raises
     ------
     ShiftError
-        If fewer than `k` points differ.
+        If fewer than `k` points differ; starts with `where`.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    if not np.isfinite(points).all():
-        raise ShiftError(
-            f"{where}: the model gives embeddings that are not finite numbers. Take another model, "
-            "or check its weights."
-        )
-    if len(points) < k:
-        rows = count(len(points), "training row")
-        raise ShiftError(f"{where}: {rows} cannot make {k} clusters. Use more rows or a smaller k.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # an error below
         fitted = KMeans(n_clusters=k, n_init=STARTS, random_state=seed).fit(points)

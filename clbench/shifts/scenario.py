@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from clbench.errors import PluginError, ShiftError
 from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext
 from clbench.shifts.severity import severities
-from clbench.shifts.split import Split
+from clbench.shifts.split import Split, row_splits
 from clbench.tasks.task import Rows, Task
 
 if TYPE_CHECKING:
@@ -27,17 +26,10 @@ FEW_ROWS = 100
 
 @dataclass(frozen=True)
 class PartReport:
-    """Sizes and label balance of one task of a scenario.
+    """Numbers of rows and label balance of one task of a scenario.
 
-    Attributes
-    ----------
-    task
-        Its name.
-    train, validation
-        Numbers of rows.
-    train_labels, validation_labels
-        Share of each class by name; for regression mean, standard deviation, least and
-        greatest target.
+    Labels are the share of each class by name; for regression mean, standard deviation, least
+    and greatest target.
     """
 
     task: str
@@ -58,7 +50,7 @@ class ScenarioReport:
     severity
         How well a linear classifier tells a task's rows from the next one's by their
         embeddings: cross-validated balanced accuracy, averaged over neighbouring tasks.
-        0.5 = indistinguishable, 1.0 = always told apart; None if not measured.
+        0.5 = indistinguishable, 1.0 = always distinguishable; None if not measured.
     severities
         The same for each pair of neighbours.
     numbers
@@ -85,22 +77,10 @@ class ScenarioReport:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Tasks in training order.
+    """A scenario as built; attributes as in `ScenarioTasks` and the suite file.
 
-    Attributes
-    ----------
-    name, shift, settings
-        As in the suite file, defaults filled in.
-    tasks
-        For a pair D_o, then D_s.
-    split
-        How a task was divided, or None where none was.
-    report
-        Sizes, label balance, severity.
-    picture
-        What its figure is drawn from; empty where it has none.
-    extra_columns
-        Columns of R before those of the tasks.
+    `tasks` are in training order: D_o, then D_s; `settings` include the defaults;
+    `extra_columns` are the columns of R before those of the tasks.
     """
 
     name: str
@@ -144,41 +124,38 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
     """
     shift = SHIFTS.get(spec.shift)(**spec.settings)
     built = shift.build(context)
-    if isinstance(built, Sequence):
+    if isinstance(built, list | tuple):
         built = ScenarioTasks(tuple(built))
-    if not isinstance(built, ScenarioTasks):
+    tasks = built.tasks if isinstance(built, ScenarioTasks) else ()
+    if not tasks or not all(isinstance(task, Task) for task in tasks):
         raise PluginError(
-            f"shift {spec.shift!r}: build returned {type(built).__name__}, not tasks in a list."
+            f"shift {spec.shift!r}: build must return a list of tasks, not {built!r:.60}."
         )
-    wrong = [type(task).__name__ for task in built.tasks if not isinstance(task, Task)]
-    if wrong or not built.tasks:
-        raise PluginError(
-            f"shift {spec.shift!r}: build returned {[*wrong, 'nothing'][0]} where tasks belong."
-        )
-    for task in built.tasks:
-        _check_part(spec.name, task, divided=built.split is not None)
-    each = severities(built.tasks, context) if severity and len(built.tasks) > 1 else ()
+    for task in tasks:
+        _check_rows(spec.name, task)
+    each = severities(tasks, context) if severity and len(tasks) > 1 else ()
     measured = [value for value in each if value is not None]
+    parts = [
+        PartReport(
+            task.name,
+            len(task.train),
+            len(task.validation),
+            _balance(task, task.train),
+            _balance(task, task.validation),
+        )
+        for task in tasks
+    ]
     report = ScenarioReport(
-        tuple(
-            PartReport(
-                task.name,
-                len(task.train),
-                len(task.validation),
-                _balance(task, task.train),
-                _balance(task, task.validation),
-            )
-            for task in built.tasks
-        ),
+        tuple(parts),
         float(np.mean(measured)) if measured else None,
         each,
         built.numbers,
-        (*note_few_rows(built.tasks), *note_shared_texts(built.tasks)),
+        tuple(uncertainties(tasks)),
     )
     return Scenario(
         spec.name,
         spec.shift,
-        built.tasks,
+        tasks,
         shift.settings(),
         built.split,
         report,
@@ -187,13 +164,13 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
     )
 
 
-def note_few_rows(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """Return a sentence for each task whose score rests on fewer than `FEW_ROWS` rows.
+def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
+    """Yield a sentence for each task with few validation rows, or with many in training too.
 
-    It states the standard error at a score of 0.9: of a share, √(p(1 − p)/n), and of a
-    correlation, (1 − r²)/√(n − 1) (normal data; Matthews's is a correlation too).
+    With fewer than `FEW_ROWS` rows it states the standard error at a score of 0.9: of a share,
+    √(p(1 − p)/n), and of a correlation, (1 − r²)/√(n − 1) (normal data; Matthews's is a
+    correlation too).
     """
-    notes = []
     for task in tasks:
         rows, metric = len(task.validation), task.metrics[0]
         if rows >= FEW_ROWS:
@@ -203,43 +180,28 @@ def note_few_rows(tasks: Iterable[Task]) -> tuple[str, ...]:
         else:
             article = "an" if metric[0] in "aeiou" else "a"
             name, error = f"{article} {metric}", (0.9 * 0.1 / rows) ** 0.5
-        notes.append(
+        yield (
             f"{task.name}: {rows} validation rows, so the standard error of {name} of 0.9 is "
             f"{error:.3f}"
         )
-    return tuple(notes)
-
-
-def note_shared_texts(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """Return a sentence for each task with over `FEW_SHARED` training texts to validate on."""
-
-    def texts(rows: Rows) -> Iterable[tuple[str, str | None]]:
-        return zip(rows.first, rows.second or repeat(None, len(rows)), strict=True)
-
-    notes = []
     for task in tasks:
-        training = set(texts(task.train))
-        shared = sum(text in training for text in texts(task.validation))
-        if shared > FEW_SHARED * len(task.validation):
-            notes.append(
-                f"{task.name}: {shared} of {len(task.validation)} validation texts are also "
+        training, validation = (
+            list(zip(rows.first, rows.second or [""] * len(rows), strict=True))
+            for rows in (task.train, task.validation)
+        )
+        shared = sum(map(set(training).__contains__, validation))
+        if shared > FEW_SHARED * len(validation):
+            yield (
+                f"{task.name}: {shared} of {len(validation)} validation texts are also "
                 "training texts"
             )
-    return tuple(notes)
 
 
-def _check_part(scenario: str, task: Task, *, divided: bool) -> None:
+def _check_rows(scenario: str, task: Task) -> None:
     """Raise ShiftError if a split of a task is empty or has rows of one class only."""
-    for split in ("train", "validation", "tuning"):
-        rows = getattr(task, split)
-        if rows is None:
-            continue
-        remedy = "Use more rows (a larger --limit), or a file with rows of all classes."
-        if divided:
-            remedy = "Use more rows (a larger --limit) or other settings of the shift."
-        elif split == "tuning":
-            remedy = "Use a larger tuning_fraction, or more rows."
+    for split, rows in row_splits(task).items():
         where = f"scenario {scenario!r}: the {split} rows of {task.name!r}"
+        remedy = "Use more rows (a larger --limit or tuning_fraction), or change the shift."
         if len(rows) == 0:
             raise ShiftError(f"{where} would be empty. {remedy}")
         if not task.regression and len(np.unique(rows.labels)) == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -20,14 +19,13 @@ NAMES = ("short", "long")
 class SentenceLength(DividingShift):
     """D_o is the shorter half of the training rows, D_s the longer half.
 
-    The shift of Kenneweg et al. 2022, section 4.1, but really by length: their published
-    code pairs sorted positions with unsorted rows, which makes the halves equally long, and
-    counts a pair as 2.
+    The shift of Kenneweg et al. 2022, section 4.1. Their published code does not divide by
+    length: it pairs sorted positions with unsorted rows, and counts a pair as 2.
 
     The threshold is the middle length of the training rows. Rows below it are short, rows
     above it long. Training rows of exactly that length are drawn so that the halves differ
-    by one row at most; validation rows of that length all go to the side that took more of
-    those training rows (the short one if both took as many).
+    by one row at most; all other rows of that length go to the side that took more of those
+    training rows (the short one if equal).
 
     Attributes
     ----------
@@ -68,9 +66,7 @@ class SentenceLength(DividingShift):
         }
         fitted = {**self.fitted_settings(), "threshold": threshold, "ties": NAMES[side]}
         numbers: dict[str, Any] = {
-            "unit": self.unit,
-            "threshold": threshold,
-            "ties": NAMES[side],
+            **fitted,
             "tied_training_rows": int(tied.sum()),
             "mean_length": {
                 key: {
@@ -95,31 +91,17 @@ class SentenceLength(DividingShift):
     def _lengths(self, rows: Rows, context: ShiftContext) -> IntArray:
         if self.unit == "tokens":
             return np.asarray(context.lengths(rows), dtype=np.int64)
-        count: Callable[[str], int] = (
-            len if self.unit == "characters" else lambda text: len(text.split())
-        )
         columns = [rows.first] if rows.second is None else [rows.first, rows.second]
-        each = [[count(text) for text in column] for column in columns]
+        words = self.unit == "words"
+        each = [[len(text.split() if words else text) for text in column] for column in columns]
         total: IntArray = np.asarray(each, dtype=np.int64).sum(axis=0)
         return total
 
 
 def equal_halves(lengths: IntArray, rng: np.random.Generator) -> tuple[int, IntArray]:
-    """Divide rows into a shorter and a longer half.
+    """Return the length of the longest short row, and 0 for n // 2 short rows, 1 for others.
 
-    Parameters
-    ----------
-    lengths
-        Shape (n,).
-    rng
-        Draws which of the rows as long as the threshold are short.
-
-    Returns
-    -------
-    threshold : int
-        Length of the last short row in order of length.
-    halves : IntArray
-        Shape (n,): 0 for the n // 2 short rows, 1 for the others.
+    `lengths` and the halves have shape (n,). `rng` draws which rows of that length are short.
     """
     half = len(lengths) // 2
     order = np.lexsort((rng.permutation(len(lengths)), lengths))
@@ -130,6 +112,5 @@ def equal_halves(lengths: IntArray, rng: np.random.Generator) -> tuple[int, IntA
 
 def divide(lengths: IntArray, threshold: int, side: int) -> IntArray:
     """Return 0 for rows below `threshold`, 1 above it, `side` for rows of that length."""
-    return np.where(lengths == threshold, side, np.where(lengths < threshold, SHORT, LONG)).astype(
-        np.int64
-    )
+    halves = np.where(lengths == threshold, side, np.where(lengths < threshold, SHORT, LONG))
+    return halves.astype(np.int64)

@@ -12,7 +12,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from clbench.cache import write_atomically
 from clbench.errors import DataError, ShiftError
-from clbench.messages import describe_missing
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import IntArray, Rows, Task
 
@@ -24,12 +23,8 @@ REMEDY = "Name a file scenarios/*.split.json of a run, or leave `split` out to d
 class SplitPart:
     """One part of a divided task.
 
-    Attributes
-    ----------
-    name
-        Such as ``short``; the part's task is ``glue/sst2[short]``.
-    train, validation, tuning
-        Its rows as positions in the task's source (`Rows.index`), ascending.
+    A part ``short`` is the task ``glue/sst2[short]``. Its rows are positions in the task's source
+    (`Rows.index`), ascending.
     """
 
     name: str
@@ -56,8 +51,6 @@ class Split:
         `Rows.digest` of the divided rows, by split.
     numbers
         What the shift reported when it was fitted.
-    schema_version
-        Of the file.
     """
 
     kind: str
@@ -78,16 +71,9 @@ class Split:
         fitted: Mapping[str, Any],
         numbers: Mapping[str, Any],
     ) -> Split:
-        """Return a split of `task`.
+        """Return a split of `task` into parts with these names, in training order.
 
-        Parameters
-        ----------
-        kind, task, fitted, numbers
-            As the attributes.
-        names
-            Names of the parts, in training order.
-        assigned
-            For each split of the task the number of each row's part, shape (n,).
+        `assigned` has, for each split of the task, the number of each row's part, shape (n,).
         """
         splits = row_splits(task)
         parts = []
@@ -121,14 +107,18 @@ class Split:
                     "now (other data, --limit or data_seed). Use the same rows, or leave "
                     "`split` out to divide these anew."
                 )
+        position = {
+            key: {source: i for i, source in enumerate(rows.index.tolist())}
+            for key, rows in splits.items()
+        }
         tasks = []
         for part in self.parts:
-            rows: dict[str, Any] = {
-                key: _take(splits[key], getattr(part, key), f"{where}, part {part.name!r}")
-                for key in splits
+            parts: dict[str, Any] = {
+                key: rows.take([position[key][source] for source in getattr(part, key)])
+                for key, rows in splits.items()
             }
             source = {**task.source, "part": part.name, "shift": self.kind}
-            tasks.append(replace(task, name=f"{task.name}[{part.name}]", source=source, **rows))
+            tasks.append(replace(task, name=f"{task.name}[{part.name}]", source=source, **parts))
         return tuple(tasks)
 
     def save(self, path: Path) -> None:
@@ -146,10 +136,8 @@ class Split:
         """
         try:
             return TypeAdapter(cls).validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise DataError(f"split {path}: {describe_missing(path)}. {REMEDY}") from error
         except OSError as error:
-            raise DataError(f"split {path} cannot be read: {error.strerror}.") from error
+            raise DataError(f"split {path} cannot be read: {error.strerror}. {REMEDY}") from error
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
@@ -175,14 +163,27 @@ class DividingShift(Shift):
     split: str | None = None
 
     def build(self, context: ShiftContext) -> ScenarioTasks:
-        """Return the parts in training order."""
-        task = context.task(self.task)
+        """Return the parts in training order.
+
+        Raises
+        ------
+        DataError, ShiftError
+            If the saved split cannot be read, or is that of other rows, settings or shifts.
+        """
+        task, where = context.task(self.task), "the split"
         if self.split is None:
-            where, split = "the split", self.fit(task, context)
+            split = self.fit(task, context)
         else:
             path = context.base / self.split
             where, split = f"split {path}", Split.load(path)
-            self._check(split, where)
+            settings = {"shift": self.name, **self.fitted_settings()}
+            fitted = {"shift": split.kind, **split.fitted}
+            for key, value in settings.items():
+                if fitted.get(key) != value:
+                    raise ShiftError(
+                        f"{where} was fitted with {key} = {fitted.get(key)!r}, but the scenario "
+                        f"has {value!r}. Make them equal, or leave `split` out to divide anew."
+                    )
         parts = split.apply(task, where)
         return ScenarioTasks(parts, split, split.numbers, self.picture(task, parts, context))
 
@@ -195,33 +196,11 @@ class DividingShift(Shift):
         return {}
 
     def fitted_settings(self) -> dict[str, Any]:
-        """Return the settings that decide the split, which are kept in it."""
+        """Return the settings that decide the split, which are saved in it."""
         return {k: v for k, v in self.settings().items() if k not in ("task", "split")}
-
-    def _check(self, split: Split, where: str) -> None:
-        if split.kind != self.name:
-            raise ShiftError(f"{where} was made by shift {split.kind!r}, not {self.name!r}.")
-        for key, value in self.fitted_settings().items():
-            if split.fitted.get(key) != value:
-                raise ShiftError(
-                    f"{where} was fitted with {key} = {split.fitted.get(key)!r}, the scenario "
-                    f"has {value!r}. Make them equal, or leave `split` out to divide anew."
-                )
 
 
 def row_splits(task: Task) -> dict[str, Rows]:
     """Return the splits that `task` has, by name."""
     splits = {key: getattr(task, key) for key in SPLITS}
     return {key: rows for key, rows in splits.items() if rows is not None}
-
-
-def _take(rows: Rows, sources: Sequence[int], where: str) -> Rows:
-    """Return the rows whose source positions are `sources`."""
-    position = {source: i for i, source in enumerate(rows.index.tolist())}
-    try:
-        return rows.take([position[source] for source in sources])
-    except KeyError as error:
-        raise ShiftError(
-            f"{where}: names row {error}, which the task does not have. Leave `split` out to "
-            "divide the task anew."
-        ) from error

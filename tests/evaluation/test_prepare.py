@@ -1,12 +1,13 @@
-"""What is kept of prepared scenarios."""
+"""What is checked, scored and saved of prepared scenarios."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from workspace import Workspace
 
 from clbench import figures
-from clbench.errors import ShiftError
+from clbench.errors import ModelError, ShiftError
 from clbench.results.store import Store
 
 
@@ -50,3 +51,53 @@ def test_clusters_are_kept_as_points_with_part_and_label(world: Workspace) -> No
     sizes = run.cells[0].scenario_report["numbers"]["cluster_sizes"]["train"]
     assert sizes == {f"cluster-{i}": content["parts"].count(i) for i in (0, 1)}
     assert set(content["labels"]) == {"down", "up"}
+
+
+def test_a_shift_may_bring_a_scorer_of_its_own(world: Workspace) -> None:
+    plugin = world.write(
+        "constant.py",
+        """
+import clbench
+from clbench.shifts.base import ColumnSpec, ScenarioTasks
+
+
+class Constant:
+    part_tokens = 0
+
+    def __init__(self, protocol, device, *, value):
+        self.value = value
+
+    def score(self, backbone, *, part=False, precision, device):
+        return {"value": self.value}
+
+    def describe(self, initial=None):
+        return "always the same"
+
+
+@clbench.shift("constant")
+class ConstantColumn(clbench.Shift):
+    task: str
+
+    def build(self, context):
+        column = ColumnSpec("constant", "value", Constant, {"value": 0.25})
+        return ScenarioTasks((context.task(self.task),), columns=(column,))
+""",
+    )
+    text = world.suite.read_text()
+    world.suite.write_text(
+        text + '\n[[scenario]]\nname = "constant"\nshift = "constant"\ntask = "mood"\n'
+    )
+    (cell,) = world.run(scenario="constant", plugins=[world.plugin, plugin], epochs=1).cells
+    assert cell.tasks == ["constant", "mood"]
+    assert [row[0] for row in cell.R] == [0.25, 0.25]
+    assert "always the same" in cell.notes
+
+
+def test_embeddings_that_are_not_finite_are_refused(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "clbench.evaluation.prepare.embed_rows", lambda *_, **__: np.full((2, 2), np.nan)
+    )
+    with pytest.raises(ModelError, match="embeddings that are not finite"):
+        world.run()

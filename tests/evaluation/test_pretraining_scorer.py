@@ -118,8 +118,9 @@ def test_several_tasks_after_the_pretraining_and_a_shared_first_stage(suite: Pat
 
 
 def scored(folder: str, texts: tuple[str, ...], **protocol: Any) -> tuple[PretrainingScorer, Any]:
-    made = Protocol(model=folder, precision="float32", **protocol)
-    return make_scorer(texts, 128, 3, made, CPU), load_backbone(folder)
+    settings = Protocol(model=folder, precision="float32", **protocol)
+    scorer = make_scorer(settings, CPU, texts=texts, text_length=128, head_steps=3)
+    return scorer, load_backbone(folder)
 
 
 PRECISION = resolve_precision("float32", CPU)
@@ -130,7 +131,7 @@ def test_the_scores_equal_those_of_transformers_text_by_text() -> None:
 
     texts = tuple(sentences(30).split("\n"))
     score, backbone = scored("tiny", texts)
-    found = score.score(backbone, precision=PRECISION, device=CPU)
+    result = score.score(backbone, precision=PRECISION, device=CPU)
     model = AutoModelForMaskedLM.from_pretrained(str(local_folder("tiny", None))).eval()
     mask = load_tokenizer("tiny").mask_token_id
     right = loss = count = 0.0
@@ -138,17 +139,17 @@ def test_the_scores_equal_those_of_transformers_text_by_text() -> None:
         for ids, there, labels in zip(
             batch["input_ids"], batch["attention_mask"], batch["labels"], strict=True
         ):
-            real, wanted = ids[there.bool()], labels[there.bool()]
-            places = wanted != -100
+            real, targets = ids[there.bool()], labels[there.bool()]
+            places = targets != -100
             assert (real[places] == mask).all()
             assert abs(int(places.sum()) - 0.15 * (len(real) - 2)) <= 1.0
             with torch.no_grad():
                 logits = model(input_ids=real[None]).logits[0][places]
-            right += float((logits.argmax(-1) == wanted[places]).sum())
-            loss += float(torch.nn.functional.cross_entropy(logits, wanted[places]) * len(logits))
+            right += float((logits.argmax(-1) == targets[places]).sum())
+            loss += float(torch.nn.functional.cross_entropy(logits, targets[places]) * len(logits))
             count += len(logits)
-    assert found["accuracy"] == pytest.approx(right / count)
-    assert found["cross_entropy"] == pytest.approx(loss / count, rel=1e-5)
+    assert result["accuracy"] == pytest.approx(right / count)
+    assert result["cross_entropy"] == pytest.approx(loss / count, rel=1e-5)
 
 
 def test_a_tied_projection_follows_the_backbone() -> None:
@@ -186,8 +187,8 @@ def test_a_decoder_predicts_the_next_token(tmp_path: Path) -> None:
     whole = AutoModelForCausalLM.from_pretrained(str(folder))  # its projection is tied
     texts = tuple(sentences(12).split("\n"))
     score, backbone = scored(str(folder), texts)
-    found = score.score(backbone, precision=PRECISION, device=CPU)
-    assert "next-token accuracy" in score.describe(found)
+    result = score.score(backbone, precision=PRECISION, device=CPU)
+    assert "next-token accuracy" in score.describe(result)
     right = count = 0.0
     for batch in score._batches:
         for ids, there in zip(batch["input_ids"], batch["attention_mask"], strict=True):
@@ -196,4 +197,4 @@ def test_a_decoder_predicts_the_next_token(tmp_path: Path) -> None:
                 answers = whole.eval()(input_ids=real[None]).logits[0, :-1].argmax(-1)
             right += float((answers == real[1:]).sum())
             count += len(real) - 1
-    assert found["accuracy"] == pytest.approx(right / count)
+    assert result["accuracy"] == pytest.approx(right / count)

@@ -124,10 +124,10 @@ def test_a_cluster_gives_equal_scores_and_survives_a_lost_node(
 
 
 def scores_are_those_of_one_process(world: Workspace, cluster: Cluster) -> None:
-    given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1, "epochs": 1}
-    alone = measured(world.run("alone", **given))
+    options: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1, "epochs": 1}
+    alone = measured(world.run("alone", **options))
     watch = Watch()
-    nodes = world.run("nodes", **given, address=cluster.address, listener=watch)
+    nodes = world.run("nodes", **options, address=cluster.address, listener=watch)
     assert measured(nodes) == alone
     assert watch.most == 2
     first = [(c.seed, c.baseline) for c in nodes.cells if not c.stages[0].cached]
@@ -138,7 +138,7 @@ def scores_are_those_of_one_process(world: Workspace, cluster: Cluster) -> None:
 
 def a_node_that_leaves_costs_only_its_running_cells(world: Workspace, cluster: Cluster) -> None:
     plugin = world.write("slow.py", SLOW)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "methods": ["slow"],
         "seeds": [0, 1],
         "plugins": [world.plugin, plugin],
@@ -146,10 +146,10 @@ def a_node_that_leaves_costs_only_its_running_cells(world: Workspace, cluster: C
     }
     watch = Watch()
     watch.at_second_cell = cluster.lose_one  # when both nodes are training
-    run = world.run("lossy", **given, address=cluster.address, listener=watch)
+    run = world.run("lossy", **options, address=cluster.address, listener=watch)
     assert [cell.reason for cell in run.cells] == [None, None]
     assert len([note for note in watch.notes if "its worker died" in note]) == 1, watch.notes
-    plain = world.run("plain", **{**given, "methods": ["vanilla"]})
+    plain = world.run("plain", **{**options, "methods": ["vanilla"]})
     assert [cell.R for cell in run.cells] == [cell.R for cell in plain.cells]
 
 
@@ -173,8 +173,8 @@ def test_a_worker_that_dies_is_started_again_twice(world: Workspace) -> None:
     assert vanilla.status == "ok"
     assert deadly.status == "failed"
     assert deadly.reason == (
-        "its worker died, 3 times. Such a process was killed, perhaps for its memory, or ended "
-        "itself; without --workers it may say more."
+        "its worker or node was lost 3 times (Ray: WorkerCrashedError). Either it was killed, "
+        "perhaps for its memory, or it ended itself; without --workers it may say more."
     )
     assert Path("lives.txt").read_text() == "96"
     again = [note for note in watch.notes if "its worker died" in note]
@@ -200,37 +200,37 @@ def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Work
         raise KeyboardInterrupt
 
     watch.at_first_result = interrupt
-    given: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1, "epochs": 1}
+    options: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1, "epochs": 1}
     with pytest.raises(KeyboardInterrupt):
-        world.run(**given, workers=2, listener=watch)
+        world.run(**options, workers=2, listener=watch)
     kept = list((world.folder / "out" / "cells").glob("*.json"))
     assert len(kept) >= 1
     steps = Steps()
-    run = world.run(**given, listener=steps)
+    run = world.run(**options, listener=steps)
     assert steps.pending == 6 - len(kept)
-    assert measured(run) == measured(world.run("alone", **given))
+    assert measured(run) == measured(world.run("alone", **options))
 
 
 def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
     world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = WorkerSetup.of
-    monkeypatch.setattr(WorkerSetup, "of", lambda *given: replace(setup(*given), lock="other"))
-    given: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1, "epochs": 1}
-    run = world.run(**given, workers=2)
+    monkeypatch.setattr(WorkerSetup, "of", lambda *options: replace(setup(*options), lock="other"))
+    options: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1, "epochs": 1}
+    run = world.run(**options, workers=2)
     assert [cell.stages[0].cached for cell in run.cells] == [False, True]
     assert not (run.path / "stages").exists()
-    assert measured(run) == measured(world.run("alone", **given))
+    assert measured(run) == measured(world.run("alone", **options))
 
 
 def test_wrong_resources_are_refused_in_one_line(world: Workspace) -> None:
-    for given, text in (
+    for options, text in (
         ({"address": "127.0.0.1:1"}, "--address 127.0.0.1:1: Ray cannot be reached"),
         ({"workers": 2, "device": "cuda:0"}, "cuda"),
         ({"workers": 2, "gpus": 0.5}, "--gpus: there is no GPU"),
     ):
         with pytest.raises(ClbenchError) as caught:
-            world.run("never", **given)
+            world.run("never", **options)
         assert text in str(caught.value)
         assert "\n" not in str(caught.value)
     assert not (world.folder / "never").exists()

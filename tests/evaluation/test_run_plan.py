@@ -38,12 +38,12 @@ def command(world: Workspace, out: str) -> list[str]:
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    found = {}
+    cells = {}
     for path in (folder / "cells").glob("*.json"):
         cell = json.loads(path.read_text(encoding="utf-8"))
         curves = [stage["curves"] for stage in cell["stages"]]
-        found[cell["key"]] = (cell["status"], cell["R"], cell["scores"], curves)
-    return found
+        cells[cell["key"]] = (cell["status"], cell["R"], cell["scores"], curves)
+    return cells
 
 
 @pytest.mark.slow

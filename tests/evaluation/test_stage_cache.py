@@ -159,7 +159,7 @@ def test_a_full_disk_costs_only_the_resumption(
     run = world.run(out="full", epochs=1)
     assert measured(run) == measured(whole)
     assert (
-        f"a trained stage could not be kept in {world.folder}/full/stages (I/O error: No space "
+        f"a trained stage could not be saved in {world.folder}/full/stages (I/O error: No space "
         "left on device (os error 28)); an interrupted cell starts from its first stage."
     ) in run.cells[0].notes
     assert list((world.folder / "full/stages").iterdir()) == []

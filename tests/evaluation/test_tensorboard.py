@@ -53,16 +53,16 @@ def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(
     done = api.execute(planned(world), listener=TensorBoard(inner, folder))
     (cell,) = done.cells
     assert inner.seen == [1, 2, 3, 1, 2, 3]
-    found = read(folder / cell.key)
+    logs = read(folder / cell.key)
     for number, stage in enumerate(cell.stages, 1):
         curves = stage.curves
         for name in ("loss", "lr"):
-            wanted = dict(zip(curves["step"], curves[name], strict=True))
-            assert dict(found[f"stage{number}/{name}"]) == pytest.approx(wanted)
+            expected = dict(zip(curves["step"], curves[name], strict=True))
+            assert dict(logs[f"stage{number}/{name}"]) == pytest.approx(expected)
         for task, points in curves["scores"].items():
-            told = dict(found[f"stage{number}/score of {task}"])
-            assert told == pytest.approx(dict(points))
-    assert found["final/p_o"] == [(0, pytest.approx(cell.scores["p_o"]))]
+            logged = dict(logs[f"stage{number}/score of {task}"])
+            assert logged == pytest.approx(dict(points))
+    assert logs["final/p_o"] == [(0, pytest.approx(cell.scores["p_o"]))]
 
 
 def test_a_cell_that_is_run_again_begins_its_logs_anew(world: Workspace) -> None:

@@ -45,7 +45,7 @@ class Spec:
 
     shift: str
     settings: dict[str, Any]
-    name: str = "scene"
+    name: str = "pair"
 
 
 def text(x: float = 0.0, y: float = 0.0, words: int = 0) -> str:
@@ -60,7 +60,7 @@ def make_task(
     labels: tuple[list[int], list[int]] | None = None,
     second: tuple[list[str], list[str]] | None = None,
 ) -> Task:
-    """A task of two classes, which alternate unless given."""
+    """A task of two classes, which alternate by default."""
     sides = labels or ([i % 2 for i in range(len(train))], [i % 2 for i in range(len(validation))])
     pairs = second or (None, None)
     return Task(
@@ -70,5 +70,5 @@ def make_task(
         Rows.of(train, pairs[0], sides[0]),
         Rows.of(validation, pairs[1], sides[1]),
         head=name,
-        source={"made": "here"},
+        source={"origin": "here"},
     )

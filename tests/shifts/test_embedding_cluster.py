@@ -74,13 +74,9 @@ def test_nearest_centroids_are_computed() -> None:
     assert nearest(points, centroids).tolist() == [0, 1, 0]
 
 
-def test_too_few_rows_or_distinct_rows_are_refused() -> None:
-    with pytest.raises(ShiftError, match="t: 1 training row cannot make 2 clusters"):
-        cluster(np.zeros((1, 2), np.float32), 2, 0, "t")
+def test_too_few_distinct_rows_are_refused() -> None:
     with pytest.raises(ShiftError, match=r"fall into 1 groups, fewer than k = 2"):
         cluster(np.ones((5, 2), np.float32), 2, 0, "t")
-    with pytest.raises(ShiftError, match="not finite"):
-        cluster(np.full((5, 2), np.nan, np.float32), 2, 0, "t")
 
 
 def test_k_must_be_at_least_two() -> None:

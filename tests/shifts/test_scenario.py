@@ -15,7 +15,7 @@ from fake_context import FakeContext, Spec, make_task, text
 from clbench.errors import PluginError, SettingsError, ShiftError, UnknownNameError
 from clbench.shifts.base import SHIFTS, ScenarioTasks, Shift, shift
 from clbench.shifts.dataset import DatasetShift
-from clbench.shifts.scenario import build_scenario, note_few_rows, note_shared_texts
+from clbench.shifts.scenario import build_scenario, uncertainties
 from clbench.tasks.task import Rows, Task
 
 
@@ -74,7 +74,7 @@ def test_listing_shifts_imports_nothing_heavy() -> None:
 
 def test_the_report_has_sizes_balance_and_severity(context: FakeContext) -> None:
     scenario = build_scenario(Spec("dataset", {"tasks": ["a", "b", "numbers"]}), context)
-    assert (scenario.name, scenario.shift) == ("scene", "dataset")
+    assert (scenario.name, scenario.shift) == ("pair", "dataset")
     assert scenario.settings == {"tasks": ["a", "b", "numbers"]}
     assert [task.name for task in scenario.tasks] == ["a", "b", "numbers"]
     assert [task.head for task in scenario.tasks] == ["a", "b", "numbers"]
@@ -105,14 +105,14 @@ def test_shared_texts_of_training_and_validation_are_noted() -> None:
     texts = [f"text number {i}" for i in range(100)]
     for shared, notes in ((2, ()), (3, ("t: 3 of 100 validation texts are also training texts",))):
         task = make_task(["other", *texts[:shared]], texts, name="t")
-        assert note_shared_texts([task]) == notes
+        assert tuple(uncertainties([task])) == notes
 
 
 def test_the_note_on_few_rows_knows_the_error_of_a_correlation() -> None:
     task = replace(make_task([text()] * 2, [text()] * 26, name="t"), metrics=("pearson",))
     # (1 - 0.9²) / sqrt(25) = 0.19 / 5
-    assert note_few_rows([task]) == (
-        "t: 26 validation rows, so the standard error of a pearson correlation of 0.9 is 0.038",
+    assert next(uncertainties([task])) == (
+        "t: 26 validation rows, so the standard error of a pearson correlation of 0.9 is 0.038"
     )
 
 
@@ -171,7 +171,7 @@ def test_empty_and_one_class_parts_are_refused(
     with pytest.raises(ShiftError) as caught:
         build_scenario(Spec("dataset", {"tasks": ["b", "a"]}), context)
     assert message in str(caught.value)
-    assert str(caught.value).startswith("scenario 'scene'")
+    assert str(caught.value).startswith("scenario 'pair'")
 
 
 def test_a_plug_in_shift_may_return_a_list(context: FakeContext, register: Any) -> None:
@@ -184,10 +184,10 @@ def test_a_plug_in_shift_may_return_a_list(context: FakeContext, register: Any) 
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (None, "build returned NoneType, not tasks in a list"),
-        ([], "build returned nothing where tasks belong"),
-        (["a"], "build returned str where tasks belong"),
-        (ScenarioTasks(()), "build returned nothing"),
+        (None, "build must return a list of tasks, not None."),
+        ([], "not ScenarioTasks(tasks=()"),
+        (["a"], "not ScenarioTasks(tasks=('a',)"),
+        (ScenarioTasks(()), "not ScenarioTasks(tasks=()"),
     ],
 )
 def test_build_must_return_tasks(

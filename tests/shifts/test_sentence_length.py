@@ -43,7 +43,7 @@ def test_the_shorter_half_comes_first(by_length: Task) -> None:
             "validation": {"short": 2.5, "long": 5.5},
         },
     }
-    assert short.source == {"made": "here", "part": "short", "shift": "sentence-length"}
+    assert short.source == {"origin": "here", "part": "short", "shift": "sentence-length"}
 
 
 def test_ties_keep_the_halves_equal_and_send_validation_rows_one_way() -> None:
@@ -125,7 +125,7 @@ def test_an_empty_validation_half_is_refused(by_length: Task) -> None:
         build_scenario(
             Spec("sentence-length", {"task": "base"}), FakeContext({"base": task}), severity=False
         )
-    message = "scenario 'scene': the validation rows of 'base[long]' would be empty."
+    message = "scenario 'pair': the validation rows of 'base[long]' would be empty."
     assert str(caught.value).startswith(message)
 
 
