@@ -128,13 +128,7 @@ class Registry(Generic[T]):
 
 
 def load_object(reference: str, kind: str) -> Any:
-    """Import ``"module:object"``; `kind` is the word for it in messages.
-
-    Raises
-    ------
-    PluginError
-        If it cannot be imported.
-    """
+    """Import ``"module:object"``, or raise a PluginError; `kind` is the word for it in messages."""
     try:
         return resolve_name(reference)
     except Exception as error:
