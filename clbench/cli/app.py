@@ -23,10 +23,8 @@ from clbench.errors import ClbenchError
 
 STOPPED = 130
 """What a shell reports of an interrupted program."""
-
 SIGNALS = ("SIGTERM", "SIGHUP")
 """Handled like Ctrl-C: a cluster ends a job, a terminal closes."""
-
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 """Errors that the user can fix wherever they occur; other system errors may be ours."""
 

@@ -20,19 +20,14 @@ if TYPE_CHECKING:
 
 CPU_SPEED = 1e11
 """Floating-point operations a second of a training loop on a few CPU cores."""
-
 GPU_SPEED = 3e13
 """The same on one data-centre GPU."""
-
 CELL_SECONDS = 2.0
 """Loading, scoring and writing, which a cell takes besides training."""
-
 TOKENS_PER_WORD = 1.4
 """Word pieces in an English word, with some room for the special tokens."""
-
 SAMPLE = 2000
 """Rows whose length is counted."""
-
 GUESS = 3.0
 """Factor by which an estimate without measured times may be wrong."""
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 HEARTBEAT = 60.0
 """Seconds between lines about a running cell in a plain log."""
-
 OTHER_LINES = 6
 """Lines of the window that neither bars nor table take."""
 

@@ -29,7 +29,6 @@ from clbench.suite.plugins import load_plugins
 MAX_HELD, MAX_GROWTH, MAX_LEFT = 4.0, 0.05, 0.5
 """Copies of the model that a method may add to its attributes in a stage, add in the second half
 of a stage, and leave after a run."""
-
 WRONG: tuple[Any, ...] = ({"no such": {"value": "here"}}, "no such value", [["no", "such"]], -1e99)
 """No sensible setting accepts all of these."""
 

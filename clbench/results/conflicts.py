@@ -14,10 +14,8 @@ SCENARIO_SECTIONS = (
     *("version", "scenario", "shift", "files", "tasks", "metrics", "model", "protocol"),
 )
 """Sections of a recipe that all cells of one scenario share."""
-
 RUN_SECTIONS = ("version", "model", "protocol")
 """Sections that all cells of a run share, but for `TASK_KEYS`."""
-
 TASK_KEYS = ("task_epochs", "task_steps")
 """Keys of the protocol that may differ between the scenarios of one suite."""
 

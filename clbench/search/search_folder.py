@@ -21,7 +21,6 @@ from clbench.suite.baselines import Cost
 FORMAT = "clbench-search"
 SCHEMA_VERSION = 1
 """Raised whenever older files can no longer be read."""
-
 FAILED = -2.0
 """Reward of a failed trial: below any sum of two scores, correlations included."""
 

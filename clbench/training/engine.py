@@ -28,13 +28,10 @@ Points = Callable[[int, Mapping[str, float]], None]
 
 ENGINE_CURVES = ("step", "loss", "lr", "scores")
 """Curves of every stage; all others belong to the method."""
-
 LOOK_EVERY = 20
 """Steps between looks at the loss on accelerators, where each look waits for the device."""
-
 SCORING_SHARE = 0.1
 """Share of the training work of a stage that scoring for curves may take at most."""
-
 STEP_WORK = 3.0
 """Work of training on a token in units of its forward pass: the backward pass costs two."""
 
