@@ -128,7 +128,7 @@ def _train(
     """Fill `run`; model, method and stages must be gone when this returns."""
     method, steps = kind(**candidate.baseline.settings), _StepTimes()
     cache = _ObservedCache(toy.folder / "stages", run, resume)
-    runner = CellRunner(toy.cell(candidate), toy.scenario, method, COMPUTE, cache, steps)
+    runner = CellRunner(toy.cell(candidate.baseline), toy.scenario, method, COMPUTE, cache, steps)
     runner.run()
     context = runner.context
     run.final = hashes(context.model)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,15 +18,13 @@ from clbench.evaluation.prepare import PreparedScenario, ScenarioPreparer
 from clbench.models.checkpoint import quiet
 from clbench.seeds import numpy_stream
 from clbench.shifts.scenario import Scenario, ScenarioReport
+from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.task import Rows, Task
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
-
-if TYPE_CHECKING:
-    from clbench.conformance.check_run import Candidate
 
 ARCHITECTURES = ("bert", "roberta", "albert", "distilbert", "gpt2")
 SPECIAL_TOKENS = {f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
@@ -51,11 +48,11 @@ class ToyScenario:
     protocol: Protocol
     folder: Path
 
-    def cell(self, candidate: Candidate) -> Cell:
-        """Return the cell of a candidate."""
+    def cell(self, baseline: Baseline) -> Cell:
+        """Return the cell of a baseline."""
         spec = ScenarioSpec(name=self.scenario.scenario.name, shift="dataset")
-        recipe = {"model": self.protocol.model, "method": candidate.baseline.name}
-        return Cell(spec, candidate.baseline, 0, self.protocol, None, recipe)
+        recipe = {"model": self.protocol.model, "method": baseline.name}
+        return Cell(spec, baseline, 0, self.protocol, None, recipe)
 
     def copy_train(self) -> tuple[TaskData, ...]:
         """Return copies of the training rows that may be overwritten."""

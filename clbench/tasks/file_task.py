@@ -5,17 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clbench.errors import DataError, did_you_mean
 from clbench.seeds import numpy_stream
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import SUFFIXES, FileTaskSpec, Split
-from clbench.tasks.task import Task, hold_out
-
-if TYPE_CHECKING:
-    from clbench.tasks.registry import TaskSource
+from clbench.tasks.task import Task, TaskSource, hold_out
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clbench.errors import DataError
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import HubTaskSpec
-from clbench.tasks.task import Task
-
-if TYPE_CHECKING:
-    from clbench.tasks.registry import TaskSource
+from clbench.tasks.task import Task, TaskSource
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 """Files of a copy on disk that are read."""

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,24 +17,7 @@ from clbench.tasks.hub_task import HubTask
 from clbench.tasks.metrics import METRICS, metrics_for
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
 from clbench.tasks.synthetic import SPECS
-from clbench.tasks.task import Task, check_task
-
-
-@dataclass(frozen=True)
-class TaskSource:
-    """Where a loader may look for its rows.
-
-    Attributes
-    ----------
-    data
-        The folder given by ``--data``, or None.
-    base
-        Folder of the suite file, where relative paths in a suite start.
-    """
-
-    data: Path | None
-    base: Path
-
+from clbench.tasks.task import Task, TaskSource, check_task
 
 TaskLoader = Callable[[TaskSource], Task]
 """What is registered: a function of a `TaskSource` that returns a `Task`.

@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from clbench.seeds import numpy_stream
-from clbench.tasks.task import Rows, Task
-
-if TYPE_CHECKING:
-    from clbench.tasks.registry import TaskSource
+from clbench.tasks.task import Rows, Task, TaskSource
 
 FILE = Path(__file__).with_name("synthetic.parquet")
 TEXTS = "texts"

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,22 @@ from clbench.seeds import numpy_stream
 from clbench.tasks.metrics import check_metrics
 
 IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """Where a loader may look for its rows.
+
+    Attributes
+    ----------
+    data
+        The folder given by ``--data``, or None.
+    base
+        Folder of the suite file, where relative paths in a suite start.
+    """
+
+    data: Path | None
+    base: Path
 
 
 @dataclass(frozen=True)
