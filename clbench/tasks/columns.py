@@ -101,8 +101,8 @@ class Columns:
         if name not in numbers:
             allowed = "`labels`" if self.spec.labels else "those of the training rows"
             raise DataError(
-                f"{self.where}: label {name!r} on row {row} (from 0) is not among {allowed}."
-                f"{did_you_mean(name, numbers)}"
+                f"{self.where}: label {name!r} on row {row} (counted from 0) is not among "
+                f"{allowed}.{did_you_mean(name, numbers)}"
             )
         return numbers[name]
 
