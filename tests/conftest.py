@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -78,3 +80,19 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeExecutor:
     monkeypatch.setattr("clbench.evaluation.run_plan.InProcessExecutor", lambda threads: fake)
     monkeypatch.setattr("clbench.evaluation.run_plan._prepare_all", lambda *arguments: None)
     return fake
+
+
+@pytest.fixture(autouse=True)
+def forget_plugins() -> Iterator[None]:
+    """Unregister what a test's plug-ins registered."""
+    from clbench.suite.plugins import registries
+
+    before = [(registry, dict(registry._entries)) for registry in registries()]
+    modules = set(sys.modules)
+    yield
+    for registry, entries in before:
+        registry._entries.clear()
+        registry._entries.update(entries)
+    for name in set(sys.modules) - modules:
+        if name.startswith("clbench_plugin_"):
+            del sys.modules[name]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import clbench
-from clbench.suite.plugins import registries
 
 ROOT = Path(__file__).parents[1]
 SUITE = """
@@ -29,15 +28,6 @@ tasks = ["synthetic/sentiment", "synthetic/paraphrase"]
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
-
-
-@pytest.fixture(autouse=True)
-def _forget_plugins():
-    before = [(registry, dict(registry._entries)) for registry in registries()]
-    yield
-    for registry, entries in before:
-        registry._entries.clear()
-        registry._entries.update(entries)
 
 
 def suite(tmp_path: Path, extra: str = "") -> Path:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import random
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,22 +140,6 @@ def make_toy_scenario(tmp_path: Path) -> Workspace:
     workspace.suite.write_text(SUITE.format(epochs=4), encoding="utf-8")
     workspace.plugin.write_text(OPPOSITE, encoding="utf-8")
     return workspace
-
-
-@pytest.fixture(autouse=True)
-def forget_plugins() -> Iterator[None]:
-    """Unregister what a test's plug-ins registered."""
-    from clbench.suite.plugins import registries
-
-    before = [(registry, dict(registry._entries)) for registry in registries()]
-    modules = set(sys.modules)
-    yield
-    for registry, entries in before:
-        registry._entries.clear()
-        registry._entries.update(entries)
-    for name in set(sys.modules) - modules:
-        if name.startswith("clbench_plugin_"):
-            del sys.modules[name]
 
 
 @pytest.fixture

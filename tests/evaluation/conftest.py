@@ -1,1 +1,1 @@
-from workspace import forget_plugins, world  # noqa: F401 - fixtures
+from workspace import world  # noqa: F401 - a fixture
