@@ -1,7 +1,5 @@
 """``python -m clbench``."""
 
-from __future__ import annotations
-
 import sys
 
 from clbench.cli import main

@@ -1,7 +1,4 @@
-"""The errors that a user can cause, as one family of exceptions.
-
-The command line prints each as a single line and exits with code 2.
-"""
+"""The errors a user can cause; the command line prints each as one line and exits with 2."""
 
 from __future__ import annotations
 

@@ -1,7 +1,3 @@
 """The command line: one module for each verb."""
 
-from __future__ import annotations
-
-from clbench.cli.app import main
-
-__all__ = ["main"]
+from clbench.cli.app import main as main

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from clbench.messages import count
 from clbench.search import SearchListener
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from clbench.search import SearchOutcome, SearchPlan, TrialRecord
 
 

@@ -1,7 +1,4 @@
-"""The diagonal Fisher information of transformers models, usable on its own.
-
-from clbench.fisher import diagonal_fisher, mask_tokens
-"""
+"""The diagonal Fisher information of transformers models, usable on its own."""
 
 from clbench.fisher.diagonal import diagonal_fisher
 from clbench.fisher.language_modelling import mask_tokens, text_batches

@@ -12,8 +12,7 @@ from report_runs import EVIL, cell, make_run
 import clbench
 from clbench.cli import main
 from clbench.errors import RunFolderError
-from clbench.report import write_report
-from clbench.report.write import table_files
+from clbench.report.write import table_files, write_report
 from clbench.results.store import Store
 
 
