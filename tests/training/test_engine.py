@@ -1,12 +1,25 @@
-"""Gradient clipping, and the points at which a stage is scored for curves."""
+"""Gradient clipping, the clock of a stage, and the points at which it is scored for curves."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from cell import PROTOCOL, Cell
+from checkpoints import make_checkpoint
+from torch import Tensor, nn
 
-from clbench.training.engine import clip_gradients, scored_steps
+from clbench.methods.vanilla import Vanilla
+from clbench.training import engine
+from clbench.training.batches import Batch
+from clbench.training.engine import Probe, Trace, clip_gradients, scored_steps, train_stage
+from clbench.training.memory import StepMemory
+from clbench.training.stage import Stage
 
 
 def weights(scale: float, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -50,3 +63,61 @@ def test_scored_steps_are_a_part_of_the_grid_with_both_ends() -> None:
     assert scored_steps(grid, 3) == [0, 20, 40]
     assert scored_steps(grid, 2) == [0, 40]
     assert scored_steps(grid, 1) == scored_steps([], 9) == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint("bert", tmp_path_factory.mktemp("model"))
+
+
+def probed(folder: Path, tokens: int) -> tuple[Trace, list[int], list[str]]:
+    """Train 20 epochs of 3 steps with 12 points; return also the scored steps and the notes."""
+    protocol = PROTOCOL.model_copy(update={"epochs": 20, "curve_points": 12})
+    stage = Cell(folder, Vanilla(), protocol=protocol).open(0)
+    trace = train_stage(stage, Vanilla(), probe=Probe(lambda: {"t0": 0.5}, tokens))
+    return trace, [step for step, _ in trace.curves["scores"].get("t0", [])], stage.notes
+
+
+def test_scoring_along_the_way_takes_a_tenth_of_the_training_work_at_most(folder: Path) -> None:
+    trace, all_points, notes = probed(folder, tokens=1)
+    assert all_points == [0, *trace.curves["step"]]
+    assert not notes
+    # A training step costs three forward passes over its tokens, scoring one.
+    work = 3 * trace.tokens
+    for share in (2, 5, 12):
+        tokens = work // (10 * share)
+        _, scored, notes = probed(folder, tokens)
+        assert len(scored) == share
+        assert scored[0] == 0
+        assert scored[-1] == trace.steps
+        assert tokens * len(scored) <= 0.1 * work
+        assert notes == [
+            f"stage 0 (t0): scored along the way at {share} of 13 points, as scoring for curves "
+            "may take 10% of the training work at most."
+        ]
+    assert probed(folder, tokens=work)[1] == []
+
+
+def test_counting_tensors_is_not_in_the_training_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, counts, plain_counted = [0.0], [], StepMemory.counted
+
+    @contextmanager
+    def slow_counted(self: StepMemory, *arguments: Any) -> Iterator[None]:
+        clock[0] += 1000.0
+        counts.append(clock[0])
+        with plain_counted(self, *arguments):
+            yield
+
+    class OneSecondAToken(Vanilla):
+        def loss(self, stage: Stage, batch: Batch) -> Tensor:
+            clock[0] += batch.tokens
+            return super().loss(stage, batch)
+
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(StepMemory, "counted", slow_counted)
+    trace = train_stage(Cell(folder, OneSecondAToken()).open(0), OneSecondAToken())
+    assert counts
+    assert trace.memory_bytes > 0
+    assert trace.train_seconds == pytest.approx(trace.tokens)
