@@ -29,6 +29,10 @@ TYPES = {
 }  # fmt: skip
 
 
+LONGEST = 2_000
+"""Characters of a text from outside, such as the message of an error, that are shown."""
+
+
 def describe_errors(
     error: ValidationError,
     data: Any = None,
@@ -79,6 +83,17 @@ def describe_path(path: Sequence[str | int], data: Any = None) -> str:
                 name = f" {entry['name']!r}" if entry.get("name") else ""
                 return f"[[{key}]] {number + 1}{name} {_dotted(keys)}".strip()
     return tables[0] if tables else _dotted(rest)
+
+
+def printable(text: str, longest: int = LONGEST) -> str:
+    """Return foreign text as one line that is safe to print and to show.
+
+    Control characters, also those of the writing direction, are escaped as in Python; what is
+    longer than `longest` characters is cut.
+    """
+    line = " ".join(text[: 4 * longest].split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def quote_key(key: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache as cache_result
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 import clbench
-from clbench.errors import ClbenchError
+from clbench.boundary import GlobalState, explain
 from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
@@ -39,7 +38,7 @@ def run_cell(
     listener: Listener,
 ) -> CellResult:
     """Run a cell and return its result, a failed one if anything raises, `prepare` included."""
-    memory = PeakMemory(compute.device)
+    memory, state = PeakMemory(compute.device), GlobalState()
     result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
     method: Method | None = None
     try:
@@ -50,8 +49,18 @@ def run_cell(
         result["keeps_rows"] = method.keeps_rows
         outcome = CellRunner(cell, prepared, method, compute, cache, listener).run()
         result |= _measured(cell, prepared, outcome)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         result |= {"status": "failed", "reason": explain(error)}
+    finally:
+        changed = state.restore()
+    if changed:
+        result["notes"] = [
+            *result.get("notes", []),
+            f"method {cell.baseline.method!r} changed {' and '.join(changed)} for the whole "
+            "process, which may have changed its scores; put back after the cell.",
+        ]
     result["settings"] = {
         "protocol": cell.protocol.model_dump(mode="json"),
         "precision": compute.precision.name,
@@ -65,18 +74,6 @@ def run_cell(
 def failed(cell: Cell, reason: str) -> CellResult:
     """Return the result of a cell that never ran to its end."""
     return CellResult(**_identity(cell), status="failed", reason=reason, finished=_now())
-
-
-def explain(error: BaseException) -> str:
-    """Return one line: the message, and for errors that are not ours the place in the code."""
-    text = " ".join(str(error).split())
-    if isinstance(error, ClbenchError):
-        return text
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
-    frame = (ours or frames)[-1]
-    name = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"{name} ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
 
 
 @cache_result
