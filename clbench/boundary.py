@@ -196,7 +196,7 @@ def _write_torch_random(states: tuple[bytes, ...]) -> None:
 def _read_numpy_random() -> tuple[Any, ...]:
     import numpy as np
 
-    name, keys, *rest = np.random.get_state()
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002
     return (name, keys.tobytes(), *rest)  # type: ignore[union-attr]
 
 
@@ -204,7 +204,7 @@ def _write_numpy_random(state: tuple[Any, ...]) -> None:
     import numpy as np
 
     name, keys, *rest = state
-    np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))
+    np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))  # noqa: NPY002
 
 
 def _write_warnings(filters: list[Any]) -> None:
@@ -212,13 +212,13 @@ def _write_warnings(filters: list[Any]) -> None:
     warnings.filters[:] = filters  # type: ignore[index]
 
 
-def _read_folder() -> str | None:
-    with suppress(OSError):  # somebody has removed it
-        return os.getcwd()
+def _read_folder() -> Path | None:
+    with suppress(OSError):  # it was removed
+        return Path.cwd()
     return None
 
 
-def _write_folder(folder: str | None) -> None:
+def _write_folder(folder: Path | None) -> None:
     if folder is not None:
         with suppress(OSError):
             os.chdir(folder)
@@ -234,5 +234,5 @@ def _write_stream(name: str, state: tuple[Any, bool]) -> None:
     if stream is not None and stream.closed and not closed:
         # Closing Python's stream leaves the file of the process open.
         number = {"stdout": 1, "stderr": 2}[name]
-        stream = open(number, "w", closefd=False, encoding="utf-8", errors="replace")
+        stream = open(number, "w", closefd=False, errors="replace")  # noqa: SIM115
     setattr(sys, name, stream)
