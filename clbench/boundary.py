@@ -10,7 +10,7 @@ import random
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 
 from clbench.errors import ClbenchError, PluginError
 from clbench.messages import printable
+
+IMPORTS = ("the environment", "the warning filters", "sys.path")
+"""What importing a module may change for good."""
 
 
 class StateItem(NamedTuple):
@@ -34,10 +37,17 @@ class GlobalState:
     It covers torch's default type and device, modes, flags, threads and global module hooks; the
     random numbers of torch, NumPy and Python; the environment, the warning filters, the working
     folder, ``sys.path`` and the standard streams.
+
+    Parameters
+    ----------
+    without
+        Names of parts to leave as they are.
     """
 
-    def __init__(self) -> None:
-        self._values = [(item, item.read()) for item in _items()]
+    def __init__(self, *, without: Collection[str] = ()) -> None:
+        # Without torch nothing can have changed it, and its import takes a second.
+        items = [item for item in _items("torch" in sys.modules) if item.name not in without]
+        self._values = [(item, item.read()) for item in items]
 
     def restore(self) -> list[str]:
         """Put everything back; return the names of the parts that had changed."""
@@ -50,12 +60,13 @@ class GlobalState:
 
 
 @contextmanager
-def user_code(what: str) -> Iterator[None]:
+def user_code(what: str, *, without: Collection[str] = ()) -> Iterator[None]:
     """Turn whatever code of users raises into a PluginError, and put the global state back.
 
-    Errors of clbench and Ctrl-C pass unchanged. `what` begins the message.
+    Errors of clbench and Ctrl-C pass unchanged. `what` begins the message; `without` is that of
+    `GlobalState`.
     """
-    state = GlobalState()
+    state = GlobalState(without=without)
     try:
         yield
     except (ClbenchError, KeyboardInterrupt):
@@ -88,85 +99,83 @@ def error_text(error: BaseException) -> str:
 
 
 @cache
-def _items() -> tuple[StateItem, ...]:
+def _items(with_torch: bool) -> tuple[StateItem, ...]:
+    return (*(_torch_items() if with_torch else ()), *_python_items())
+
+
+def _python_items() -> Iterator[StateItem]:
+    yield StateItem("Python's random numbers", random.getstate, random.setstate)
+    yield StateItem("the warning filters", lambda: list(warnings.filters), _write_warnings)
+    yield StateItem("the working folder", _read_folder, _write_folder)
+    yield StateItem("the environment", os.environ.copy, partial(_write_mapping, os.environ))
+    write_path = partial(sys.path.__setitem__, slice(None))
+    yield StateItem("sys.path", sys.path.copy, write_path)
+    for name in ("stdout", "stderr"):
+        yield StateItem(f"sys.{name}", partial(_read_stream, name), partial(_write_stream, name))
+
+
+def _torch_items() -> Iterator[StateItem]:
     import torch
     from torch.backends import cuda
     from torch.nn.modules import module
     from torch.utils import deterministic
 
-    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
-    global_hooks = [
-        value for name, value in vars(module).items()
-        if name.startswith("_global_") and isinstance(value, dict)
-    ]  # fmt: skip
+    backends = torch.backends
     modes: tuple[tuple[str, Callable[[], Any], Callable[[Any], object]], ...] = (
-        ("torch's default type", torch.get_default_dtype, torch.set_default_dtype),
-        ("torch's default device", torch.get_default_device, _write_device),
-        ("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
-        ("torch's thread count", torch.get_num_threads, torch.set_num_threads),
-        ("torch's anomaly mode", torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+        ("default type", torch.get_default_dtype, torch.set_default_dtype),
+        ("default device", torch.get_default_device, _write_device),
+        ("gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
+        ("thread count", torch.get_num_threads, torch.set_num_threads),
+        ("anomaly mode", torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+        ("deterministic mode", _read_deterministic, _write_deterministic),
         (
-            "torch's deterministic mode",
-            lambda: (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-            ),
-            lambda state: torch.use_deterministic_algorithms(state[0], warn_only=state[1]),
-        ),
-        (
-            "torch's matrix precision",
+            "matrix precision",
             torch.get_float32_matmul_precision,
             torch.set_float32_matmul_precision,
         ),
-        ("torch's attention kernels", cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
-        ("torch's attention kernels", cuda.math_sdp_enabled, cuda.enable_math_sdp),
-        (
-            "torch's attention kernels",
-            cuda.mem_efficient_sdp_enabled,
-            cuda.enable_mem_efficient_sdp,
-        ),
-        ("torch's random numbers", _read_torch_random, _write_torch_random),
-        ("NumPy's random numbers", _read_numpy_random, _write_numpy_random),
-        ("Python's random numbers", random.getstate, random.setstate),
-        ("the warning filters", lambda: list(warnings.filters), _write_warnings),
-        ("the working folder", _read_folder, _write_folder),
+        ("attention kernels", cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+        ("attention kernels", cuda.math_sdp_enabled, cuda.enable_math_sdp),
+        ("attention kernels", cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+        ("random numbers", _read_torch_random, _write_torch_random),
     )
-    return (
-        *(StateItem(*mode) for mode in modes),
-        *(
-            StateItem(
-                "torch's autocast mode",
-                partial(torch.is_autocast_enabled, kind),
-                partial(torch.set_autocast_enabled, kind),
-            )
-            for kind in ("cpu", "cuda")
-        ),
-        *(
-            StateItem(name, partial(getattr, holder, flag), partial(setattr, holder, flag))
-            for name, holder, flag in (
-                ("torch's deterministic mode", deterministic, "fill_uninitialized_memory"),
-                ("cuDNN's flags", cudnn, "benchmark"),
-                ("cuDNN's flags", cudnn, "deterministic"),
-                ("cuDNN's flags", cudnn, "enabled"),
-                ("oneDNN's flag", mkldnn, "enabled"),
-            )
-        ),
-        *(
-            StateItem("torch's global module hooks", hooks.copy, partial(_write_mapping, hooks))
-            for hooks in global_hooks
-        ),
-        StateItem("the environment", os.environ.copy, partial(_write_mapping, os.environ)),
-        StateItem("sys.path", lambda: list(sys.path), partial(sys.path.__setitem__, slice(None))),
-        *(
-            StateItem(f"sys.{name}", partial(_read_stream, name), partial(_write_stream, name))
-            for name in ("stdout", "stderr")
-        ),
-    )
+    for name, read, write in modes:
+        yield StateItem(f"torch's {name}", read, write)
+    for kind in ("cpu", "cuda"):
+        autocast = partial(torch.set_autocast_enabled, kind)
+        yield StateItem("torch's autocast mode", partial(torch.is_autocast_enabled, kind), autocast)
+    for name, holder, flag in (
+        ("torch's deterministic mode", deterministic, "fill_uninitialized_memory"),
+        ("cuDNN's flags", backends.cudnn, "benchmark"),
+        ("cuDNN's flags", backends.cudnn, "deterministic"),
+        ("cuDNN's flags", backends.cudnn, "enabled"),
+        ("oneDNN's flag", backends.mkldnn, "enabled"),
+    ):
+        yield StateItem(name, partial(getattr, holder, flag), partial(setattr, holder, flag))
+    for key, hooks in vars(module).items():
+        if key.startswith("_global_") and isinstance(hooks, dict):
+            write = partial(_write_mapping, hooks)
+            yield StateItem("torch's global module hooks", hooks.copy, write)
+    yield StateItem("NumPy's random numbers", _read_numpy_random, _write_numpy_random)
 
 
 def _write_mapping(mapping: MutableMapping[Any, Any], content: MutableMapping[Any, Any]) -> None:
     mapping.clear()
     mapping.update(content)
+
+
+def _read_deterministic() -> tuple[bool, bool]:
+    import torch
+
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def _write_deterministic(state: tuple[bool, bool]) -> None:
+    import torch
+
+    torch.use_deterministic_algorithms(state[0], warn_only=state[1])
 
 
 def _write_device(device: Any) -> None:

@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from clbench.boundary import explain
 from clbench.conformance.check_run import Candidate, CheckRun, differing, run_candidate
 from clbench.conformance.corrupt_rows import RowCorrupter, reverse
 from clbench.conformance.toy_scenario import (
@@ -20,7 +21,6 @@ from clbench.conformance.toy_scenario import (
     temporary_cache,
 )
 from clbench.errors import ClbenchError, SettingsError
-from clbench.evaluation.run_cell import explain
 from clbench.messages import count
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline

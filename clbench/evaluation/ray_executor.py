@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from clbench.boundary import explain
 from clbench.errors import ClbenchError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.ray_worker import ProgressActor, WorkerSetup, run_in_worker, warm_up
 from clbench.evaluation.resources import RETRIES, Resources, cell_resources, connected, cores
-from clbench.evaluation.run_cell import explain, failed
+from clbench.evaluation.run_cell import failed
 from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell, Plan

@@ -9,11 +9,12 @@ from typing import Protocol
 
 import torch
 
+from clbench.boundary import explain
 from clbench.errors import ClbenchError
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
-from clbench.evaluation.run_cell import explain, numerics, run_cell
+from clbench.evaluation.run_cell import numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult

@@ -38,8 +38,8 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
     the reward `FAILED`: the searcher learns nothing from a trial that raises.
     """
     import clbench
+    from clbench.boundary import explain
     from clbench.evaluation.cell_runner import CellRunner
-    from clbench.evaluation.run_cell import explain
     from clbench.evaluation.run_plan import compute_settings, thread_count
     from clbench.methods.layerwise import Layerwise
 
@@ -62,5 +62,7 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
                 after_epoch=after_epoch,
                 model=setup.model,
             ).run()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         report({"reward": FAILED, "failure": explain(error)})
