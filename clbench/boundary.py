@@ -188,7 +188,7 @@ def _read_torch_random() -> tuple[bytes, ...]:
     import torch
 
     states = [torch.get_rng_state()]
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states += torch.cuda.get_rng_state_all()
     return tuple(state.numpy().tobytes() for state in states)
 
@@ -206,7 +206,7 @@ def _read_numpy_random() -> tuple[Any, ...]:
     import numpy as np
 
     name, keys, *rest = np.random.get_state()  # noqa: NPY002
-    return (name, keys.tobytes(), *rest)  # type: ignore[union-attr]
+    return (name, np.asarray(keys).tobytes(), *rest)
 
 
 def _write_numpy_random(state: tuple[Any, ...]) -> None:

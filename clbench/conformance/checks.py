@@ -100,7 +100,9 @@ class Session:
             self.rows[name] = Row(name, "pass", check.run(self), numbers=self.numbers)
         except FailedCheckError as error:
             self.rows[name] = Row(name, "fail", str(error), check.hint)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             hint = "Correct what the message says; `clbench run` would stop there, too."
             if isinstance(error, SettingsError):
                 hint = "Give settings that suit tasks of a few steps, with --set KEY=VALUE."

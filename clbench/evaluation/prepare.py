@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from clbench.boundary import IMPORTS, user_code
 from clbench.cache import write_atomically
 from clbench.errors import ModelError, ShiftError
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
@@ -100,7 +101,8 @@ class ScenarioPreparer:
             If the data, the shift or the model do not allow it.
         """
         if spec.name not in self._prepared:
-            scenario = build_scenario(spec, self)
+            with user_code(f"scenario {spec.name!r} cannot be built", without=IMPORTS):
+                scenario = build_scenario(spec, self)
             self.__dict__.pop("_backbone", None)
             if self.saved is not None:
                 _save(self.saved / f"{spec.name}.json", scenario)

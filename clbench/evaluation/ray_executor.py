@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from clbench.boundary import explain
+from clbench.boundary import explain, user_code
 from clbench.errors import ClbenchError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
@@ -201,8 +201,7 @@ def _group(cell: Cell) -> Hashable | None:
     """Return scenario and seed if the cell's first stage is trained as vanilla trains it."""
     if cell.reference_of not in (None, 0):
         return None
-    try:
-        acts = METHODS.get(cell.baseline.method)(**cell.baseline.settings).acts_in(0)
-    except Exception:
-        return None  # the cell will fail with this as its reason
-    return None if acts else (cell.scenario.name, cell.seed)
+    with suppress(ClbenchError), user_code("acts_in"):
+        if not METHODS.get(cell.baseline.method)(**cell.baseline.settings).acts_in(0):
+            return cell.scenario.name, cell.seed
+    return None  # also after an error: the cell will fail with it

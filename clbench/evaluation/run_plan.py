@@ -9,8 +9,7 @@ from typing import Protocol
 
 import torch
 
-from clbench.boundary import explain
-from clbench.errors import ClbenchError
+from clbench.errors import PluginError
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
@@ -160,10 +159,8 @@ def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: 
         started = time.perf_counter()
         try:
             prepared = preparer.prepare(spec)
-        except ClbenchError:
-            raise
-        except Exception as error:
-            listener.note(f"{spec.name} cannot be built: {explain(error)}")
+        except PluginError as error:
+            listener.note(str(error))
             continue
         seconds = time.perf_counter() - started
         scenario = prepared.scenario

@@ -197,8 +197,10 @@ def method(name: str) -> Callable[[M], M]:
         If the name is taken by another class, or the class is not a subclass of `Method`.
     """
 
+    register = METHODS.register(name)
+
     def decorate(cls: M) -> M:
-        METHODS.add(name, cls)
+        register(cls)
         cls.name = name
         return cls
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from clbench.boundary import IMPORTS, GlobalState, error_text
 from clbench.errors import ClbenchError, PluginError
 from clbench.messages import describe_missing, display_path
 from clbench.registry import Registry
@@ -111,7 +112,9 @@ def source_digest(reference: str) -> str | None:
 
 def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     """Run the file as a module that remembers its digest and what it registers."""
-    module = ModuleType(name)
+    import torch  # noqa: F401 - so that its state before the import is known
+
+    module, state = ModuleType(name), GlobalState(without=IMPORTS)
     module.__file__ = str(file)
     module.__dict__["__clbench_digest__"] = digest
     before = sys.modules.get(name)
@@ -120,14 +123,18 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     sys.modules[name] = module
     try:
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
+    except BaseException as error:
+        sys.modules.pop(name, None)
         if before is not None:
             sys.modules[name] = before
-        text = str(error.msg if isinstance(error, SyntaxError) else error)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        text = str(error.msg) if isinstance(error, SyntaxError) else error_text(error)
         if not isinstance(error, ClbenchError):
-            text = f"{type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")
+            text = f"{type(error).__name__}: {text}".removesuffix(": ")
         raise PluginError(f"plug-in {display_path(file)}{_line(file, error)}: {text}") from error
+    finally:
+        state.restore()
     registers: dict[str, list[str]] = {}
     for registry in registries():
         for entry in registry:

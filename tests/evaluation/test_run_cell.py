@@ -8,7 +8,7 @@ import pytest
 from workspace import Steps, Workspace
 
 import clbench
-from clbench.evaluation.run_cell import explain
+from clbench.boundary import explain
 
 HOOKS = [
     "acts_in",
@@ -133,7 +133,8 @@ def test_a_shift_that_raises_fails_only_its_own_cells(world: Workspace) -> None:
     assert by_scenario["mood-thing"].status == "ok"
     assert by_scenario["bad"].status == "failed"
     reason = str(by_scenario["bad"].reason)
-    assert reason == "IndexError: list index out of range (bad_shift.py:9 in build)"
+    error = "IndexError: list index out of range (bad_shift.py:9 in build)"
+    assert reason == f"scenario 'bad' cannot be built: {error}"
     assert any("bad cannot be built: IndexError" in note for note in steps.notes)
 
 
