@@ -21,6 +21,7 @@ from clbench.messages import printable
 
 IMPORTS = ("the environment", "the warning filters", "sys.path")
 """What importing a module may change for good."""
+RANDOM = ("torch's random numbers", "NumPy's random numbers", "Python's random numbers")
 
 
 class StateItem(NamedTuple):
@@ -104,7 +105,7 @@ def _items(with_torch: bool) -> tuple[StateItem, ...]:
 
 
 def _python_items() -> Iterator[StateItem]:
-    yield StateItem("Python's random numbers", random.getstate, random.setstate)
+    yield StateItem(RANDOM[2], random.getstate, random.setstate)
     yield StateItem("the warning filters", lambda: list(warnings.filters), _write_warnings)
     yield StateItem("the working folder", _read_folder, _write_folder)
     yield StateItem("the environment", os.environ.copy, partial(_write_mapping, os.environ))
@@ -136,7 +137,6 @@ def _torch_items() -> Iterator[StateItem]:
         ("attention kernels", cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
         ("attention kernels", cuda.math_sdp_enabled, cuda.enable_math_sdp),
         ("attention kernels", cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
-        ("random numbers", _read_torch_random, _write_torch_random),
     )
     for name, read, write in modes:
         yield StateItem(f"torch's {name}", read, write)
@@ -155,7 +155,8 @@ def _torch_items() -> Iterator[StateItem]:
         if key.startswith("_global_") and isinstance(hooks, dict):
             write = partial(_write_mapping, hooks)
             yield StateItem("torch's global module hooks", hooks.copy, write)
-    yield StateItem("NumPy's random numbers", _read_numpy_random, _write_numpy_random)
+    yield StateItem(RANDOM[0], _read_torch_random, _write_torch_random)
+    yield StateItem(RANDOM[1], _read_numpy_random, _write_numpy_random)
 
 
 def _write_mapping(mapping: MutableMapping[Any, Any], content: MutableMapping[Any, Any]) -> None:

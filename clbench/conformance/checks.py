@@ -287,12 +287,15 @@ def rows(session: Session) -> str:
 
 @_check(
     needs="trains",
-    hint="Hold tensors in attributes of the method only, not in the class, the module, a cache or "
+    hint="Leave modes and defaults of torch and the environment alone, or put them back. "
+    "Hold tensors in attributes of the method only, not in the class, the module, a cache or "
     "a hook that is never removed; accumulate over steps instead of keeping every step.",
 )
 def frees(session: Session) -> str:
     """Nothing large outlives a run, and what the method holds does not grow with the steps."""
     counted, size = session.counted, session.vanilla.model_bytes
+    if changed := session.first.changed:
+        raise FailedCheckError(f"changes {' and '.join(changed)} for the whole process.")
     if counted.leaks:
         raise FailedCheckError(f"still alive after the run: {', '.join(counted.leaks)}.")
     if (left := counted.left / size) > MAX_LEFT:

@@ -202,6 +202,24 @@ def test_settings_of_shifts_and_methods_are_checked(make: Make) -> None:
         validate(plan := make(SUITE, methods=["mine.toml"]), plan.cells)
 
 
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("raise ValueError('no')", "own, with this protocol: ValueError: no (p.py:5 in check_pro"),
+        ("raise SystemExit", "own, with this protocol: SystemExit (p.py:5 in check_protocol)"),
+    ],
+)
+def test_check_protocol_may_raise_anything(make: Make, statement: str, text: str) -> None:
+    Path("p.py").write_text(
+        "import clbench\n@clbench.method('own')\nclass Own(clbench.Method):\n"
+        f"    def check_protocol(self, protocol):\n        {statement}\n"
+    )
+    plan = make(SUITE, methods=["own"], plugins=["p.py"])
+    with pytest.raises(PluginError) as raised:
+        validate(plan, plan.cells)
+    assert str(raised.value).startswith(text)
+
+
 def fingerprint(make: Make, text: str = SUITE, scenario: str = "a-b", **options: Any) -> str:
     plan = make(text, scenarios=[scenario], seeds=options.pop("seeds", [0]), **options)
     return plan.cells[0].fingerprint
