@@ -29,8 +29,8 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A cell of a plan, as far as results and the command line look at it.
+class PlannedCell:
+    """A stand-in for `clbench.suite.plan.Cell`, with the parts that results and the CLI read.
 
     `changes` go into the recipe, by section.
     """
