@@ -106,7 +106,7 @@ def good_cells(results: Results) -> list[CellResult]:
 
 
 def one_scenario(results: Results, scenario: str | None) -> tuple[list[CellResult], str]:
-    """Return the finished cells of one scenario, and its name; ValueError if none or several fit."""
+    """Return the finished cells of one scenario, and its name; ValueError if unclear which."""
     cells = good_cells(results)
     names = list(dict.fromkeys(cell.scenario for cell in cells))
     if scenario is None and len(names) > 1:

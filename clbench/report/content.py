@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Content:
     """Everything in a report but its figures: cells (references included) and tables.
 
-    `frame` has a row for each cell, `means` for each method, `comparisons` differences from vanilla.
+    `frame` has a row for each cell, `means` for each method; `comparisons` is against vanilla.
     """
 
     cells: tuple[CellResult, ...]

@@ -88,7 +88,7 @@ def _read_run(
 
 
 def _curve_filter() -> Callable[[CellResult], bool]:
-    """Return a function that tells whether the page shows a cell's curves, as details or figures."""
+    """Return a function that tells whether the page shows a cell's curves anywhere."""
     count = 0
     scenarios: set[str] = set()
 
