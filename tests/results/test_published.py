@@ -97,19 +97,19 @@ def test_inferred_scenarios_are_marked() -> None:
     assert set(inferred["scenario"]) == {"sst2-mnli", "mrpc-rte", "mrpc-qnli"}
 
 
-def test_ours_uses_the_statistic_of_the_table_and_names_what_differs() -> None:
+def test_a_comparison_uses_the_statistic_of_the_table_and_names_differences() -> None:
     def rte(seed: int, p_s: float, **changes: Any) -> CellResult:
-        made = pair("recadam-ri", seed).model_dump()
-        stage = {**made["stages"][0], "task": "glue/rte", "steps": 7800} if made["stages"] else {
+        base = pair("recadam-ri", seed).model_dump()
+        stage = {
             "task": "glue/rte", "rows": 9, "steps": 7800, "epochs": 1.0, "examples": 9,
             "tokens": 9, "train_seconds": 1.0,
         }  # fmt: skip
-        given = {
+        fields = {
             "scenario": "rte", "shift": "pretraining", "model": "bert-base-uncased",
             "tasks": ["pretraining", "glue/rte"], "scores": {"p_s": p_s}, "stages": [stage],
             "settings": {"protocol": {}},
         }  # fmt: skip
-        return CellResult.model_validate({**made, **given, **changes})
+        return CellResult.model_validate({**base, **fields, **changes})
 
     cells = [rte(seed, p_s) for seed, p_s in enumerate((0.70, 0.72, 0.80, 0.71, 0.60))]
     frame = compare_with_published("recadam-glue", cells)
