@@ -38,8 +38,8 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     return style.captioned(
         figure,
         f"{name}: scores on the first and last task while the last one is learned, on at most "
-        f"{rows} rows of each (in stages too short for that: before and after, on all rows); mean and "
-        f"range over seeds, {style.count_seeds(cells)}.",
+        f"{rows} rows of each (in stages too short for that: before and after, on all rows); mean "
+        f"and range over seeds, {style.count_seeds(cells)}.",
     )
 
 

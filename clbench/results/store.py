@@ -84,7 +84,7 @@ class Store:
             If another process holds the lock, or the folder cannot be created; see also `check`.
         """
         self.check()
-        with locked(self.out, begun=self.suite_path):
+        with locked(self.out, marker=self.suite_path):
             with as_folder_error(self.out):
                 self.cells.mkdir(exist_ok=True)
             yield self
