@@ -7,9 +7,9 @@ see the same texts and masks and take turns in one process; medians of the milli
 are compared. The loop is the obvious solution: forward, backward and a sum of squares for each
 example, with its true tokens as labels. The time of clbench includes its own check by plain
 backward passes on two examples. The built-in corpus has a median of 17 tokens; the longer the
-texts, the more time goes into products that both sides need. The share of matrix products counts one
-forward and backward pass over the masked places as useful work. Memory: the peak of one process
-each, and of one that only loads model and texts.
+texts, the more time goes into products that both sides need. The share of matrix products counts
+one forward and backward pass over the masked places as useful work. Memory: the peak of one
+process each, and of one that only loads model and texts.
 """
 
 from __future__ import annotations

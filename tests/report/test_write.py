@@ -144,7 +144,7 @@ def test_published_results_are_shown_with_their_source(tmp_path: Path) -> None:
     assert back.loc["p_o", "difference"] == pytest.approx(0.75 - 0.904)
     assert back.loc["p_o", "differs"] == (
         "model tiny, theirs bert-base-uncased; mean of 2 seeds, theirs one run; "
-        "a: 1 epochs, theirs 3; b: 1 epochs, theirs 3"
+        "a: 1 epoch, theirs 3; b: 1 epoch, theirs 3"
     )
     other = make_run(tmp_path / "other")
     text = write_report([other], formats=[]).page.read_text(encoding="utf-8")

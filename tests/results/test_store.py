@@ -51,18 +51,18 @@ def test_a_broken_file_is_named_moved_and_run_again(
     store.write_cell(pair("vanilla", 1))
     broken = store.cells / "sst2-mrpc--vanilla--seed0.json"
     broken.write_bytes(content)
-    content = store.read()
-    assert len(content.cells) == 1
-    assert content.broken_lines([broken.stem]) == [
+    before = store.read()
+    assert len(before.cells) == 1
+    assert before.broken_lines([broken.stem]) == [
         f"{broken} is not a valid cell file ({error}). It will be run again."
     ]
-    assert content.broken_lines([]) == [
+    assert before.broken_lines([]) == [
         f"{broken} is not a valid cell file ({error}). It is left out."
     ]
     store.read(set_aside=["another"])
     assert broken.exists()
-    content_after = store.read(set_aside=[broken.stem])
-    assert content_after.broken_lines([broken.stem]) == [
+    after = store.read(set_aside=[broken.stem])
+    assert after.broken_lines([broken.stem]) == [
         f"{broken} is not a valid cell file ({error}); moved to cells/broken/{broken.name}. "
         "It will be run again."
     ]
