@@ -34,11 +34,12 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
             style.draw_over_seeds(axes, series, looks[method])
         _frame(axes, f"{word} task: {task}", f"step on {last}", "score")
     style.legend(figure, looks)
-    rows = cells[0].settings.get("protocol", {}).get("curve_rows", "some")
+    limit = cells[0].settings.get("protocol", {}).get("curve_rows")
+    rows = f"at most {limit} rows" if limit else "some rows"
     return style.captioned(
         figure,
-        f"{name}: scores on the first and last task while the last one is learned, on at most "
-        f"{rows} rows of each (in stages too short for that: before and after, on all rows); mean "
+        f"{name}: scores on the first and last task while the last one is learned, on {rows} "
+        f"of each (in stages too short for that: before and after, on all rows); mean "
         f"and range over seeds, {style.count_seeds(cells)}.",
     )
 

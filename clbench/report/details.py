@@ -48,7 +48,7 @@ def cell_details(cells: Sequence[CellResult]) -> tuple[list[dict[str, Any]], int
             "versions": json.dumps({**cell.versions, **cell.host}, indent=1),
             "tasks": cell.tasks,
             "stages": [_stage(cell, row) for row in range(len(cell.R))],
-            "curve_rows": cell.settings.get("protocol", {}).get("curve_rows", "some"),
+            "curve_rows": cell.settings.get("protocol", {}).get("curve_rows"),
             "notes": cell.notes,
             "search": {name: value for name, value in cell.search.items() if value is not None},
             "training_memory_mb": cell.training_memory_mb,

@@ -146,6 +146,10 @@ def test_curves_show_both_tasks() -> None:
     assert "old task: t/0" in old.get_title()
     assert "new task: t/1" in new.get_title()
     render(figure)
+    assert "on some rows of each (in stages too short for that:" in figure.get_label()
+    settings = {"protocol": {"curve_rows": 50}}
+    caption = figures.curves([pair("vanilla", 0, 0.9, 0.7, 0.8, settings=settings)]).get_label()
+    assert "on at most 50 rows of each" in caption
     with pytest.raises(ValueError, match="curve_points = 0"):
         figures.curves([pair("vanilla", 0, 0.9, 0.7, 0.8, curve=False)])
 

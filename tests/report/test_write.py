@@ -63,6 +63,7 @@ def test_tables_and_figures_lie_beside_the_page(run: Path) -> None:
 def test_details_hold_the_curves(run: Path) -> None:
     details = page_of(run).split("one--vanilla--seed0</summary>")[1].split("</summary><pre>")[0]
     assert details.count("<b>score on a</b>") == 2
+    assert "Scores during training use some rows of each task." in details
     assert "0.9 at step 0, 0.6 at step 4" in details
     assert details.count('<polyline points="2,2 158,30"/>') == 2
 
