@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PERPLEXITY = 30.0
 """Perplexity of t-SNE (van der Maaten & Hinton 2008, section 2: typically 5 to 50)."""
+MOST_BINS = 40
 
 
 @style.in_report("distribution shift", order=35, per="scenario")
@@ -80,7 +81,8 @@ def _lengths(scenario: str, content: Mapping[str, Any]) -> Figure:
     for axes, (split, label) in zip(grid, names.items(), strict=True):
         counts = content["counts"][split]
         top = max(int(length) for rows in counts.values() for length, _ in rows)
-        edges = np.linspace(0, top + 1, min(top + 1, 40) + 1).tolist()
+        width = -(-(top + 1) // MOST_BINS)  # whole numbers, so that every bin holds as many lengths
+        edges = list(range(0, top + 1 + width, width))
         for number, (name, rows) in enumerate(counts.items()):
             lengths, weights = np.asarray(rows).T
             axes.hist(

@@ -56,6 +56,12 @@ def test_lengths_by_part() -> None:
     figure.savefig(io.BytesIO())
 
 
+def test_every_bin_holds_as_many_lengths() -> None:
+    rows = {"short": [[length, 1] for length in range(1, 54)]}
+    figure = picture({**LENGTHS, "counts": {"train": rows, "validation": rows}})
+    assert {bar.get_height() for bar in figure.axes[0].patches[1:-1]} == {2}
+
+
 def test_clusters_lie_apart_in_two_dimensions() -> None:
     figure = picture(clusters(["yes", "no"] * 20))
     by_cluster, by_label = figure.axes
