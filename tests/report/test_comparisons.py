@@ -35,7 +35,7 @@ def test_differences_are_by_seed_at_a_level_for_all_methods() -> None:
     table = comparisons_frame(STEADY)
     ewc = row(table, "ewc", "p_o")
     assert ewc["difference"] == pytest.approx((0.05 + 0.051 + 0.05) / 3)
-    assert ewc["level"] == pytest.approx(1 - 0.05 / 2)  # two methods beside vanilla
+    assert ewc["level"] == pytest.approx(1 - 0.05 / 2)  # two methods against vanilla
     assert ewc["verdict"] == "better"
     assert (ewc["p"], ewc["p_holm"]) == (0.25, 0.5)
     assert row(table, "ewc", "p_s")["verdict"] == "worse"

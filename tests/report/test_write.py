@@ -239,7 +239,7 @@ def test_filters_and_sorting(run: Path, tmp_path: Path) -> None:
     assert result["down"] == sorted(result["down"], reverse=True)
     assert (result["sort"], result["sort2"], result["cleared"]) == ("ascending", "descending", None)
     assert result["byMethod"] == ["ewc", "ewc", "vanilla", "vanilla"]
-    assert result["last"] == ["vanilla", "vanilla"]  # what has no number stands last
+    assert result["last"] == ["vanilla", "vanilla"]  # rows without a number come last
     assert result["buttons"]
     assert result["wide"]
     assert result["images"]

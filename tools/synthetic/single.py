@@ -125,8 +125,8 @@ def _counted(rng: Random, words: Topic, positive: bool) -> str:
 def acceptability(rng: Random, label: int) -> Row:
     """Return a sentence in good grammar (1) or with one fault (0).
 
-    Half of the sentences are reviews like those of `sentiment`: what the one task must heed,
-    the other must not.
+    Half of the sentences are reviews like those of `sentiment`: what decides in one task must
+    not decide in the other.
     """
     name = rng.choice(sorted(TOPICS))
     build = rng.choices(
