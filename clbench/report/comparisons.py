@@ -34,8 +34,7 @@ def comparisons_frame(frame: pd.DataFrame, reference: str = REFERENCE) -> pd.Dat
     """Return summaries of all methods, and their differences from a reference.
 
     Differences are taken seed by seed. If m methods are compared in a scenario, intervals have the
-    level 1 − 0.05/m, so that they hold jointly at 95 % (Bonferroni), and p gets Holm's
-    correction.
+    level 1 − 0.05/m, so that they hold jointly at 95 % (Bonferroni); p is corrected after Holm.
 
     Parameters
     ----------
@@ -135,9 +134,7 @@ def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
     for verdict, word in (("better", "more"), ("worse", "less")):
         if names := by_verdict.get(verdict):
             keep = "keeps" if len(names) == 1 else "keep"
-            methods = _join(
-                [_describe_shown(name, compared[name], new.get(name, {})) for name in names]
-            )
+            methods = _join([_describe(name, compared[name], new.get(name, {})) for name in names])
             lines.append(f"{methods} {keep} {word} of the old task than {REFERENCE}.")
     if names := by_verdict.get("no difference shown"):
         methods = _join([_describe_open(name, compared[name]) for name in names])
@@ -147,7 +144,7 @@ def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
     return lines
 
 
-def _describe_shown(name: str, row: Row, new: Row) -> str:
+def _describe(name: str, row: Row, new: Row) -> str:
     low, high = row["difference_low"], row["difference_high"]
     numbers = f"p_o {row['difference']:+.3f}, {low:+.3f} to {high:+.3f}"
     if new.get("verdict") in ("better", "worse"):

@@ -18,7 +18,7 @@ from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.results.cell import CellResult
 from clbench.results.output_folder import as_folder_error, write_text
-from clbench.results.published import compare_with_published
+from clbench.results.published import compare_published
 from clbench.results.scores import visible_scores
 from clbench.results.store import Store
 
@@ -91,9 +91,7 @@ def write_report(
     suites = [store.read_suite() for store in stores]
     frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
-    published = [
-        row for name in names for row in compare_with_published(name, cells).to_dict("records")
-    ]
+    published = [row for name in names for row in compare_published(name, cells).to_dict("records")]
     if published:
         frames["published"] = pd.DataFrame(published)
     for name, frame in frames.items():

@@ -43,7 +43,7 @@ def published() -> pd.DataFrame:
     )
 
 
-def compare_with_published(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
+def compare_published(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     """Compare the cells of a run with the published results of its suite.
 
     Returns

@@ -126,10 +126,8 @@ class Store:
                 if isinstance(cell, CellResult):
                     content.cells.append(transform(cell) if transform else cell)
                     continue
-                target = self._move(path, "broken") if path.stem in set_aside else None
-                content.broken.append(
-                    BrokenFile(path, cell, target and target.relative_to(self.out))
-                )
+                moved_to = self._move(path, "broken") if path.stem in set_aside else None
+                content.broken.append(BrokenFile(path, cell, moved_to))
         finally:
             gc.enable()
         content.broken.sort(key=lambda file: file.path)
@@ -175,10 +173,7 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite with the command's options, and all commands so far.
 
-        Raises
-        ------
-        RunFolderError
-            If the folder holds a run of another suite; see also `check`.
+        Raises a RunFolderError if the folder holds a run of another suite.
         """
         self.check(resolved.get("name"))
         commands = [*self.read_suite().get("commands", []), *resolved.get("commands", [])]
@@ -205,13 +200,12 @@ class Store:
 
     def require(self) -> None:
         """Raise a RunFolderError unless the folder exists and has ``cells/``."""
-        if not self.out.is_dir():
-            is_file = self.out.is_file()
-            problem = f"{self.out} is a file" if is_file else f"There is no folder {self.out}"
-        elif not self.cells.is_dir():
-            problem = f"{self.out} holds no run: it has no folder cells/"
-        else:
+        if self.cells.is_dir():
             return
+        problem = f"There is no folder {self.out}"
+        if self.out.exists():
+            no_run = "holds no run: it has no folder cells/"
+            problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
         raise RunFolderError(f"{problem}. Give the folder of a run, its --out.")
 
     def check(self, suite: str | None = None) -> None:
@@ -241,7 +235,7 @@ class Store:
         with as_folder_error(self.out):
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
-        return target
+        return target.relative_to(self.out)
 
 
 def table_order(
