@@ -62,7 +62,7 @@ def test_an_error_names_key_requirement_and_value(kind: Any, value: Any, words: 
     assert text.startswith(words)
 
 
-def test_places_are_written_as_in_a_toml_file() -> None:
+def test_paths_are_written_as_in_a_toml_file() -> None:
     data = {"protocol": {"betas": [1]}, "task": {"a b": {"x": 1}}, "scenario": [{"name": "n"}]}
     assert describe_path(("protocol", "betas", 0), data) == "[protocol] betas item 1"
     assert describe_path(("protocol", "betas", 1), data) == "[protocol] betas item 2"

@@ -14,7 +14,7 @@ from clbench.cli.table import results_table
 from clbench.evaluation.listener import Listener
 from clbench.messages import count
 from clbench.results.cell import CellResult
-from clbench.results.scores import means, reference_score, score_rows, shown_scores
+from clbench.results.scores import means, reference_score, score_rows, visible_scores
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -221,7 +221,7 @@ def outcome(result: CellResult) -> str:
         scores = {"score": reference_score(result)}
     else:
         (row,) = means(score_rows([result]))
-        scores = {score.name: row[f"{score.name}_mean"] for score in shown_scores([row])}
+        scores = {score.name: row[f"{score.name}_mean"] for score in visible_scores([row])}
     numbers = {name: value for name, value in scores.items() if value is not None}
     texts = [f"{name} {value:.3f}" for name, value in numbers.items() if not math.isnan(value)]
     return f"{result.key}: {'  '.join(texts)}"

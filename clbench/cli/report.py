@@ -48,7 +48,7 @@ def report(
     for line in notes:
         err().print(line, soft_wrap=True)
     code = show_results(runs[0] if len(runs) == 1 else None, cells)
-    written = write_report(runs, out, formats=chosen, read=(cells, notes))
+    written = write_report(runs, out, formats=chosen, contents=(cells, notes))
     stdout().print(f"Report: {written.page}", soft_wrap=True)
     return code
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clbench.cli.console import duration, out, show_table
 from clbench.messages import count
 from clbench.results.cell import CellResult
-from clbench.results.scores import Score, failures, means, score_rows, shown_scores
+from clbench.results.scores import Score, failures, means, score_rows, visible_scores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
     A narrow window first loses the costs, then gets lines of their own for scenarios, then
     deviations below the means.
     """
-    scores = shown_scores(rows)
+    scores = visible_scores(rows)
     # Printing a sign that the terminal's encoding lacks would raise.
     sign = "±" if (console.encoding or "").lower().startswith("utf") else "+/-"
     order = list(dict.fromkeys(row["scenario"] for row in rows))

@@ -86,7 +86,7 @@ def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
     folder = store.read()
     replaced = set(conflicts(plan.cells, folder.cells)) if replace else set()
     present = [cell for cell in folder.cells if cell.key not in replaced]
-    finished = store.finished(plan.cells, present=present)
+    finished = store.finished(plan.cells, results=present)
     return RunState(
         plan=plan,
         replace=replace,

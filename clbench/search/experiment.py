@@ -166,7 +166,7 @@ def search(
         resources = place
     folder = SearchFolder(plan.run.out)
     folder.check(plan.recipe())
-    with locked(folder.path, begun=folder.file):
+    with locked(folder.path, marker=folder.file):
         past = folder.read()
         pending = plan.settings.trials - sum(trial.status != "running" for trial in past)
         try:

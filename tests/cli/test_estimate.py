@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade import Asked, Baseline, Scenario, pair
+from handmade import Baseline, PlannedCell, Scenario, pair
 from safetensors.numpy import save_file
 
 from clbench.cli.estimate import GUESS, Estimate, count_parameters, from_finished, mean_tokens
@@ -34,8 +34,8 @@ def test_times_of_the_most_similar_finished_cells_are_used() -> None:
         timed(60.0, method="ewc"),
         timed(300.0, scenario="qnli-rte"),
     ]
-    same, sister = Asked(), Asked(baseline=Baseline("other"))
-    elsewhere = Asked(scenario=Scenario("third"))
+    same, sister = PlannedCell(), PlannedCell(baseline=Baseline("other"))
+    elsewhere = PlannedCell(scenario=Scenario("third"))
     # same scenario and baseline: (10 + 20) / 2
     assert from_finished([same], done).seconds == pytest.approx(15.0)  # type: ignore[union-attr]
     # same scenario: (10 + 20 + 60) / 3; none alike: (10 + 20 + 60 + 300) / 4; alone: half

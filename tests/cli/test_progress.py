@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from handmade import Asked, failed, pair, reference
+from handmade import PlannedCell, failed, pair, reference
 from rich.console import Console
 
 from clbench.cli.console import duration
@@ -47,16 +47,16 @@ def test_a_log_has_a_line_for_each_cell_and_minute() -> None:
     clock, file = Clock(), io.StringIO()
     lines = Lines("quick", Path("results/quick"), Console(file=file, width=40), clock)
     lines.started(5, 4)
-    lines.cell_started(Asked())
+    lines.cell_started(PlannedCell())
     clock.now += 59
-    lines.progress(Asked(), 1, 2, 10, 40)
+    lines.progress(PlannedCell(), 1, 2, 10, 40)
     clock.now += 2
-    lines.progress(Asked(), 1, 2, 20, 40)
+    lines.progress(PlannedCell(), 1, 2, 20, 40)
     clock.now += 1
-    lines.progress(Asked(), 1, 2, 21, 40)
+    lines.progress(PlannedCell(), 1, 2, 21, 40)
     clock.now += 58
     lines.cell_finished(pair())
-    lines.cell_started(Asked("sst2-mrpc--vanilla--seed1"))
+    lines.cell_started(PlannedCell("sst2-mrpc--vanilla--seed1"))
     clock.now += 30
     lines.cell_finished(failed("vanilla", 1, "loss is nan at step 3 of task glue/mrpc"))
     # 120 s for the first, 150 s for two: 75 s a cell, two to come
@@ -76,9 +76,9 @@ def test_bars_on_a_terminal_show_cell_step_and_time_left() -> None:
     bars = Bars("quick", Path("out"), console, clock)
     with bars.live:
         bars.started(2, 2)
-        bars.cell_started(Asked())
+        bars.cell_started(PlannedCell())
         clock.now += 10
-        bars.progress(Asked(), 1, 2, 20, 40)
+        bars.progress(PlannedCell(), 1, 2, 20, 40)
         bars.live.refresh()
         # a quarter of the first of two cells took 10 s: 7 quarters are left
         assert "0/2 cells, 70 s left" in file.getvalue()

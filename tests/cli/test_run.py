@@ -149,7 +149,7 @@ def test_cells_of_other_settings_need_replace(
     assert code == 2
     assert err == (
         "error: results/mine/cells/one-two--vanilla--seed0.json was run with epochs = 3, now 1 "
-        "(and 3 more cells). Take another --out, or --replace to run again and keep the "
+        "(and 3 more cells). Choose another --out, or --replace to run again and keep the "
         "old files in cells/replaced/.\n"
     )
     engine.ran.clear()
