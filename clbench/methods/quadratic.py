@@ -67,7 +67,7 @@ class QuadraticPull:
             largest = float(value.abs().max()) if value.numel() else 0.0
             if not largest < float("inf"):
                 raise PluginError(
-                    f"the importance of {key} is not a finite number. Lower the learning rate, "
+                    f"the importance of {key} is not a finite number. Lower lr, "
                     "or use --precision float32."
                 )
             nonzero = nonzero or (weight.requires_grad and self._scale * largest > 0)

@@ -1,7 +1,7 @@
-"""Checks of what hooks return, so that an error names the hook and not a line of the engine.
+"""Checks of the values that hooks return, so that an error names the hook, not an engine line.
 
-Each function takes what the hook of the same name returned, returns it typed, and raises
-`PluginError` if the hook must not return that.
+Each function takes the return value of the hook of the same name and returns it typed, or raises
+a `PluginError`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def phases(value: object) -> list[Phase]:
     checked: list[Phase] = _list_of(Phase, value, "phases")
     for phase in checked:
         if phase.steps is not None and phase.steps < 0:
-            raise PluginError(f"phases: phase {phase.name!r} has {phase.steps} steps.")
+            raise PluginError(
+                f"phases: phase {phase.name!r} has {phase.steps} steps, not 0 or more."
+            )
     return checked
 
 
@@ -38,7 +40,7 @@ def parameter_groups(value: object) -> list[dict[str, Any]]:
     if not all(isinstance(group.get("params"), Sequence) for group in checked):
         raise PluginError('parameter_groups: each group needs a list of weights as "params".')
     if not any(group["params"] for group in checked):
-        raise PluginError("parameter_groups gave no weights to train.")
+        raise PluginError("parameter_groups returned no weights to train.")
     return checked
 
 
@@ -57,10 +59,10 @@ def schedule(value: Any) -> Any:
 
 
 def loss(value: object) -> Tensor:
-    """Return a scalar with a gradient."""
+    """Return a scalar that requires a gradient."""
     scalar = _scalar(value, "loss")
     if not scalar.requires_grad:
-        raise PluginError("loss returned a tensor without a gradient: nothing would be learned.")
+        raise PluginError("loss must return a tensor with a graph, or nothing would be learned.")
     return scalar
 
 

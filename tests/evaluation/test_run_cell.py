@@ -36,7 +36,7 @@ RETURNS = [
     ("phases", "[]", "phases must return a list with at least one Phase, not an empty one"),
     ("phases", "3", "phases must return a list with at least one Phase, not an int"),
     ("parameter_groups", "None", "parameter_groups must return a list with at least one"),
-    ("parameter_groups", "[{'params': []}]", "parameter_groups gave no weights to train"),
+    ("parameter_groups", "[{'params': []}]", "parameter_groups returned no weights to train"),
     ("parameter_groups", "[{'lr': 1}]", 'each group needs a list of weights as "params"'),
     ("optimizer", "None", "optimizer must return a torch.optim.Optimizer, not None"),
     ("schedule", "7", "schedule must return a scheduler or None, not an int"),
