@@ -46,7 +46,7 @@ class ModelEntry:
 def _check_entry(name: str, entry: object) -> str | None:
     if isinstance(entry, ModelEntry):
         return None
-    return "not a clbench.models.locate.ModelEntry."
+    return "not a clbench.models.locate.ModelEntry. Wrap the model in one."
 
 
 MODELS: Registry[ModelEntry] = Registry("model", check=_check_entry, group="clbench.models")

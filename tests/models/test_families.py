@@ -1,4 +1,4 @@
-"""Where each architecture has its layers and embeddings, and what it reads."""
+"""The layers, embeddings and longest row of each architecture."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def mean(*rates: float) -> float:
         (1, "code", [[0], [], [], [], [], [], [], []]),
     ],
 )
-def test_layers_in_the_eight_groups_of_kenneweg(
+def test_layers_are_divided_into_the_published_groups(
     depth: int, division: Any, expected: list[list[int]]
 ) -> None:
     assert divide_layers(depth, 8, division) == expected
