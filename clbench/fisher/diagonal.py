@@ -258,9 +258,7 @@ def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Para
     if names is None:
         weights = {name: value for name, value in by_name.items() if value.requires_grad}
         if not weights:
-            raise PluginError(
-                "no weight of the model requires a gradient. Unfreeze it, or set names."
-            )
+            raise PluginError("no weight of the model requires a gradient. Unfreeze some.")
         return weights
     chosen = [] if isinstance(names, str) else list(names)
     if not chosen:
@@ -269,10 +267,9 @@ def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Para
         if name not in by_name:
             tied = dict(model.named_parameters(remove_duplicate=False)).get(name)
             first = next((n for n, value in by_name.items() if value is tied), None)
-            hint = did_you_mean(name, by_name)
-            if first is not None:
-                hint = f" It is the same tensor as {first!r}: use that name."
-            raise PluginError(f"named_parameters has no weight {name!r}.{hint}")
+            same = f" It is the same tensor as {first!r}: use that name."
+            hint = did_you_mean(name, by_name) if first is None else same
+            raise PluginError(f"the model has no weight {name!r}.{hint}")
     return {name: by_name[name] for name in chosen}
 
 

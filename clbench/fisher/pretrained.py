@@ -76,10 +76,7 @@ def pretrained_fisher(
         tokenizer = load_tokenizer(name, revision)
         length = min(recipe.text_length, usable_length(model.config) or recipe.text_length)
         if language.loss == "mlm" and tokenizer.mask_token_id is None:
-            raise ModelError(
-                f"model {name!r}: its tokenizer has no mask token. Set mask_token in its "
-                "tokenizer_config.json."
-            )
+            raise ModelError(f"model {name!r}: its tokenizer has no mask token. Set mask_token.")
         batches = list(
             text_batches(
                 read_corpus(corpus, recipe.examples, recipe.seed),

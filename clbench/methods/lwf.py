@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -72,13 +73,8 @@ class LwF(Method):
         rows = torch.from_numpy(batch.positions).to(stage.device, non_blocking=True)
         terms = []
         for head, targets in self._targets.items():
-            term = distillation(
-                outputs[head],
-                targets[rows],
-                temperature=self.temperature,
-                regression=self._regression[head],
-            )
-            terms.append(term)
+            distance = partial(distillation, regression=self._regression[head])
+            terms.append(distance(outputs[head], targets[rows], temperature=self.temperature))
         total = torch.stack(terms).sum()
         if should_record(stage):
             stage.record("distillation", total)

@@ -27,7 +27,7 @@ class LanguageModel:
     """Weights of the head that the checkpoint lacks; they are initialised at random."""
 
     def backbone_names(self) -> dict[str, str]:
-        """Return the names of the backbone's weights: from those in this model to its own."""
+        """Return the backbone's weight names in this model, mapped to those in the backbone."""
         prefix = f"{self.model.base_model_prefix}."
         return {
             name: name.removeprefix(prefix)

@@ -150,9 +150,8 @@ def train_stage(
                 trace.steps += 1
                 trace.examples += len(batch)
                 trace.tokens += batch.tokens
-                if stage.device.type == "cuda" and (
-                    curve.due or measure or trace.steps in measured
-                ):
+                wait = curve.due or measure or trace.steps in measured
+                if wait and stage.device.type == "cuda":
                     torch.cuda.synchronize(stage.device)
                 if trace.steps - 1 not in untimed:
                     trace.train_seconds += time.perf_counter() - started

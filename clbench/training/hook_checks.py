@@ -28,9 +28,7 @@ def phases(value: object) -> list[Phase]:
     checked: list[Phase] = _list_of(Phase, value, "phases")
     for phase in checked:
         if phase.steps is not None and phase.steps < 0:
-            raise PluginError(
-                f"phases: phase {phase.name!r} has {phase.steps} steps, not 0 or more."
-            )
+            raise PluginError(f"phases: phase {phase.name!r} has {phase.steps} steps, below 0.")
     return checked
 
 

@@ -159,8 +159,7 @@ class Stage(Context):
     def earlier(self, task: int) -> TaskData:
         """Return the rows of task number `task`, an earlier one or the stage's own.
 
-        Raises a PluginError if the task comes later, or is an earlier one and the method does
-        not declare ``keeps_rows = True``.
+        Raises a PluginError if it comes later, or the method lacks ``keeps_rows = True``.
         """
         if task > self.index:
             raise PluginError(f"stage {self.index} must not read task {task}, which comes later.")
@@ -265,10 +264,7 @@ class Stage(Context):
     def batches(
         self, name: str, *, data: TaskData | None = None, batch_size: int | None = None
     ) -> Iterator[Batch]:
-        """Yield batches of one pass over `data`, by default the stage's own rows.
-
-        The method's random stream `name` decides their order.
-        """
+        """Yield one pass over `data` (default: the stage's rows), shuffled by stream `name`."""
         source = data or self.data
         if source.task != self.index:
             self.earlier(source.task)

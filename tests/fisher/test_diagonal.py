@@ -255,7 +255,7 @@ def test_errors_name_what_is_wrong(classifier: tuple[Any, Any], tmp_path: Path) 
     with pytest.raises(DataError, match=r"shape \(9,\), outputs \(9, .* use loss='mlm'"):
         diagonal_fisher(language, [texts], "task")
     twice = "cls.predictions.decoder.weight"
-    with pytest.raises(PluginError, match=r"the same tensor as 'bert\.embeddings\.word_emb"):
+    with pytest.raises(PluginError, match=r"same tensor as 'bert\.embeddings\.word_emb"):
         diagonal_fisher(language, [texts], "mlm", names=[twice])
     with pytest.raises(SettingsError, match="precision 'fp16'"):
         diagonal_fisher(model, [batch], "task", precision="fp16")  # type: ignore[arg-type]
