@@ -166,10 +166,10 @@ def _observe(
         def after_step(self, stage: Stage) -> None:
             nonlocal middle, end
             super().after_step(stage)
-            done = stage.done_before + stage.step + 1
-            if done == stage.total_steps // 2:
+            steps = stage.done_before + stage.step + 1
+            if steps == stage.total_steps // 2:
                 middle = bytes_held(self)
-            elif done == stage.total_steps:
+            elif steps == stage.total_steps:
                 end = bytes_held(self)
 
         def after_stage(self, stage: Stage) -> None:

@@ -77,7 +77,7 @@ class Session:
         return run_candidate(self.toy, self.candidate)
 
     @cached_property
-    def counted(self) -> CheckRun:
+    def second(self) -> CheckRun:
         """A second run, with live bytes counted."""
         return run_candidate(self.toy, self.candidate, count_bytes=True)
 
@@ -198,7 +198,7 @@ def trains(session: Session) -> str:
 )
 def repeats(session: Session) -> str:
     """Two runs with one seed agree in every bit."""
-    _require_equal(session.first, session.counted, "two runs with one seed differ")
+    _require_equal(session.first, session.second, "two runs with one seed differ")
     return "two runs with one seed agree in every bit"
 
 
@@ -293,16 +293,16 @@ def rows(session: Session) -> str:
 )
 def frees(session: Session) -> str:
     """Nothing large outlives a run, and the method's attributes do not grow with the steps."""
-    counted, size = session.counted, session.vanilla.model_bytes
-    if counted.leaks:
-        raise FailedCheckError(f"still alive after the run: {', '.join(counted.leaks)}.")
-    if (rest := counted.rest / size) > MAX_REST:
+    run, size = session.second, session.vanilla.model_bytes
+    if run.leaks:
+        raise FailedCheckError(f"still alive after the run: {', '.join(run.leaks)}.")
+    if (rest := run.rest / size) > MAX_REST:
         raise FailedCheckError(f"tensors of {rest:.1f} × the model's weights outlive the run.")
     to = "× the model's weights to the method's attributes."
-    for stage, (before, after) in enumerate(itertools.pairwise([0, *counted.attributes])):
+    for stage, (before, after) in enumerate(itertools.pairwise([0, *run.attributes])):
         if (change := (after - before) / size) > MAX_ADDED:
             raise FailedCheckError(f"stage {stage} adds {change:.1f} {to}")
-        if (growth := counted.growth[stage] / size) > MAX_GROWTH:
+        if (growth := run.growth[stage] / size) > MAX_GROWTH:
             raise FailedCheckError(f"the second half of stage {stage} adds {growth:.2f} {to}")
     return "nothing outlives the run, and nothing grows with the steps"
 
@@ -329,8 +329,8 @@ def architectures(session: Session) -> str:
 @_check(needs="trains")
 def cost(session: Session) -> str:
     """Measure what the method adds to vanilla: memory in copies of the model, and time."""
-    counted, plain = session.counted, session.vanilla
-    attributes, peak = counted.attributes[-1], counted.peak - plain.peak
+    run, plain = session.second, session.vanilla
+    attributes, peak = run.attributes[-1], run.peak - plain.peak
     # Both are timed in the last stage, one right after the other.
     vanilla = run_candidate(session.toy, Candidate.of("vanilla"))
     resume = session.first.digests[-1] if session.rows["resumes"].status == "pass" else None

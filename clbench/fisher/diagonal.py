@@ -260,17 +260,17 @@ def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Para
         if not weights:
             raise PluginError("no weight of the model requires a gradient. Unfreeze some.")
         return weights
-    chosen = [] if isinstance(names, str) else list(names)
-    if not chosen:
+    subset = [] if isinstance(names, str) else list(names)
+    if not subset:
         raise PluginError(f"names is {names!r}. Give a list of names, or omit it for all weights.")
-    for name in chosen:
+    for name in subset:
         if name not in by_name:
             tied = dict(model.named_parameters(remove_duplicate=False)).get(name)
             first = next((n for n, value in by_name.items() if value is tied), None)
             same = f" It is the same tensor as {first!r}: use that name."
             hint = did_you_mean(name, by_name) if first is None else same
             raise PluginError(f"the model has no weight {name!r}.{hint}")
-    return {name: by_name[name] for name in chosen}
+    return {name: by_name[name] for name in subset}
 
 
 @contextmanager

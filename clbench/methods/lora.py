@@ -104,12 +104,12 @@ class Lora(Method):
     @contextmanager
     def scoring(self, task: int) -> Iterator[None]:
         """Score a task with its own adapter, if it has one."""
-        before = self._active
+        previous = self._active
         self._activate(task)
         try:
             yield
         finally:
-            self._activate(before)
+            self._activate(previous)
 
     def _activate(self, task: int) -> None:
         from peft.tuners.tuners_utils import BaseTunerLayer

@@ -122,7 +122,7 @@ class PackNet(Method):
         """Give the task the largest of its weights, matrix by matrix, and zero the others."""
         remaining = stage.stages - stage.index
         share = (remaining - 1) / remaining if self.prune == "equal" else self.prune
-        freed = 0
+        free_count = 0
         for name, weight in self._weights.items():
             owner = self.owner[name].view(-1)
             free = owner == 0
@@ -131,9 +131,9 @@ class PackNet(Method):
             sizes = torch.where(free, weight.detach().abs().reshape(-1), -1.0)
             owner[sizes.topk(size).indices] = stage.index + 1
             weight.mul_(self.owner[name] > 0)
-            freed += count - size
+            free_count += count - size
         total = sum(owner.numel() for owner in self.owner.values())
-        stage.record("free_share", freed / total)
+        stage.record("free_share", free_count / total)
 
 
 def matrices(model: Classifier) -> dict[str, Tensor]:

@@ -159,8 +159,8 @@ class RecAdam(Method):
     def _record_distance(self, stage: Stage, step: int) -> None:
         """Record the Euclidean distance to the anchor, in total and by layer."""
         sums = [
-            torch.stack(torch._foreach_norm(torch._foreach_sub(now, anchors))).square().sum()
-            for now, anchors in self._layers.values()
+            torch.stack(torch._foreach_norm(torch._foreach_sub(weights, anchors))).square().sum()
+            for weights, anchors in self._layers.values()
         ]
         squares = torch.stack(sums).tolist()  # waits for the device once
         stage.record("distance", math.sqrt(sum(squares)), step=step)

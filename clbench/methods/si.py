@@ -65,7 +65,7 @@ class SI(PullingMethod):
     def edit_gradients(self, stage: Stage) -> None:
         """Keep the gradients of the task's loss, then add the pull."""
         self._gradients = [weight.grad for weight in self._weights.values()]
-        if self._pull is not None or stage.protocol.clip_norm is not None:  # both change them
+        if self._pull is not None or stage.protocol.clip_norm is not None:  # they change below
             self._gradients = [None if g is None else g.clone() for g in self._gradients]
         super().edit_gradients(stage)
 

@@ -90,8 +90,8 @@ class Smart(Method):
         if self.mu:
             stage.restart_dropout()
             with torch.no_grad():
-                before = exact.logits(batch, weights=self._average)
-            proximity = divergence(outputs, before, regression=batch.regression)
+                targets = exact.logits(batch, weights=self._average)
+            proximity = divergence(outputs, targets, regression=batch.regression)
             terms.append(("proximity", self.mu, proximity))
         for name, weight, term in terms:
             if should_record(stage):
@@ -102,24 +102,24 @@ class Smart(Method):
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:
         """Update the moving average."""
-        done = stage.done_before + stage.step + 1
-        momentum = self.momentum if 10 * done <= stage.total_steps else self.late_momentum
+        steps = stage.done_before + stage.step + 1
+        momentum = self.momentum if 10 * steps <= stage.total_steps else self.late_momentum
         if self._average:
-            now = [weight.detach() for weight in self._weights.values()]
-            torch._foreach_lerp_(list(self._average.values()), now, 1.0 - momentum)
+            weights = [weight.detach() for weight in self._weights.values()]
+            torch._foreach_lerp_(list(self._average.values()), weights, 1.0 - momentum)
 
     def _smoothness(self, stage: Stage, batch: Batch, outputs: Tensor) -> Tensor:
         """Return the divergence that adversarial noise causes, a scalar."""
         embedded = stage.model.embed(batch.inputs["input_ids"])
         noise = torch.empty_like(embedded, requires_grad=False)
         noise.normal_(0.0, self.sigma, generator=self._generator)
-        fixed = outputs.detach()
+        targets = outputs.detach()
         radius = self.epsilon if self.projection == "box" else None
         for _ in range(self.ascents):
             noise.requires_grad_(True)
             stage.restart_dropout()
             noisy = stage.logits(batch, inputs_embeds=embedded.detach() + noise)
-            gap = divergence(noisy, fixed, regression=batch.regression)
+            gap = divergence(noisy, targets, regression=batch.regression)
             (gradient,) = torch.autograd.grad(gap, noise)
             noise = move_noise(noise.detach(), gradient, self.step_size, radius)
         stage.restart_dropout()

@@ -77,7 +77,7 @@ class Ulmfit(Method):
             due = min(count, 1 + stage.step // stage.epoch_steps)
         else:
             due = sum(stage.step >= depth * stage.steps // count for depth in range(count))
-        if due > self._trained:
+        if due > self._trained_groups:
             self._unfreeze(due)
             stage.model.train()  # the engine turns dropout off in a frozen backbone
         elif stage.step > 0:
@@ -92,7 +92,7 @@ class Ulmfit(Method):
         for depth, group in enumerate(self._groups):
             for parameter in group:
                 parameter.requires_grad_(depth < count)
-        self._trained = count
+        self._trained_groups = count
 
 
 def depth_groups(stage: Stage) -> list[list[nn.Parameter]]:

@@ -25,21 +25,21 @@ def training_data(value: object) -> list[TaskData]:
 
 def phases(value: object) -> list[Phase]:
     """Return at least one phase, none of negative length."""
-    checked: list[Phase] = _list_of(Phase, value, "phases")
-    for phase in checked:
+    items: list[Phase] = _list_of(Phase, value, "phases")
+    for phase in items:
         if phase.steps is not None and phase.steps < 0:
             raise PluginError(f"phases: phase {phase.name!r} has {phase.steps} steps, below 0.")
-    return checked
+    return items
 
 
 def parameter_groups(value: object) -> list[dict[str, Any]]:
     """Return groups with at least one weight between them; the optimizer checks the rest."""
-    checked = _list_of(dict, value, "parameter_groups")
-    if not all(isinstance(group.get("params"), Sequence) for group in checked):
+    groups = _list_of(dict, value, "parameter_groups")
+    if not all(isinstance(group.get("params"), Sequence) for group in groups):
         raise PluginError('parameter_groups: each group needs a list of weights as "params".')
-    if not any(group["params"] for group in checked):
+    if not any(group["params"] for group in groups):
         raise PluginError("parameter_groups returned no weights to train.")
-    return checked
+    return groups
 
 
 def optimizer(value: object) -> Optimizer:

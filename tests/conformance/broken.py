@@ -125,10 +125,10 @@ class KeepsData(Method):
         return index > 0
 
     def after_stage(self, stage: Stage) -> None:
-        self._old = list(stage.batches("old"))
+        self._batches = list(stage.batches("old"))
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        return stage.loss(batch) + stage.loss(self._old[stage.step % 2])
+        return stage.loss(batch) + stage.loss(self._batches[stage.step % 2])
 
 
 class KeepsReference(KeepsData):
@@ -177,10 +177,10 @@ class KeepsInClosure(KeepsData):
 
     def after_stage(self, stage: Stage) -> None:
         copies = copy.deepcopy(list(stage.batches("old")))
-        self._old = lambda number: copies[number]
+        self._batches = lambda number: copies[number]
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        return stage.loss(batch) + stage.loss(self._old(stage.step % 2))
+        return stage.loss(batch) + stage.loss(self._batches(stage.step % 2))
 
 
 SHELF: dict[str, Any] = {}

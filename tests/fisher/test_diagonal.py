@@ -230,6 +230,7 @@ def test_errors_name_what_is_wrong(classifier: tuple[Any, Any], tmp_path: Path) 
         diagonal_fisher(model, [], "task")
     chosen: list[tuple[Any, str]] = [
         (["x"], "no weight 'x'"),
+        (["heads.t.wieght"], "Did you mean 'heads.t.weight'"),
         ([], r"names is \[\]"),
         ("heads.t.weight", "names is 'heads.t.weight'. Give a list"),
     ]

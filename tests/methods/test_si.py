@@ -72,13 +72,13 @@ def test_importance_and_pull_equal_a_transcription(folder: Path, clip_norm: floa
 
 
 def test_the_first_stage_equals_vanilla(folder: Path) -> None:
-    held, plain = Cell(folder, SI(c=1e6)), Cell(folder, Vanilla())
-    held.stage(0)
+    pulled, plain = Cell(folder, SI(c=1e6)), Cell(folder, Vanilla())
+    pulled.stage(0)
     plain.stage(0)
-    assert not differ(held, plain)
-    held.stage(1)
+    assert not differ(pulled, plain)
+    pulled.stage(1)
     plain.stage(1)
-    assert differ(held, plain)
+    assert differ(pulled, plain)
 
 
 def test_a_strong_pull_holds_important_weights(folder: Path) -> None:
