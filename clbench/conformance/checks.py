@@ -146,7 +146,7 @@ def registers(session: Session) -> str:
         raise FailedCheckError("the class has no docstring.")
     name = session.candidate.baseline.method
     if name not in METHODS or METHODS.get(name) is not method:
-        return "a class; suites need it registered by @clbench.method('name')"
+        return "an unregistered class; suites need it registered by @clbench.method('name')"
     return f"{METHODS.where(name)}: {text.splitlines()[0]}"
 
 

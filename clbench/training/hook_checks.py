@@ -60,7 +60,7 @@ def loss(value: object) -> Tensor:
     """Return a scalar that requires a gradient."""
     scalar = _scalar(value, "loss")
     if not scalar.requires_grad:
-        raise PluginError("loss must return a tensor with a graph, or nothing would be learned.")
+        raise PluginError("loss must return a tensor that requires a gradient, or nothing trains.")
     return scalar
 
 

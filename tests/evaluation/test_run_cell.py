@@ -41,7 +41,7 @@ RETURNS = [
     ("optimizer", "None", "optimizer must return a torch.optim.Optimizer, not None"),
     ("schedule", "7", "schedule must return a scheduler or None, not an int"),
     ("loss", "1.0", "loss must return a tensor of one number, not a float"),
-    ("loss", "a[0].loss(a[1]).detach()", "loss returned a tensor without a gradient"),
+    ("loss", "a[0].loss(a[1]).detach()", "loss must return a tensor that requires a gradient"),
     ("penalty", "'x'", "penalty must return a tensor of one number, not a str"),
     ("penalty", "torch.zeros(2)", "penalty must return a tensor of one number, not of shape"),
     (
