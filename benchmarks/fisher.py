@@ -136,7 +136,7 @@ def speed(args: argparse.Namespace, length: int, device: torch.device) -> dict[s
                 measured[name].append((time.perf_counter() - started) / examples * 1e3)
     print(f"\n{length} tokens, {args.examples} examples a turn ({args.loop_examples} of the loop)")
     (batch,) = make_batches(1, length, size, device)
-    flops = flops_of(lambda: masked_lm(model, batch).together())
+    flops = flops_of(lambda: masked_lm(model, batch).mean_loss())
     model.zero_grad()
     share = partial(_share, products, flops)
     ratios = compare(measured, LOOP, "ms an example", share)

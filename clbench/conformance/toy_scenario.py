@@ -55,7 +55,7 @@ class ToyScenario:
         return Cell(spec, baseline, 0, self.protocol, None, recipe)
 
     def copy_train(self) -> tuple[TaskData, ...]:
-        """Return copies of the training rows that may be overwritten."""
+        """Return copies of the training rows, which may be overwritten."""
         copies = []
         for data in self.scenario.train:
             ids, labels = np.array(data.rows.ids), np.array(data.rows.labels)

@@ -95,15 +95,15 @@ class PretrainingScorer:
         with torch.inference_mode(), precision.autocast(), self._around(backbone, device) as model:
             for batch in self._part if part else self._batches:
                 outputs = self._loss(model, on_device(batch, device))
-                assert outputs.counted is not None
-                tokens = outputs.counted.sum()
-                hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.counted
+                assert outputs.mask is not None
+                tokens = outputs.mask.sum()
+                hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.mask
                 right, count = right + float(hits.sum()), count + float(tokens)
-                loss += float(outputs.together() * tokens)
+                loss += float(outputs.mean_loss() * tokens)
         if not loss < float("inf"):
             raise NonFiniteLossError(
                 "the loss on held-out texts is no longer a finite number: training diverged. "
-                "Lower the learning rate, set clip_norm, or use --precision float32."
+                "Lower lr, set clip_norm, or use --precision float32."
             )
         return {"accuracy": right / count, "cross_entropy": loss / count}
 

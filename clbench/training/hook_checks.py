@@ -1,7 +1,7 @@
-"""Checks of what hooks return, so that an error names the hook and not a line of the engine.
+"""Checks of the values that hooks return, so that an error names the hook, not an engine line.
 
-Each function takes what the hook of the same name returned, returns it typed, and raises
-`PluginError` if the hook must not return that.
+Each function takes the return value of the hook of the same name and returns it typed, or raises
+a `PluginError`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ def training_data(value: object) -> list[TaskData]:
 
 def phases(value: object) -> list[Phase]:
     """Return at least one phase, none of negative length."""
-    checked: list[Phase] = _list_of(Phase, value, "phases")
-    for phase in checked:
+    items: list[Phase] = _list_of(Phase, value, "phases")
+    for phase in items:
         if phase.steps is not None and phase.steps < 0:
-            raise PluginError(f"phases: phase {phase.name!r} has {phase.steps} steps.")
-    return checked
+            raise PluginError(f"phases: phase {phase.name!r} has {phase.steps} steps, below 0.")
+    return items
 
 
 def parameter_groups(value: object) -> list[dict[str, Any]]:
     """Return groups with at least one weight between them; the optimizer checks the rest."""
-    checked = _list_of(dict, value, "parameter_groups")
-    if not all(isinstance(group.get("params"), Sequence) for group in checked):
+    groups = _list_of(dict, value, "parameter_groups")
+    if not all(isinstance(group.get("params"), Sequence) for group in groups):
         raise PluginError('parameter_groups: each group needs a list of weights as "params".')
-    if not any(group["params"] for group in checked):
-        raise PluginError("parameter_groups gave no weights to train.")
-    return checked
+    if not any(group["params"] for group in groups):
+        raise PluginError("parameter_groups returned no weights to train.")
+    return groups
 
 
 def optimizer(value: object) -> Optimizer:
@@ -57,10 +57,10 @@ def schedule(value: Any) -> Any:
 
 
 def loss(value: object) -> Tensor:
-    """Return a scalar with a gradient."""
+    """Return a scalar that requires a gradient."""
     scalar = _scalar(value, "loss")
     if not scalar.requires_grad:
-        raise PluginError("loss returned a tensor without a gradient: nothing would be learned.")
+        raise PluginError("loss must return a tensor that requires a gradient, or nothing trains.")
     return scalar
 
 

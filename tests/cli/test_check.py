@@ -53,7 +53,7 @@ def test_plugin_that_does_nothing_fails_one_check(
     code, out, _ = clbench("check", "checked-zero", "--plugin", file, "--model", small)
     assert code == 1
     assert "acts           FAILED" in out
-    assert "What to do: Look at the penalty's strength" in out
+    assert "What to do: Check the penalty's strength" in out
     assert "9 checks passed, 1 failed." in out
 
 

@@ -72,7 +72,7 @@ def test_a_stage_too_short_to_be_scored_within_has_the_scores_around_it(world: W
     scores = cell.stages[1].curves["scores"]
     assert scores["mood"] == [[0, cell.R[0][0]], [80, cell.R[1][0]]]
     assert scores["thing"] == [[80, cell.R[1][1]]]
-    assert any("scored along the way at 0 of 4 points" in note for note in cell.notes)
+    assert any("scored at 0 of 4 curve points" in note for note in cell.notes)
 
 
 def test_equal_seeds_give_equal_scores_and_other_seeds_differ(world: Workspace) -> None:
