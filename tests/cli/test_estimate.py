@@ -43,9 +43,9 @@ def test_times_of_the_most_similar_finished_cells_are_used() -> None:
     estimate = from_finished([sister, elsewhere, alone], done)
     assert estimate is not None
     assert estimate.seconds == pytest.approx(30.0 + 97.5 + 7.5)
-    assert str(estimate) == "about 2 min (from the times of 4 cells finished before)"
+    assert str(estimate) == "about 2 min (from the times of 4 finished cells)"
     assert str(from_finished([same], done[:1])) == (
-        "about 10 s (from the times of the one cell finished before)"
+        "about 10 s (from the times of 1 finished cell)"
     )
     assert from_finished([same], []) is None
 

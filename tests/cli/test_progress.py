@@ -61,7 +61,7 @@ def test_a_log_has_a_line_for_each_cell_and_minute() -> None:
     lines.cell_finished(failed("vanilla", 1, "loss is nan at step 3 of task glue/mrpc"))
     # 120 s for the first, 150 s for two: 75 s a cell, two to come
     assert file.getvalue().splitlines() == [
-        "quick: 5 cells, 1 finished before, 4 to run, results in results/quick",
+        "quick: 5 cells, 1 already finished, 4 to run, results in results/quick",
         "[1/4] sst2-mrpc--vanilla--seed0: task 1 of 2, step 20 of 40",
         "[1/4] sst2-mrpc--vanilla--seed0: p_o 0.800  p_s 0.700  forgetting 0.100 "
         "(2 min; about 6 min left)",

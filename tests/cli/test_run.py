@@ -55,7 +55,7 @@ def test_a_finished_run_trains_nothing(place: Path, engine: FakeExecutor, clbenc
     code, out, err = clbench("run", "mine.toml")
     assert code == 0
     assert engine.ran == []
-    assert err == "mine: 4 cells, all finished before in results/mine; nothing to run\n"
+    assert err == "mine: 4 cells, all already finished in results/mine; nothing to run\n"
     assert "0.800 ±0.000" in out
     assert (place / "results" / "mine" / "scores.csv").exists()
 
@@ -66,12 +66,12 @@ def test_failed_cells_are_tried_again(place: Path, engine: FakeExecutor, clbench
     assert code == 1
     assert f"[4/4] {KEYS[3]}: failed: loss is nan (0 s)" in err
     assert f"failed: {KEYS[3]}: loss is nan" in out
-    assert "1 of 4 cells failed; the same command tries it again." in out
+    assert "1 of 4 cells failed; repeat clbench run to retry." in out
     engine.fails, engine.ran = set(), []
     code, _, err = clbench("run", "mine.toml")
     assert code == 0
     assert engine.ran == [KEYS[3]]
-    assert err.startswith("mine: 4 cells, 3 finished before, 1 to run, results in results/mine\n")
+    assert err.startswith("mine: 4 cells, 3 already finished, 1 to run, results in results/mine\n")
 
 
 def test_an_interrupted_run_can_be_resumed(
@@ -220,7 +220,7 @@ def test_dry_run_estimates_from_what_was_run(
     assert f"{KEYS[3]} failed before, to run again" in spaced(out)
     assert "is not a valid cell file (truncated or not JSON). It will be run again." in err
     # two cells to run, each taken for 10 + 2 seconds
-    assert "Estimate: about 24 s (from the times of 2 cells finished before)." in out
+    assert "Estimate: about 24 s (from the times of 2 finished cells)." in out
 
 
 def test_a_report_changes_nothing_but_the_scores(

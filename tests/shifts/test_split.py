@@ -79,7 +79,7 @@ def test_other_rows_are_refused(change: str, saved: Path, by_length: Task) -> No
     with pytest.raises(ShiftError) as caught:
         build(task, split=str(saved))
     key = "tuning" if change == "tuning" else "train"
-    assert f"was made of other {key} rows of 'base'" in str(caught.value)
+    assert f"was made from other {key} rows of 'base'" in str(caught.value)
     assert "leave `split` out" in str(caught.value)
 
 

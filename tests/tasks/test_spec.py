@@ -54,7 +54,7 @@ def test_labels_may_be_numbers_in_the_suite() -> None:
         ({"labels": ["a", "a"]}, "must name each label once"),
         ({"labels": ["a"]}, "at least 2 items"),
         ({"labels": ["1", "2"], "regression": True}, "has no labels"),
-        ({"train": "t.xlsx"}, "suffix of 't.xlsx' does not tell its format"),
+        ({"train": "t.xlsx"}, "suffix of 't.xlsx' is not that of a known format"),
         ({"format": "excel"}, "'csv', 'tsv', 'jsonl' or 'parquet'"),
         ({"separator": "\n"}, "should match pattern"),
         ({"texts": "body"}, "Extra inputs"),

@@ -180,7 +180,7 @@ NAN = Rows.of(["a"], None, [float("nan")], regression=True)
         (replace(GOOD, train=Rows.of(["a"], None, [0, 1])), "1 texts, 2 labels and 1 positions"),
         (
             replace(GOOD, labels=(), metrics=("pearson",), train=NAN),
-            "the label of row 0 is nan; labels must be finite numbers",
+            "the label of row 0 is nan; it must be a finite number",
         ),
     ],
 )
