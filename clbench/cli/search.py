@@ -63,7 +63,7 @@ def search(
     lowest: Annotated[float, option("RATE", "Lowest learning rate.")] = 1e-7,
     highest: Annotated[float, option("RATE", "Highest learning rate.")] = 1e-3,
     grace: Annotated[int, option("EPOCHS", "Epochs before ASHA may stop a trial.")] = 1,
-    reduction: Annotated[float, option("X", "Share of trials that ASHA continues is 1/X.")] = 2.0,
+    reduction: Annotated[float, option("X", "ASHA continues the best 1/X of the trials.")] = 2.0,
     seed: Annotated[int, option("N", "Seed of search and training.")] = 0,
     paper_split: Annotated[
         bool,

@@ -145,8 +145,8 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
     if not np.isfinite(outputs).all():
         rows = int((~np.isfinite(outputs)).reshape(len(outputs), -1).any(axis=1).sum())
         raise NonFiniteLossError(
-            f"the model's outputs are infinite or NaN for {rows} of {len(outputs)} rows: training "
-            "diverged. Lower the learning rate, set clip_norm, or use --precision float32."
+            f"the model's outputs are not finite numbers for {rows} of {len(outputs)} rows: "
+            "training diverged. Lower the learning rate, set clip_norm, or use --precision float32."
         )
     scores: dict[str, float] = {}
     for name in metrics:

@@ -100,11 +100,11 @@ def test_other_signals_end_a_run_as_ctrl_c_does(
     monkeypatch.setattr(engine, "between", lambda: os.kill(os.getpid(), number))
     before = signal.signal(number, signal.SIG_DFL)  # the tests may run under nohup
     try:
-        ended, _, err = clbench("run", "mine.toml")
+        exit_code, _, err = clbench("run", "mine.toml")
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert ended == code
+    assert exit_code == code
     assert err.splitlines()[-1] == "stopped; run the same command again to resume"
     assert engine.ran == KEYS[:1]
     assert len(pd.read_csv(place / "results" / "mine" / "scores.csv")) == 1
@@ -156,7 +156,7 @@ def test_cells_of_other_settings_need_replace(
     code, _, err = clbench("run", "mine.toml", "--epochs", "1", "--replace")
     assert code == 0
     assert engine.ran == KEYS
-    assert err.startswith("4 cells of other settings: now in cells/replaced/.\n")
+    assert err.startswith("4 cells of other settings moved to cells/replaced/.\n")
     assert len(list((place / "results/mine/cells/replaced").iterdir())) == 4
 
 

@@ -201,7 +201,7 @@ def test_setup_may_not_change_weights_of_a_stage_trained_as_vanilla(world: Works
         "    def setup(self, context):\n        context.model.randomise_backbone(1)\n",
     )
     run = world.run(methods=["sneaky"], plugins=[world.plugin, plugin], epochs=1)
-    assert "changes the model in setup, yet acts_in(0)" in str(run.cells[0].reason)
+    assert "changes the model in setup, but acts_in(0)" in str(run.cells[0].reason)
 
 
 def test_only_methods_that_declare_it_read_earlier_rows(world: Workspace) -> None:

@@ -177,7 +177,7 @@ def test_a_missing_head_is_fitted_once_and_noted(kind: str, tmp_path: Path) -> N
     assert "by a head fitted in 3 steps with the encoder frozen" in score.describe(first)
     again, _ = scored(folder, texts)
     assert again.score(backbone, precision=PRECISION, device=CPU) == first
-    assert "fewer than 400 tokens, so give a longer corpus" in score.describe()
+    assert "fewer than 400 tokens: use a longer corpus" in score.describe()
     many, _ = scored(folder, tuple(sentences(300).split("\n")))
     assert "has little to forget" in many.describe({"accuracy": 0.0})
 

@@ -238,10 +238,10 @@ def test_the_fingerprint_ignores_what_does_not_change_scores(make: Make) -> None
 
 
 def test_a_reused_split_enters_the_fingerprint_by_content(make: Make) -> None:
-    text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "kept.json"\n\n')
-    Path("kept.json").write_text("{}")
+    text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "saved.json"\n\n')
+    Path("saved.json").write_text("{}")
     first = fingerprint(make, text, scenario="b-length")
-    Path("kept.json").write_text("[]")
+    Path("saved.json").write_text("[]")
     assert fingerprint(make, text, scenario="b-length") != first
 
 

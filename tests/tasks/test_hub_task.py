@@ -120,19 +120,19 @@ def test_the_hub_is_asked_for_the_revision_and_names_the_classes(
 ) -> None:
     import datasets
 
-    asked = []
+    calls = []
     folder = str(write_news(tmp_path / "news", [1, 0, 1]))
     files = {"train": "train-*", "test": "test-*"}
     news = datasets.load_dataset(folder, data_files=files)
     news = news.cast_column("label", datasets.ClassLabel(names=["world", "sports"]))
 
     def hub(*args: Any, **keys: Any) -> Any:
-        asked.append((args, keys))
+        calls.append((args, keys))
         return news
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
     task = load_news(None, revision="abc")
-    assert asked == [(("someone/news",), {"name": None, "revision": "abc"})]
+    assert calls == [(("someone/news",), {"name": None, "revision": "abc"})]
     assert task.labels == ("world", "sports")
     assert task.train.labels.tolist() == [1, 0, 1]
     with pytest.raises(DataError, match="the classes are world, sports, but `labels` are sports"):

@@ -53,7 +53,7 @@ def test_labels_may_be_numbers_in_the_suite() -> None:
         ({"text": "kind"}, "text and label must name different columns"),
         ({"labels": ["a", "a"]}, "must name each label once"),
         ({"labels": ["a"]}, "at least 2 items"),
-        ({"labels": ["1", "2"], "regression": True}, "has no labels"),
+        ({"labels": ["1", "2"], "regression": True}, "has no classes"),
         ({"train": "t.xlsx"}, "suffix of 't.xlsx' is not that of a known format"),
         ({"format": "excel"}, "'csv', 'tsv', 'jsonl' or 'parquet'"),
         ({"separator": "\n"}, "should match pattern"),
