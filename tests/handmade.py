@@ -30,7 +30,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Asked:
-    """A cell of a plan, as far as results and the command line look at it.
+    """A planned cell, with the attributes that results and the command line use.
 
     `changes` go into the recipe, by section.
     """

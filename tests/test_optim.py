@@ -346,7 +346,7 @@ def test_a_model_that_becomes_another_type_before_its_first_step() -> None:
 
 
 def test_a_refused_step_moves_nothing() -> None:
-    """The first group would be in order; the second is refused."""
+    """The first group is valid, the second is not."""
     params = parameters()
     optimizer = RecAdam([{"params": params[:1]}, {"params": params[1:]}], lr=1e-4)
     set_gradients(params, 0)

@@ -74,7 +74,7 @@ class ScenarioPreparer:
         The protocol of all cells, and the device for embeddings.
     data, base, own
         Sources of tasks: the copy of the hub, the suite's folder, the suite's own tasks.
-    saved
+    output
         Folder for fitted splits and reports; None saves none.
     """
 
@@ -84,7 +84,7 @@ class ScenarioPreparer:
     base: Path
     own: Mapping[str, OwnTaskSpec]
     device: torch.device
-    saved: Path | None
+    output: Path | None
 
     def __post_init__(self) -> None:
         self.seed = self.protocol.data_seed
@@ -102,8 +102,8 @@ class ScenarioPreparer:
         if spec.name not in self._prepared:
             scenario = build_scenario(spec, self)
             self.__dict__.pop("_backbone", None)
-            if self.saved is not None:
-                _save(self.saved / f"{spec.name}.json", scenario)
+            if self.output is not None:
+                _save(self.output / f"{spec.name}.json", scenario)
             _keep(self._prepared, spec.name, self.tokenise(scenario))
         return self._prepared[spec.name]
 

@@ -96,7 +96,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
         base=plan.suite.base,
         own=plan.suite.file.task,
         device=executor.device(plan),
-        saved=plan.out / "scenarios",
+        output=plan.out / "scenarios",
     )
     with store.lock(), executor.ready(plan):
         if not state.is_current():

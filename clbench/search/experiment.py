@@ -204,7 +204,7 @@ def _search(
         base=run.suite.base,
         own=run.suite.file.task,
         device=resolve_device(run.device if resources.address is None else "auto"),
-        saved=None,
+        output=None,
     )
     scenario = preparer.prepare(run.scenarios[0])
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]

@@ -1,4 +1,4 @@
-"""What is imported when: `--help` and a finished run must not wait for torch."""
+"""Imports: `--help` and a finished run must not wait for torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loaded_after(code: str, cwd: Path = ROOT) -> set[str]:
         "from clbench.cli import main; main(['list', 'models'])",
     ],
 )
-def test_light_imports(code: str) -> None:
+def test_light_commands_import_nothing_heavy(code: str) -> None:
     assert loaded_after(code).isdisjoint({*HEAVY, "pyarrow"})
 
 

@@ -1,4 +1,4 @@
-"""What is checked, scored and saved of prepared scenarios."""
+"""Checks, scorers and saved files of prepared scenarios."""
 
 from __future__ import annotations
 

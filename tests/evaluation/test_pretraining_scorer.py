@@ -80,7 +80,7 @@ def test_the_first_row_and_column_are_the_pretraining_s(suite: Path) -> None:
     assert vanilla.metrics[1][0]["cross_entropy"] != vanilla.metrics[0][0]["cross_entropy"]
     assert frozen.scores["forgetting"] == 0.0
     assert frozen.metrics[0][0] == frozen.metrics[1][0] == vanilla.metrics[0][0]
-    # A backbone that starts at random knows nothing, yet D_o is what was pretrained.
+    # `recalled` starts from random weights; its first row still scores the pretrained model.
     assert recalled.R[0] == vanilla.R[0]
     curves = recalled.stages[0].curves
     assert curves["scores"]["pretraining"][0][1] < 0.5 * before

@@ -37,7 +37,7 @@ class Cluster:
 
 
 class Watch(Steps):
-    """Remembers which cells ran side by side, and calls something on the way."""
+    """Counts concurrent cells, and calls hooks at the second cell and the first result."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Stages on disk: what is stored, and that an interrupted cell resumes."""
+"""Stages on disk: packing of states, and resuming interrupted cells."""
 
 from __future__ import annotations
 

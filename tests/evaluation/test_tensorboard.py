@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, read back by its own reader."""
+"""Curves for TensorBoard, read back by TensorBoard's own reader."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 class Peeks(Steps):
-    """Looks into the logs while the cell is still trained."""
+    """Counts the points in the log during training."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -150,7 +150,7 @@ def test_a_model_folder_beside_the_suite_is_found(
         ({"plugins": ["none.py"]}, PluginError, "none.py: there is no such file"),
     ],
 )
-def test_wrong_options(
+def test_wrong_options_are_errors(
     make: Make, options: dict[str, Any], error: type[ClbenchError], expected: str
 ) -> None:
     with pytest.raises(error) as raised:
@@ -180,7 +180,7 @@ def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
     assert "methods item 2: Unknown baseline or method 'forzen'. Did you mean 'frozen'?" in message
 
 
-def test_two_baselines_of_one_name(make: Make) -> None:
+def test_two_baselines_of_one_name_are_an_error(make: Make) -> None:
     Path("mine.toml").write_text('name = "vanilla"\nmethod = "vanilla"\n')
     with pytest.raises(UnknownNameError, match="--methods: two baselines are called 'vanilla'"):
         make(methods=["vanilla", "mine.toml"])
