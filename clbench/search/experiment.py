@@ -124,7 +124,7 @@ def make_search(
         )
     if (count := stages_of(plan.scenarios[0])) != 2:
         raise SettingsError(
-            f"--scenario {names[0]}: has {count} tasks, but the reward p_o + p_s needs two. Choose "
+            f"--scenario {names[0]}: has {count} tasks, and the reward p_o + p_s needs two. Choose "
             "another scenario."
         )
     if options.out is None:

@@ -26,7 +26,7 @@ from clbench.search.space import SearchSettings, SearchSpace
 from clbench.seeds import stream_seed
 
 MAX_FAILURES = 3
-"""A search ends after so many failures if no trial has succeeded."""
+"""A search ends after this many failures if no trial has succeeded."""
 
 
 class _NotSaved:

@@ -99,5 +99,5 @@ def test_embeddings_that_are_not_finite_are_refused(
     monkeypatch.setattr(
         "clbench.evaluation.prepare.embed_rows", lambda *_, **__: np.full((2, 2), np.nan)
     )
-    with pytest.raises(ModelError, match="embeddings that are not finite"):
+    with pytest.raises(ModelError, match="its embeddings are not finite"):
         world.run()

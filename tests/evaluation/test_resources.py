@@ -23,7 +23,7 @@ from clbench.evaluation.resources import (
         ({"workers": 2, "gpus": 1.5}, "--gpus 1.5: must be a fraction"),
         ({"workers": 2, "gpus": 0.0}, "--gpus 0: must be a fraction"),
         ({"workers": 2, "gpus": float("nan")}, "--gpus nan: must be a fraction"),
-        ({"gpus": 0.5}, "Give --workers or --address as well."),
+        ({"gpus": 0.5}, "Also give --workers or --address."),
         ({"address": " "}, "--address: is empty."),
     ],
 )

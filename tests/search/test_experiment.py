@@ -151,7 +151,7 @@ def test_search_without_complete_trial_says_how_to_resume(toy: Workspace, tmp_pa
     folder = SearchFolder(plan.run.out)
     folder.begin(plan.recipe(), {})
     folder.write(TrialRecord(number=1, rates=[1e-3] * 5, status="stopped", reason="too weak"))
-    with pytest.raises(SearchError, match=r"No trial is complete yet \(1 begun\).*too weak"):
+    with pytest.raises(SearchError, match=r"No trial is complete yet \(1 started\).*too weak"):
         search(plan)
 
 
@@ -165,7 +165,7 @@ def test_split_of_rewards_is_tuning_unless_paper_split(toy: Workspace) -> None:
 @pytest.mark.parametrize(
     ("scenario", "changes", "text"),
     [
-        ("three", {}, "has 3 tasks. The reward p_o . p_s needs two"),
+        ("three", {}, "has 3 tasks. and the reward p_o . p_s needs two"),
         (None, {}, "one pair of tasks, not 4 scenarios. Give one of mood-thing, three"),
         ("nothing", {}, "matches no scenario"),
         ("mood-thing", {"groups": 6}, "--groups 6: must be from 3 to 5"),
