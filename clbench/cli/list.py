@@ -49,6 +49,7 @@ def _methods(suite: str | None) -> Rows:
 
 
 def _tasks(suite: str | None) -> Rows:
+    from clbench.messages import display_path
     from clbench.suite.read import read_suite
     from clbench.tasks.registry import TASKS
 
@@ -57,7 +58,8 @@ def _tasks(suite: str | None) -> Rows:
         yield name, description or TASKS.where(name).partition(":")[0]
     if suite is not None:
         source = read_suite(suite)
-        yield from ((name, f"defined in {source.path}") for name in sorted(source.file.task))
+        path = display_path(source.path)
+        yield from ((name, f"defined in {path}") for name in sorted(source.file.task))
 
 
 def _models(suite: str | None) -> Rows:

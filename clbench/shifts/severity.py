@@ -61,7 +61,7 @@ def separability(
     if folds < 3:
         return None
     # A point in both sets must not be in a training fold and a test fold at once.
-    shared = np.intersect1d(*distinct).size > 0
+    shared = np.intersect1d(distinct[0], distinct[1]).size > 0
     predicted = cross_val_predict(
         LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto", priors=(0.5, 0.5)),
         points,
