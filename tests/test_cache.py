@@ -67,10 +67,10 @@ def test_any_changed_byte_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "file"
     cache.save_tensors({"a": torch.rand(5), "b": torch.arange(3)}, path, FACTS)
     whole = path.read_bytes()
-    for place in range(len(whole)):
+    for position in range(len(whole)):
         for flip in (1, 0x80):
             changed = bytearray(whole)
-            changed[place] ^= flip
+            changed[position] ^= flip
             path.write_bytes(changed)
             with pytest.raises(cache.DamagedFileError):
                 cache.load_tensors(path)

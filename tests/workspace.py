@@ -78,7 +78,7 @@ import clbench
 
 @clbench.shift("opposite")
 class Opposite(clbench.Shift):
-    """Tasks that answer with one head, the second contradicting the first."""
+    """Tasks with a shared head, the second with opposite labels."""
 
     tasks: list[str]
 

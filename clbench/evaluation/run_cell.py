@@ -1,4 +1,4 @@
-"""Runs one cell in any process; an error in it becomes its result."""
+"""Run one cell in any process; an error becomes a failed result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_cell(
     cache: StageCache,
     listener: Listener,
 ) -> CellResult:
-    """Run a cell and return its result, a failed one if anything raises, `prepare` included."""
+    """Run a cell and return its result; any error, also in `prepare`, gives a failed one."""
     memory = PeakMemory(compute.device)
     result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
     method: Method | None = None
@@ -63,12 +63,12 @@ def run_cell(
 
 
 def failed(cell: Cell, reason: str) -> CellResult:
-    """Return the result of a cell that never ran to its end."""
+    """Return a failed result for a cell that could not run."""
     return CellResult(**_identity(cell), status="failed", reason=reason, finished=_now())
 
 
 def explain(error: BaseException) -> str:
-    """Return one line: the message, and for errors that are not ours the place in the code."""
+    """Return an error as one line; if it is not a ClbenchError, with the place in the code."""
     text = " ".join(str(error).split())
     if isinstance(error, ClbenchError):
         return text
@@ -81,13 +81,13 @@ def explain(error: BaseException) -> str:
 
 @cache_result
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide numbers."""
+    """Return the versions of the packages that can change a score."""
     own = {"clbench": clbench.__version__, "python": platform.python_version()}
     return own | {name: version(name) for name in PACKAGES}
 
 
 def numerics(device: torch.device, precision: str) -> dict[str, Any]:
-    """Return what decides the digits of a stage besides its recipe."""
+    """Return what can change the last digits of a stage besides its recipe."""
     return {
         "device": _device_name(device),
         "threads": torch.get_num_threads() if device.type == "cpu" else None,
@@ -98,7 +98,7 @@ def numerics(device: torch.device, precision: str) -> dict[str, Any]:
 
 
 def _host(device: torch.device) -> dict[str, Any]:
-    """Return the machine and the device that trains, without names of people or hosts."""
+    """Return the machine and the training device, without names of people or hosts."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),

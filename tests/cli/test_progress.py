@@ -61,7 +61,7 @@ def test_a_log_has_a_line_for_each_cell_and_minute() -> None:
     lines.cell_finished(failed("vanilla", 1, "loss is nan at step 3 of task glue/mrpc"))
     # 120 s for the first, 150 s for two: 75 s a cell, two to come
     assert file.getvalue().splitlines() == [
-        "quick: 5 cells, 1 finished before, 4 to run, results in results/quick",
+        "quick: 5 cells, 1 already finished, 4 to run, results in results/quick",
         "[1/4] sst2-mrpc--vanilla--seed0: task 1 of 2, step 20 of 40",
         "[1/4] sst2-mrpc--vanilla--seed0: p_o 0.800  p_s 0.700  forgetting 0.100 "
         "(2 min; about 6 min left)",
@@ -91,7 +91,7 @@ def test_bars_on_a_terminal_show_cell_step_and_time_left() -> None:
 
 
 def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
-    def shown(bars: Bars) -> str:
+    def text_of(bars: Bars) -> str:
         file = io.StringIO()
         Console(file=file, width=100).print(bars.view())
         return file.getvalue()
@@ -99,18 +99,18 @@ def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
     console = Console(file=io.StringIO(), width=100, height=14, force_terminal=True)
     bars = Bars("quick", Path("out"), console)
     bars.started(9, 9)
-    assert "p_o" not in shown(bars)
+    assert "p_o" not in text_of(bars)
     bars.cell_finished(pair("vanilla", 0))
-    assert "0.800" in shown(bars)
-    assert "±" not in shown(bars)
+    assert "0.800" in text_of(bars)
+    assert "±" not in text_of(bars)
     bars.cell_finished(pair("vanilla", 1, R=[[0.9, 0.5], [0.6, 0.7]]))
-    assert "0.700 ±0.141" in shown(bars)
+    assert "0.700 ±0.141" in text_of(bars)
     # Of more scenarios than the window has lines for, those that changed last are shown.
     for name in ("second", "third", "fourth", "fifth"):
         other = pair("vanilla", 0).model_copy(update={"scenario": name, "key": name})
         bars.add_results([other])
-    assert "fifth" in shown(bars)
-    assert "sst2-mrpc" not in shown(bars)
+    assert "fifth" in text_of(bars)
+    assert "sst2-mrpc" not in text_of(bars)
 
 
 def test_outcomes_of_references_and_sequences() -> None:
