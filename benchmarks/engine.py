@@ -1,16 +1,16 @@
-"""Training speed, memory and accuracy of the engine beside the Hugging Face Trainer.
+"""Compare training speed, memory and accuracy of the engine and the Hugging Face Trainer.
 
     python benchmarks/engine.py --model MODEL --data DIR [--task glue/mrpc]
     python benchmarks/engine.py --model MODEL --data DIR --accuracy --seeds 5
 
 Contenders on the same checkpoint, rows, batch size, rate, schedule and clipping: the Trainer with
 its defaults (float32), the Trainer with ``bf16=True`` where the hardware is fast at it, and the
-engine with its defaults. For speed and memory the Trainer has the model that transformers loads by
-default (`--own-model`: the engine's); for accuracy both train the engine's, from the same first
-weights of the head. Speed: windows of steps in turns in one process, after a warm-up. The share of
-matrix products counts training on real tokens by the whole encoder as useful; padding is not, and
+engine with its defaults. For speed and memory the Trainer trains the model that transformers loads
+by default (`--own-model`: the engine's); for accuracy both train the engine's model, with the same
+initial head. Speed: windows of steps after a warm-up, in turns in one process. The share of matrix
+products counts training the whole encoder on real tokens as useful work; padding is not useful, and
 skipping work that has no effect raises the share. Memory: the peak of one process each. Accuracy:
-whole trainings on several seeds at one rate and the Trainer's schedule (linear to 0), and paired
+full trainings on several seeds with one rate and the Trainer's schedule (linear to 0), and paired
 differences to the engine with 95 % t intervals.
 """
 
@@ -66,7 +66,7 @@ CLIP_NORM = 1.0
 
 
 class WindowDoneError(Exception):
-    """Ends a training whose window has been measured."""
+    """Raised to end a training whose window has been measured."""
 
 
 class ForTrainer(nn.Module):
@@ -77,7 +77,7 @@ class ForTrainer(nn.Module):
         self.model, self.head, self.regression = model, head, regression
 
     def forward(self, labels: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
-        """Loss and logits of a padded batch; inputs of shape (b, t)."""
+        """Return loss and logits of a padded batch; inputs of shape (b, t)."""
         logits = self.model(inputs, self.head)
         if self.regression:
             loss = nn.functional.mse_loss(logits.squeeze(-1), labels)
@@ -97,7 +97,7 @@ class Bench:
     def train(
         self, contender: str, *, seed: int, steps: int | None, on_step: Callable[[int], None]
     ) -> Callable[[], float]:
-        """Train; returns a function that measures accuracy on the validation rows."""
+        """Train; return a function that gives the accuracy on the validation rows."""
         if contender == ENGINE:
             return self._engine(seed, steps, on_step)
         return self._trainer(contender == TRAINER_BF16, seed, steps, on_step)
@@ -199,7 +199,7 @@ class Bench:
 
 
 def window(bench: Bench, contender: str, seed: int) -> float:
-    """Examples a second in a window of steps, or of seconds, after a warm-up."""
+    """Return the examples per second in a window of steps or seconds, after a warm-up."""
     args = bench.args
     marks: dict[int, float] = {}
 
@@ -217,7 +217,7 @@ def window(bench: Bench, contender: str, seed: int) -> float:
 
 
 def speed(bench: Bench, names: list[str]) -> dict[str, Any]:
-    """Windows in turns: medians, ratios to the Trainer, and shares of the matrix products."""
+    """Measure windows in turns; print medians, ratios to the Trainer, shares of matrix products."""
     measured: dict[str, list[float]] = {name: [] for name in names}
     work = bench.work
     products = work.products(bench.device, work.model([work.task.head]))
@@ -240,7 +240,7 @@ def speed(bench: Bench, names: list[str]) -> dict[str, Any]:
 
 
 def accuracy(bench: Bench, names: list[str]) -> dict[str, list[float]]:
-    """Accuracies after whole trainings, by contender, a seed each."""
+    """Return accuracies after full trainings by contender, one for each seed."""
     measured: dict[str, list[float]] = {name: [] for name in names}
     bench.args.turns = bench.args.seeds
     for seed in turns(bench.args):
@@ -263,14 +263,18 @@ def accuracy(bench: Bench, names: list[str]) -> dict[str, list[float]]:
 def main() -> None:
     parser = make_parser(__doc__, turns=3)
     add_task_options(parser)
-    parser.add_argument("--steps", type=int, default=40, help="steps of a window, at most")
-    parser.add_argument("--seconds", type=float, default=15, help="of a window, at most")
+    parser.add_argument("--steps", type=int, default=40, help="most steps in a window")
+    parser.add_argument("--seconds", type=float, default=15, help="most seconds in a window")
     parser.add_argument("--warmup", type=int, default=5, help="steps before a window")
     parser.add_argument("--lr", type=float, default=5e-5)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--accuracy", action="store_true", help="whole trainings instead of speed")
-    parser.add_argument("--own-model", action="store_true", help="give the Trainer our model")
+    parser.add_argument(
+        "--accuracy", action="store_true", help="compare accuracy after full trainings instead"
+    )
+    parser.add_argument(
+        "--own-model", action="store_true", help="let the Trainer train the engine's model"
+    )
     parser.add_argument("--contenders", nargs="+", choices=[TRAINER, TRAINER_BF16, ENGINE])
     args = parser.parse_args()
     device = start(args)

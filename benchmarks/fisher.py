@@ -1,15 +1,15 @@
-"""Speed and memory of the per-example Fisher beside a loop of single-example backward passes.
+"""Compare speed and memory of the per-example Fisher and a loop of backward passes.
 
     python benchmarks/fisher.py [--lengths 16 32] [--model MODEL]
 
 The model is a random BERT with a masked-LM head: 6 layers, 384 wide, 30,522 tokens. All contenders
 see the same texts and masks and take turns in one process; medians of the milliseconds an example
-are compared. The loop is what one writes first: forward, backward and a sum of squares for each
-example, with its true tokens as labels. clbench checks itself by plain backward passes on two
-examples first, which counts. The built-in corpus has a median of 17 tokens; the longer the texts,
-the more time goes into products that both sides must form. The share of matrix products counts one
-forward and backward pass over the masked places as useful. Memory: the peak above that of a process
-that only loads model and texts, of one process each.
+are compared. The loop is the obvious solution: forward, backward and a sum of squares for each
+example, with its true tokens as labels. The time of clbench includes its own check by plain
+backward passes on two examples. The built-in corpus has a median of 17 tokens; the longer the
+texts, the more time goes into products that both sides need. The share of matrix products counts
+one forward and backward pass over the masked places as useful work. Memory: the peak of one
+process each, and of one that only loads model and texts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LOOP, OURS = "loop float32", "clbench float32"
 
 
 def loop(model: PreTrainedModel, batches: list[Batch], *, bf16: bool = False) -> dict[str, Tensor]:
-    """One backward pass an example."""
+    """Return the Fisher by one backward pass for each example."""
     fisher = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     count = 0
     for batch in batches:
@@ -68,7 +68,7 @@ def loop(model: PreTrainedModel, batches: list[Batch], *, bf16: bool = False) ->
 
 
 def contenders(device: torch.device) -> dict[str, Contender]:
-    """All by name; those in bf16 where the hardware is fast at it."""
+    """Return the contenders by name, with bf16 ones only where the hardware is fast at it."""
     ours = partial(diagonal_fisher, loss="mlm")
     float32: dict[str, Contender] = {
         LOOP: loop,
@@ -83,7 +83,7 @@ def contenders(device: torch.device) -> dict[str, Contender]:
 
 
 def make_model(name: str | None, device: torch.device) -> PreTrainedModel:
-    """The model of that name, or a random BERT."""
+    """Return the model of that name, or a random BERT."""
     if name is not None:
         return load_language_model(name).model.eval().to(device)
     config = BertConfig(
@@ -98,7 +98,7 @@ def make_model(name: str | None, device: torch.device) -> PreTrainedModel:
 
 
 def make_batches(examples: int, length: int, size: int, device: torch.device) -> list[Batch]:
-    """Random tokens, 15 % of them masked, as batches of 2048 tokens."""
+    """Return batches of 2048 random tokens, 15 % of them masked."""
     rng = torch.Generator().manual_seed(0)
     ids = torch.randint(min(999, size // 2), size, (examples, length), generator=rng)
     rank = torch.rand(ids.shape, generator=rng).argsort(1).argsort(1)
@@ -116,7 +116,7 @@ def make_batches(examples: int, length: int, size: int, device: torch.device) ->
 
 
 def speed(args: argparse.Namespace, length: int, device: torch.device) -> dict[str, Any]:
-    """Milliseconds an example, by contender, a number each turn."""
+    """Return milliseconds an example, by contender and turn."""
     model = make_model(args.model, device)
     size = int(model.config.vocab_size)
     measured: dict[str, list[float]] = {name: [] for name in contenders(device)}
@@ -136,7 +136,7 @@ def speed(args: argparse.Namespace, length: int, device: torch.device) -> dict[s
                 measured[name].append((time.perf_counter() - started) / examples * 1e3)
     print(f"\n{length} tokens, {args.examples} examples a turn ({args.loop_examples} of the loop)")
     (batch,) = make_batches(1, length, size, device)
-    flops = flops_of(lambda: masked_lm(model, batch).together())
+    flops = flops_of(lambda: masked_lm(model, batch).mean_loss())
     model.zero_grad()
     share = partial(_share, products, flops)
     ratios = compare(measured, LOOP, "ms an example", share)
@@ -148,7 +148,7 @@ def _share(products: MatrixProducts, flops: float, name: str, milliseconds: floa
 
 
 def memory(args: argparse.Namespace, device: torch.device) -> None:
-    """In a process of its own: print the peak in megabytes of ``CONTENDER:EXAMPLES``."""
+    """Print the peak in megabytes of ``CONTENDER:EXAMPLES``; run in a process of its own."""
     name, examples = args.only.split(":")
     model = make_model(args.model, device)
     batches = make_batches(int(examples), args.length, int(model.config.vocab_size), device)
@@ -162,9 +162,13 @@ def main() -> None:
     parser = make_parser(__doc__, turns=2)
     parser.add_argument("--model", help="a model with a masked-LM head instead of a random one")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 32], help="tokens of a text")
-    parser.add_argument("--length", type=int, default=64, help="the same, for memory")
-    parser.add_argument("--examples", type=int, default=300, help="in a turn")
-    parser.add_argument("--loop-examples", type=int, default=20, help="in a turn of the loop")
+    parser.add_argument(
+        "--length", type=int, default=64, help="tokens of a text when memory is measured"
+    )
+    parser.add_argument("--examples", type=int, default=300, help="examples in a turn")
+    parser.add_argument(
+        "--loop-examples", type=int, default=20, help="examples in a turn of the loop"
+    )
     args = parser.parse_args()
     device = start(args)
     if args.only:

@@ -1,7 +1,7 @@
-"""What the benchmarks share: turns within a time limit, medians, peaks, and this machine's speed.
+"""Shared by the benchmarks: turns within a time limit, medians, peak memory, machine speed.
 
-Each program prints ratios to its peer, measured in turns in one process, and beside them the share
-of what this machine's own matrix products (or copies of memory) allow, measured in the same run.
+Contenders take turns in one process. Each program prints ratios to a peer, and the share of the
+speed of this machine's own matrix products (or memory copies), measured in the same run.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ transformers.logging.disable_progress_bar()
 
 
 def make_parser(doc: str | None, *, turns: int, device: bool = True) -> argparse.ArgumentParser:
-    """A parser with the options that all benchmarks share."""
+    """Return a parser with the options that all benchmarks share."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--turns", type=int, default=turns, help="of each contender")
-    parser.add_argument("--minutes", type=float, default=3.0, help="begin no turn after so many")
-    parser.add_argument("--json", type=Path, help="also write what was measured to this file")
+    parser.add_argument("--turns", type=int, default=turns, help="turns of each contender")
+    parser.add_argument(
+        "--minutes", type=float, default=3.0, help="start no new turn after this time"
+    )
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     if device:
         parser.add_argument("--device", default="auto")
         parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -51,7 +53,7 @@ def make_parser(doc: str | None, *, turns: int, device: bool = True) -> argparse
 
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
-    """Options of a model and a task to train it on."""
+    """Add options for a model and a task to train it on."""
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--data", help="folder with glue/ in the layout of the hub's repository")
     parser.add_argument("--task", default="synthetic/paraphrase")
@@ -59,7 +61,7 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
 
 
 def start(args: argparse.Namespace) -> torch.device:
-    """Set threads and allocator as the engine does; returns the device."""
+    """Set threads and allocator as the engine does, and return the device."""
     torch.set_num_threads(args.threads)
     keep_freed_memory()
     device = resolve_device(args.device)
@@ -70,7 +72,7 @@ def start(args: argparse.Namespace) -> torch.device:
 
 
 def turns(args: argparse.Namespace, warmup: int = 0) -> Iterator[int]:
-    """Numbers of turns, negative while warming up, until the time is over."""
+    """Yield the numbers of turns, negative ones for warm-up, until the time is up."""
     for turn in range(-warmup, args.turns):
         if turn > 0 and time.perf_counter() - STARTED > 60 * args.minutes:
             print(f"stopped after {turn} of {args.turns} turns, as {args.minutes:g} minutes are up")
@@ -79,7 +81,7 @@ def turns(args: argparse.Namespace, warmup: int = 0) -> Iterator[int]:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device is done."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -90,9 +92,9 @@ def compare(
     unit: str,
     share: Callable[[str, float], str] | None = None,
 ) -> dict[str, list[float]]:
-    """Print medians, ratios to `base` and shares of what the machine allows; the ratios by turn."""
+    """Print medians, ratios to `base` and shares of machine speed; return the ratios by turn."""
     ratios = {
-        name: [mine / other for mine, other in zip(values, measured[base], strict=True)]
+        name: [value / peer for value, peer in zip(values, measured[base], strict=True)]
         for name, values in measured.items()
     }
     print()
@@ -107,18 +109,18 @@ def compare(
 
 
 def peaks(names: Iterable[str]) -> dict[str, float]:
-    """Peak megabytes of the same program with ``--only NAME``, a process each."""
+    """Return the peak memory in megabytes of this program with ``--only NAME``, a process each."""
     measured = {}
     for name in names:
         command = [sys.executable, *sys.argv, "--only", name]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True)
-        measured[name] = float(answer.stdout.strip().splitlines()[-1])
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+        measured[name] = float(process.stdout.strip().splitlines()[-1])
         print(f"{name:26} peak {measured[name]:8.0f} MB", flush=True)
     return measured
 
 
 def write_json(args: argparse.Namespace, measured: Mapping[str, Any]) -> None:
-    """Write what was measured, if asked to."""
+    """Write the measurements to the file of ``--json``, if there is one."""
     if args.json:
         args.json.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
@@ -149,7 +151,7 @@ class MatrixProducts:
         self._rates: dict[torch.dtype, list[float]] = {dtype: [] for dtype in self._pairs}
 
     def measure(self, seconds: float = 0.3) -> None:
-        """Take a turn: repeat the products for so long, after a warm-up."""
+        """Repeat the products for some seconds, after a warm-up, and add their speed."""
         for dtype, pairs in self._pairs.items():
             started, count = time.perf_counter(), -1
             while count < 1 or time.perf_counter() - started < seconds:
@@ -161,7 +163,7 @@ class MatrixProducts:
             self._rates[dtype].append(count * self._work / (time.perf_counter() - started))
 
     def share(self, flops_per_second: float, *, bf16: bool = False) -> str:
-        """In words, what a rate of useful work is of the machine's."""
+        """Return a rate of useful work as a share of the machine's, in words."""
         rates = self._rates.get(torch.bfloat16 if bf16 else torch.float32)
         if not rates:
             return ""
@@ -170,14 +172,14 @@ class MatrixProducts:
 
 
 def flops_of(loss: Callable[[], Tensor]) -> float:
-    """FLOPs of the matrix products of a loss and its backward pass."""
+    """Return the FLOPs of the matrix products of a loss and its backward pass."""
     with FlopCounterMode(display=False) as counter:
         loss().backward()
     return float(counter.get_total_flops())
 
 
 def example_flops(model: str, length: int) -> float:
-    """FLOPs of training on an example of `length` tokens without padding, by the whole encoder."""
+    """Return the FLOPs of training the whole encoder on an example of `length` unpadded tokens."""
     encoder = AutoModel.from_pretrained(local_folder(model), attn_implementation="eager")
     ids = torch.full((1, length), 5)
     return flops_of(lambda: encoder(input_ids=ids).last_hidden_state[:, 0].square().sum())
@@ -207,14 +209,14 @@ class Workload:
         self.length = round(float(self.train.lengths.mean()))
 
     def data(self, index: int, head: str, *, validation: bool = False) -> TaskData:
-        """The rows as data of stage `index`."""
+        """Return the rows as data of stage `index`."""
         rows = self.validation if validation else self.train
         return TaskData(index, head, head, self.task.regression, rows, self.pad)
 
     def model(
         self, heads: Sequence[str], seed: int = 0, dropout: float = 0.0, *, trimmed: bool = True
     ) -> Classifier:
-        """The engine's model with heads for the task."""
+        """Return the engine's model with heads for the task."""
         vocabulary: IntArray | None = self.vocabulary if trimmed else None
         return build_classifier(
             self.args.model,
@@ -225,7 +227,7 @@ class Workload:
         )
 
     def products(self, device: torch.device, model: Classifier) -> MatrixProducts:
-        """Speed of the machine at the products of a training step."""
+        """Return the matrix products of a training step, to be measured."""
         config: Any = model.backbone.config
         width = int(config.hidden_size)
         inner = int(getattr(config, "intermediate_size", 4 * width))

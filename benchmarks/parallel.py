@@ -1,13 +1,13 @@
-"""Cells a minute in one process and on workers.
+"""Compare cells per minute in one process and on workers.
 
     python benchmarks/parallel.py [--workers 2] [--turns 2]
 
-A small suite on the built-in model, in each turn once in one process with all the cores, once in
-one process with one thread, which is one worker of several, and once on all workers with a thread
-each, into fresh folders; Ray's start and the preparation of the rows count. Medians of cells a
-minute are compared, and ratios within each turn. The share of matrix products counts training on
-real tokens as useful and compares with products on all cores. At last the scores of one process and
-of the workers, at equal threads, are compared.
+Each turn runs a small suite on the built-in model, in fresh folders: in one process with all cores,
+in one process with one thread (like a single worker), and on all workers with a thread each. Ray's
+start and the preparation of the rows count. Medians of cells per minute are compared, and ratios
+within each turn. The share of matrix products counts training on real tokens as useful work and
+compares it with products on all cores. Finally, the scores of one process and of the workers are
+compared at equal threads.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ shift = "dataset"
 tasks = ["synthetic/sentiment", "synthetic/acceptability"]
 """
 LENGTH = 20
-"""Tokens of a row, about."""
+"""Approximate number of tokens in a row."""
 
 
-def timed(suite: Path, folder: Path, **where: Any) -> tuple[float, Any]:
-    """Seconds of a run, and the run."""
+def timed(suite: Path, folder: Path, **options: Any) -> tuple[float, Any]:
+    """Run the suite; return the seconds it took, and the run."""
     started = time.perf_counter()
-    run = clbench.run(suite, out=folder, **where)
+    run = clbench.run(suite, out=folder, **options)
     seconds = time.perf_counter() - started
     assert not run.failed, run.failed[0].reason
     return seconds, run
@@ -69,24 +69,24 @@ def main() -> None:
         suite.write_text(SUITE.format(seeds=list(range(args.seeds)), limit=args.limit))
         same = {"seeds": [0], "threads": 1}
         _, here = timed(suite, folder / "equal", **same)  # also fills the cache of tokenised rows
-        places: dict[str, dict[str, Any]] = {
+        setups: dict[str, dict[str, Any]] = {
             "one thread": {"threads": 1},
             "one process": {},
             f"{args.workers} workers": {"workers": args.workers, "threads": 1},
         }
-        rates: dict[str, list[float]] = {place: [] for place in places}
+        rates: dict[str, list[float]] = {name: [] for name in setups}
         tokens, cores = 0.0, os.cpu_count() or 1
         products = MatrixProducts(torch.device("cpu"), 32 * LENGTH, 192, 768)
         for turn in turns(args):
             torch.set_num_threads(cores)
             products.measure()
-            order = list(places.items())
-            for place, where in order if turn % 2 else order[::-1]:
-                seconds, run = timed(suite, folder / f"{place} {turn}", **where)
-                rates[place].append(60 * len(run.cells) / seconds)
+            order = list(setups.items())
+            for setup, options in order if turn % 2 else order[::-1]:
+                seconds, run = timed(suite, folder / f"{setup} {turn}", **options)
+                rates[setup].append(60 * len(run.cells) / seconds)
                 trained = [s.tokens for cell in run.cells for s in cell.stages if not s.cached]
                 tokens = sum(trained) / len(run.cells)
-                print(f"turn {turn + 1}: {place:12} {rates[place][-1]:6.2f} cells a minute")
+                print(f"turn {turn + 1}: {setup:12} {rates[setup][-1]:6.2f} cells a minute")
         flops = tokens * example_flops("tiny", LENGTH) / LENGTH
 
         def share(_: str, rate: float) -> str:
@@ -96,7 +96,7 @@ def main() -> None:
         _, there = timed(suite, folder / "equal on workers", **same, workers=args.workers)
         scores = [[(cell.key, dict(cell.scores)) for cell in run.cells] for run in (here, there)]
         equal = "equal" if scores[0] == scores[1] else "NOT equal"
-        print(f"scores at one thread a cell are {equal}")
+        print(f"scores at one thread per cell are {equal}")
         write_json(args, {"cells_per_minute": rates, "ratios": ratios})
 
 

@@ -1,14 +1,14 @@
-"""Time and memory of a RecAdam step beside torch's fused Adam and a step tensor by tensor.
+"""Compare time and memory of steps of RecAdam, torch's fused Adam, and a loop over tensors.
 
     python benchmarks/recadam.py
     python benchmarks/recadam.py --step-of recadam ewc-mlm --model MODEL [--data DIR --task TASK]
 
 The first form steps on the 109 million weights of BERT base with fixed gradients, both terms of
-RecAdam at work (λ = 1/2), beside torch's fused Adam and the published step in Python, tensor by
-tensor: as Algorithm 1 is printed, and leaner as in the authors' code. All contenders take turns in
-one process on the same weights, each with its own moments; medians and ratios within each turn are
-compared. A step multiplies no matrices: the share is that of copying memory, with each number that
-the step needs read or written once. Peak memory is that of a fresh process each.
+RecAdam at work (λ = 1/2). Its peers are torch's fused Adam and the published step in Python, tensor
+by tensor: as Algorithm 1 is printed, and leaner as in the authors' code. All contenders take turns
+in one process on the same weights, each with its own moments; medians and ratios within each turn
+are compared. A step multiplies no matrices, so the share is that of the speed of copying memory,
+if the step reads or writes each number that it needs once. Peak memory: a fresh process each.
 
 The second form measures whole training steps of methods relative to vanilla: real methods in the
 real engine, a window of a second stage at a time, in turns. λ is 1/2 there too (``--set``), so that
@@ -57,11 +57,11 @@ AUTHORS, PRINTED = "authors' code, by tensor", "Algorithm 1, by tensor"
 COPY = "copying memory"
 TOUCHED = {COPY: 3, ADAM: 7, "": 8}
 """Numbers moved for each weight: weight and moments both ways, gradient, anchor. Copying moves 3,
-as processors read what they overwrite."""
+since processors also read what they overwrite."""
 
 
 def shapes(layers: int) -> list[tuple[int, ...]]:
-    """Shapes of BERT base's weights, or of the same with another number of layers."""
+    """Return the shapes of BERT base's weights, with that number of layers."""
     h, inner = 768, 3072
     embeddings: list[tuple[int, ...]] = [(30522, h), (512, h), (2, h), (h,), (h,)]
     layer = [(h, h), (h,)] * 4 + [(inner, h), (inner,), (h, inner), (h,)] + [(h,)] * 4
@@ -82,7 +82,7 @@ class TensorByTensor:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step."""
+        """Take one step."""
         self.t += 1
         learning = 1 / (1 + math.exp(-0.0 * (self.t - 250)))
         for i, parameter in enumerate(self.parameters):
@@ -90,14 +90,14 @@ class TensorByTensor:
             self.update(parameter, parameter.grad, i, learning)
 
     def moments(self, gradient: Tensor, i: int) -> tuple[Tensor, Tensor]:
-        """Both moments of the i-th tensor after this gradient."""
+        """Update and return both moments of the i-th tensor."""
         beta1, beta2 = BETAS
         m = self.first[i].mul_(beta1).add_(gradient, alpha=1 - beta1)
         v = self.second[i].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         return m, v
 
     def update(self, parameter: Tensor, gradient: Tensor, i: int, learning: float) -> None:
-        """The step of the i-th tensor."""
+        """Update the i-th tensor."""
         beta1, beta2 = BETAS
         m, v = self.moments(gradient, i)
         scale = math.sqrt(1 - beta2**self.t) / (1 - beta1**self.t)
@@ -107,10 +107,10 @@ class TensorByTensor:
 
 
 class Algorithm1(TensorByTensor):
-    """The same line by line as the paper prints it, the corrected moments tensors of their own."""
+    """The same, line by line as printed, with new tensors for the corrected moments."""
 
     def update(self, parameter: Tensor, gradient: Tensor, i: int, learning: float) -> None:
-        """The step of the i-th tensor."""
+        """Update the i-th tensor."""
         beta1, beta2 = BETAS
         m, v = self.moments(gradient, i)
         corrected, squares = m / (1 - beta1**self.t), v / (1 - beta2**self.t)
@@ -121,7 +121,7 @@ class Algorithm1(TensorByTensor):
 def contenders(
     parameters: list[nn.Parameter], anchors: list[Tensor]
 ) -> dict[str, Callable[[], Callable[[], object]]]:
-    """Functions that make a step, by name."""
+    """Return functions by name, each of which prepares a contender and returns its step."""
 
     def adam() -> torch.optim.Adam:
         return torch.optim.Adam(parameters, lr=LR, betas=BETAS, eps=EPS, fused=True)
@@ -154,7 +154,7 @@ def contenders(
 
 
 def material(layers: int, device: torch.device) -> tuple[list[nn.Parameter], list[Tensor]]:
-    """Weights with gradients, and anchors, on the device."""
+    """Return weights with gradients, and anchors, on the device."""
     torch.manual_seed(0)
     parameters = []
     for shape in shapes(layers):
@@ -165,7 +165,7 @@ def material(layers: int, device: torch.device) -> tuple[list[nn.Parameter], lis
 
 
 def optimizer_steps(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Milliseconds a step by contender, a number each turn, ratios and peak memory."""
+    """Return milliseconds per step by contender and turn, ratios and peak memory."""
     parameters, anchors = material(args.layers, device)
     count = sum(p.numel() for p in parameters)
     print(f"{count / 1e6:.1f} M weights", flush=True)
@@ -173,7 +173,7 @@ def optimizer_steps(args: argparse.Namespace, device: torch.device) -> dict[str,
     measured: dict[str, list[float]] = {name: [] for name in steps}
     order = list(steps.items())
     for turn in turns(args, args.warmup):
-        order.append(order.pop(0))  # nobody always follows the same neighbour
+        order.append(order.pop(0))  # no contender always follows the same one
         for name, step in order:
             wait(device)
             started = time.perf_counter()
@@ -190,14 +190,14 @@ def optimizer_steps(args: argparse.Namespace, device: torch.device) -> dict[str,
 
     ratios = compare(measured, ADAM, "ms", share)
     for peer in (AUTHORS, PRINTED):
-        gains = [its / ours for its, ours in zip(measured[peer], measured[OURS], strict=True)]
+        gains = [theirs / ours for theirs, ours in zip(measured[peer], measured[OURS], strict=True)]
         print(f"{OURS} is {statistics.median(gains):.2f} x as fast as {peer}")
     memory = peaks(name for name in measured if name != COPY)
     return {"ms_per_step": measured, "ratios": ratios, "memory_mb": memory}
 
 
 def print_peak(args: argparse.Namespace, device: torch.device) -> None:
-    """Of one contender, weights and gradients included."""
+    """Print the peak memory of one contender, weights and gradients included."""
     parameters, anchors = material(args.layers, device)
     if args.only == ADAM:
         anchors.clear()
@@ -216,8 +216,8 @@ class Training:
     ) -> None:
         self.args = args
         baseline = read_baseline(name)
-        changed = {key: json.loads(value) for whose, key, value in args.set if whose == name}
-        self.method = METHODS.get(baseline.method)(**{**baseline.settings, **changed})
+        changes = {key: json.loads(value) for owner, key, value in args.set if owner == name}
+        self.method = METHODS.get(baseline.method)(**{**baseline.settings, **changes})
         model = work.model(["first", "second"]).to(device)
         protocol = Protocol(
             model=args.model, steps=args.steps, batch_size=args.batch_size, curve_points=0
@@ -241,13 +241,13 @@ class Training:
         return stage
 
     def window(self) -> float:
-        """Milliseconds a step."""
+        """Train a window; return milliseconds per step."""
         trace = train_stage(self._stage(1), self.method)
         return 1e3 * trace.train_seconds / trace.steps
 
 
 def training_steps(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Milliseconds a training step by method, a number each turn, and ratios."""
+    """Return milliseconds per training step by method and turn, and ratios."""
     names = list(dict.fromkeys(["vanilla", *args.step_of]))
     work = Workload(args)
     trainings = {name: Training(args, work, name, device) for name in names}
@@ -269,9 +269,9 @@ def training_steps(args: argparse.Namespace, device: torch.device) -> dict[str, 
 
 def main() -> None:
     parser = make_parser(__doc__, turns=10)
-    parser.add_argument("--warmup", type=int, default=2, help="turns before those that count")
-    parser.add_argument("--repeat", type=int, default=1, help="steps of the optimizer in a turn")
-    parser.add_argument("--layers", type=int, default=12, help="of BERT base's shape")
+    parser.add_argument("--warmup", type=int, default=2, help="turns before the measured ones")
+    parser.add_argument("--repeat", type=int, default=1, help="optimizer steps in a turn")
+    parser.add_argument("--layers", type=int, default=12, help="layers of the shape of BERT base's")
     parser.add_argument("--step-of", nargs="+", default=[], metavar="BASELINE")
     add_task_options(parser)
     parser.add_argument("--steps", type=int, default=20, help="steps of a window")

@@ -1,11 +1,11 @@
-"""Seconds and memory of a report of many cells.
+"""Measure time and memory of a report of many cells.
 
     python benchmarks/report.py [--cells 2000] [--from RUN]
 
 Copies the cells of a run, by default of a part of quick, under other scenarios and seeds until
-there are enough. Writes a report in a process of its own and prints its time, the peak memory of
-that process and of those that draw for it together, and the size of the page; then the same with
-the drawing in one process. Matrix products play no part.
+there are enough. Writes a report in a process of its own and prints its time, its peak memory
+(drawing processes included) and the size of the page; then the same with the drawing in one
+process. Matrix products play no part.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from clbench.cli import main
 sys.exit(main(["report", sys.argv[1]]))
 """
 EVERY = 0.25
-"""Seconds between two measurements of memory; one takes some milliseconds."""
+"""Seconds between measurements of memory, each of which takes some milliseconds."""
 
 
 def report(folder: Path, processors: int | None = None) -> tuple[float, float]:
-    """Seconds and megabytes of a report; pages that processes share count once."""
+    """Return seconds and megabytes of a report; memory pages that processes share count once."""
     environment = dict(os.environ)
     if processors is not None:
         environment["LOKY_MAX_CPU_COUNT"] = str(processors)
@@ -55,7 +55,7 @@ def report(folder: Path, processors: int | None = None) -> tuple[float, float]:
 
 
 def copies(source: Path, target: Path, count: int) -> int:
-    """Write `count` copies of the cells of `source`; returns the number of scenarios."""
+    """Write `count` copies of the cells of `source`; return the number of scenarios."""
     cells: list[dict[str, Any]] = [
         json.loads(path.read_text()) for path in sorted((source / "cells").glob("*.json"))
     ]

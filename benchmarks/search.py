@@ -1,14 +1,14 @@
-"""The search of learning rates beside random search with as many epochs.
+"""Compare the search for learning rates with a random search of as many epochs.
 
     python benchmarks/search.py [--trials 8] [--turns 1] [--workers 2] [--limit 200] [--figure F]
 
-On a synthetic pair with the built-in model, for each seed: Bayesian optimisation with early
-stopping, then random rates without early stopping for as many epochs as the former took. Both
-begin with the flat rate. Regret is the best reward of any trial of a seed minus the best so far,
-over the share of the epochs spent; trials count in the order in which they were proposed. At the
-end the scores of the chosen rates on the split that no search saw. The defaults only show that it
-works; a comparison needs 30 trials, 3 seeds and 900 rows (``--minutes 600``). It measures scores an
-epoch and not time, so matrix products play no part.
+For each seed, on a synthetic pair with the built-in model: Bayesian optimisation with early
+stopping, then random rates without early stopping for as many epochs. Both begin with the flat
+rate. Regret is the best reward of any trial of a seed minus the best so far, as a function of the
+share of epochs spent, with trials in the order in which they were proposed. At the end, the chosen
+rates are scored on the split that no search saw. The defaults only show that the program works; a
+comparison needs 30 trials, 3 seeds and 900 rows (``--minutes 600``). It compares scores at equal
+epochs, not times, so matrix products play no part.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SHARES = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 
 def curve(trials: Sequence[Any], budget: int) -> list[float]:
-    """Best reward of complete trials when a share of the budget is spent; NaN before the first."""
+    """Return the best reward of complete trials at each of `SHARES`; NaN before the first."""
     spent, best, points = 0, math.nan, []
     for trial in trials:
         spent += len(trial.epochs)
         if trial.status == "complete":
             best = float(np.fmax(best, trial.epochs[-1].reward))
         points.append((spent, best))
-    # The best so far only rises, so the last point within a share is the one.
+    # The best so far only rises, so the last point within a share has it.
     return [
         next((best for used, best in reversed(points) if used <= share * budget), math.nan)
         for share in SHARES
@@ -49,14 +49,14 @@ def curve(trials: Sequence[Any], budget: int) -> list[float]:
 
 
 def run_search(folder: Path, seed: int, args: argparse.Namespace, **settings: Any) -> Any:
-    """The outcome of a search."""
-    chosen = SearchSettings(seed=seed, **settings)
-    plan = make_search("quick", SCENARIO, chosen, RunOptions(out=folder, limit=args.limit))
+    """Run a search and return its outcome."""
+    search_settings = SearchSettings(seed=seed, **settings)
+    plan = make_search("quick", SCENARIO, search_settings, RunOptions(out=folder, limit=args.limit))
     return search(plan, resources=Resources(workers=args.workers, threads=1))
 
 
 def mean(values: Sequence[float]) -> str:
-    """Mean and deviation, or a dash where some seed has no complete trial yet."""
+    """Return mean and deviation, or a dash where some seed has no complete trial yet."""
     if any(map(math.isnan, values)):
         return "-"
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -72,14 +72,14 @@ def main() -> None:
     args = parser.parse_args()
     regrets: dict[str, list[list[float]]] = {"bayes + asha": [], "random": []}
     scores: dict[str, list[float]] = {"flat": [], "bayes + asha": [], "random": []}
-    saved = []
+    saved_shares = []
     with tempfile.TemporaryDirectory() as name:
         for seed in turns(args):
             folder = Path(name) / f"seed{seed}"
             bayes = run_search(folder / "bayes", seed, args, trials=args.trials)
             budget = int(bayes.cost.epochs)
             whole = len(bayes.best.epochs)
-            saved.append(1.0 - budget / (args.trials * whole))
+            saved_shares.append(1.0 - budget / (args.trials * whole))
             equal = {"searcher": "random", "scheduler": "none", "trials": round(budget / whole)}
             random = run_search(folder / "random", seed, args, **equal)
             best = max(outcome.best.epochs[-1].reward for outcome in (bayes, random))
@@ -104,22 +104,26 @@ def main() -> None:
                     threads=1,
                 )
                 scores[label].append(float(run.frame["p"].mean()))
-    print(f"\nregret of p_o + p_s on held-out rows, mean ± deviation over {len(saved)} seeds")
+    print(
+        f"\nregret of p_o + p_s on held-out rows, mean ± deviation over {len(saved_shares)} seeds"
+    )
     print("share of epochs " + "".join(f"{share:>16.0%}" for share in SHARES))
     for label, rows in regrets.items():
         columns = list(zip(*rows, strict=True))
         print(f"{label:16}" + "".join(f"{mean(column):>16}" for column in columns))
-    print(f"\nepochs that early stopping saved: {', '.join(f'{share:.0%}' for share in saved)}")
+    print(
+        f"\nepochs that early stopping saved: {', '.join(f'{share:.0%}' for share in saved_shares)}"
+    )
     print("\np_o + p_s on the reported split")
     for label, values in scores.items():
         print(f"{label:16}{mean(values)}")
-    write_json(args, {"regrets": regrets, "scores": scores, "saved": saved})
+    write_json(args, {"regrets": regrets, "scores": scores, "saved": saved_shares})
     if args.figure is not None:
         draw(regrets, args.figure)
 
 
 def draw(regrets: dict[str, list[list[float]]], path: Path) -> None:
-    """Mean regret and each seed's."""
+    """Draw the mean regret and that of each seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Run:
     """A run's folder and its cells, finished or failed.
 
-    The cells are in the order of scenarios, methods and seeds, with references.
+    The cells, references included, are sorted by scenario, method and seed.
     """
 
     path: Path
@@ -35,12 +35,12 @@ class Run:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a cell, with the columns of ``scores.csv``."""
+        """One row per cell, with the columns of ``scores.csv``."""
         return scores_frame(self.cells)
 
     @property
     def summary(self) -> pd.DataFrame:
-        """Mean and sample standard deviation over seeds, a row for each scenario × method."""
+        """Mean and sample standard deviation over seeds, one row per scenario × method."""
         return summary(self.frame)
 
     @property
@@ -50,12 +50,12 @@ class Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """Load a run from its folder; warns of files that are not cells.
+    """Load a run from its folder, with a warning for each file that is not a valid cell.
 
     Raises
     ------
     RunFolderError
-        If the folder is not that of a run, or has a file of a newer version.
+        If the folder holds no run, or a file from a newer version of clbench.
     """
     store = Store(Path(path))
     store.require()
@@ -97,43 +97,42 @@ def run(
     out
         The run's folder; by default ``results/<suite>``.
     model, limit, epochs, precision
-        Override the suite's protocol: the model, the most rows of a split, the passes over each
-        task's rows (also where the suite has epochs or steps for single tasks), the precision.
+        Override the suite's protocol: the model, the maximum rows of a split, the passes over each
+        task's rows (also where the suite sets epochs or steps per task), the precision.
     data
         Folder with copies of hub repositories, such as ``DIR/glue``; by default the hub itself.
     methods, scenarios, seeds
-        Override the suite's: baselines by name or path, shell patterns of scenario names,
-        seeds.
+        Select what to run instead of all of the suite: baselines by name or path, scenarios by
+        shell patterns, seeds.
     device
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
     corpus
-        Running text for methods and shifts that use the language-model loss: a file with one
-        text a line, ``wiki40b/en`` or ``built-in``.
+        Text corpus for methods and shifts that use the language-model loss: a file with one
+        text per line, ``wiki40b/en`` or ``built-in``.
     plugins
         Python files that register methods, shifts, tasks or models.
     references
         Also train each scenario's last task alone, for intransigence.
     replace
-        Run cells again that finished with other settings; move their files to
-        ``cells/replaced/``.
+        Rerun cells that finished with other settings; their files move to ``cells/replaced/``.
     workers, address, threads, gpus
-        Cells at a time, the Ray cluster to run them on, and the processor threads and GPUs of
-        each; see `clbench.evaluation.resources.Resources`. By default cells run one after
-        another in this process. On a CPU the last digits of scores depend on `threads`; they do
-        not depend on the other three.
+        Concurrent cells, the Ray cluster to run them on, and the CPU threads and GPUs of each;
+        see `clbench.evaluation.resources.Resources`. By default cells run one after another in
+        this process. On a CPU the last digits of scores depend on `threads`, never on the other
+        three.
     listener
-        Gets the progress of the run; by default nothing is printed.
+        Receives the progress of the run; by default nothing is printed.
 
     Returns
     -------
     Run
-        The cells asked for, failed ones included.
+        The cells of this plan, failed ones included.
 
     Raises
     ------
     ClbenchError
-        If the user can fix it: unknown names, wrong settings, missing data, a folder that is in
-        use or has cells of other settings.
+        For errors that the user can fix: unknown names, wrong settings, missing data, a folder
+        that is in use or holds cells of other settings.
     """
     from clbench.suite.options import RunOptions
 
@@ -172,7 +171,7 @@ def execute(
     resources: Resources = Resources(),  # noqa: B008 - immutable
     listener: Listener | None = None,
 ) -> Run:
-    """Run the pending cells, and write ``scores.csv`` if it is out of date."""
+    """Run the pending cells and update ``scores.csv``; return the cells of the plan."""
     plan = state.plan
     listener = listener or Listener()
     if state.pending or state.replaced:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 TENSORS_VERSION = 3
-"""Raised when the numbers that `cached_tensors` keeps are computed differently."""
+"""Increase it when the tensors given to `cached_tensors` are computed differently."""
 
 Facts = dict[str, Any]
 """Facts about tensors, as plain JSON values."""
@@ -39,7 +39,7 @@ def cache_dir(*parts: str) -> Path:
 
 
 def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None]) -> bool:
-    """Write a cache file; return whether the disk allowed it."""
+    """Write a cache file; return False if the disk is full or read-only."""
     try:
         write_atomically(path, content)
     except Exception as error:
@@ -54,7 +54,7 @@ def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None])
 def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
     """Write a file whole or not at all: write a temporary one beside it and rename it.
 
-    `content` is bytes, text (written as UTF-8), or a function that writes a file at a given path.
+    `content` is bytes, text (written as UTF-8), or a function that writes the file at its argument.
     A missing folder is created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,21 +75,21 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) 
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, facts: Any = None) -> None:
-    """Write tensors by name, facts as plain JSON values and a checksum to a safetensors file.
+    """Write a safetensors file of named tensors, with `facts` (plain JSON) and a checksum.
 
-    Use it inside `write_atomically` or `write_if_possible`. Tensors may be on any device; tied
-    ones are stored once for each name.
+    Call it through `write_atomically` or `write_if_possible`. Tensors may be on any device; a
+    tensor with several names is stored once per name.
     """
     from safetensors.torch import save_file
 
     # safetensors refuses tensors that share storage, so tied ones are copied.
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    seen: set[int] = set()
+    storages: set[int] = set()
     for name, value in stored.items():
         storage = value.untyped_storage().data_ptr()
-        if storage in seen:
+        if storage in storages:
             stored[name] = value.clone()
-        seen.add(storage)
+        storages.add(storage)
     text = json.dumps(facts)
     save_file(stored, path, metadata={"facts": text, "checksum": _checksum(stored, text)})
 
@@ -119,11 +119,11 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
 def cached_tensors(
     kind: str, key: Mapping[str, Any], compute: Callable[[], tuple[dict[str, Tensor], Facts]]
 ) -> tuple[dict[str, Tensor], Facts]:
-    """Return what `compute` returns, from the cache if it is there for the same key.
+    """Return the cached result of `compute` for this key; compute and cache it if missing.
 
-    `kind` is a folder of the cache; `key` is everything that decides the numbers, as plain JSON
-    values. `compute` returns tensors by name and facts about them, and is called if the file is
-    missing or damaged.
+    `kind` is a folder of the cache; `key` holds everything that decides the tensors, as plain
+    JSON values. `compute` returns tensors by name and facts about them; it also replaces a
+    damaged file.
     """
     text = json.dumps([TENSORS_VERSION, key], sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

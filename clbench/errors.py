@@ -39,7 +39,7 @@ class PluginError(ClbenchError):
 
 
 class RunFolderError(ClbenchError):
-    """The folder of a run is in use, holds other settings, or cannot be written."""
+    """The folder of a run is in use, holds cells of other settings, or cannot be written."""
 
 
 class NonFiniteLossError(ClbenchError):
@@ -51,16 +51,16 @@ class SearchError(ClbenchError):
 
 
 MOST_NAMES = 8
-"""Names that a message lists whole; of more, only the most similar."""
+"""Longest list of names in a message; a longer one is cut to the most similar names."""
 
 
-def did_you_mean(name: str, known: Iterable[str], see: str = "") -> str:
-    """Return the end of a message about an unknown `name`, starting with a space.
+def did_you_mean(name: str, candidates: Iterable[str], see: str = "") -> str:
+    """Return a hint for the end of a message about an unknown `name`; it starts with a space.
 
-    That is ``" Did you mean 'x'?"``, else ``" Available: a, b."``; if there are too many known
-    names for a message, it refers to the command `see`, which lists them.
+    The hint is ``" Did you mean 'x'?"`` if a candidate is similar, else ``" Available: a, b."``.
+    A list that is cut ends with `see`, the command that prints all of it.
     """
-    names = sorted(set(known))
+    names = sorted(set(candidates))
     if near := nearest(name, names):
         return near
     rest = ""
@@ -68,13 +68,13 @@ def did_you_mean(name: str, known: Iterable[str], see: str = "") -> str:
         rest = f" and {len(names) - MOST_NAMES + 2} more" + (f" ({see})" if see else "")
         ranked = sorted(names, key=lambda other: SequenceMatcher(None, name, other).ratio())
         names = sorted(ranked[2 - MOST_NAMES :])
-    # A data file without a header has whole texts for names.
+    # The column names of a data file without a header are whole texts.
     listed = ", ".join(other if len(other) <= 40 else f"{other[:39]}…" for other in names)
     return f" Available: {listed or 'none'}{rest}."
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` with the one or two nearest names; empty if none is near."""
-    lowered = {candidate.lower(): candidate for candidate in known}
+    lowered = {candidate.lower(): candidate for candidate in candidates}
     near = [lowered[n] for n in get_close_matches(name.lower(), lowered, n=2, cutoff=0.5)]
     return f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""

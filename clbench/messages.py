@@ -21,10 +21,10 @@ WORDS = {
     "must be a list in [brackets]": ("list_type", "tuple_type"),
     "must be a table": ("model_type", "dict_type"),
 }
-"""What to say instead of pydantic's own text, with its types of errors."""
+"""Requirements in plain words, each with the pydantic error types it stands for."""
 
 TYPES = {
-    bool: "a truth value", int: "a whole number", float: "a number", str: "a text",
+    bool: "a boolean", int: "a whole number", float: "a number", str: "a text",
     list: "a list", dict: "an object", bytes: "bytes",
 }  # fmt: skip
 
@@ -40,11 +40,11 @@ def describe_errors(
     model: type[BaseModel] | None = None,
     table: str = "",
 ) -> list[str]:
-    """Return each error as ``"[table] key: what is wrong, got value"``; a union has one.
+    """Return one ``"[table] key: what is wrong, got value"`` per location with errors.
 
-    `data` is what was validated; without it locations are shown as pydantic gives them. With
-    `model`, what it was validated against, unknown keys get the nearest known one. `table` is put
-    before every key, such as ``[settings]``.
+    `data` is the validated input; without it locations are those of pydantic. With `model`, the
+    model it was validated against, a message about an unknown key suggests the nearest known
+    one. `table`, such as ``[settings]``, replaces the table in front of every key.
     """
     grouped: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
     for entry in error.errors(include_url=False):
@@ -52,20 +52,20 @@ def describe_errors(
         grouped.setdefault(path, []).append(entry)
     texts = []
     for path, entries in grouped.items():
-        place = f"{table} {_dotted(path)}".strip() if table else describe_path(path, data)
+        location = f"{table} {_dotted(path)}".strip() if table else describe_path(path, data)
         if model is not None and entries[0]["type"] == "extra_forbidden":
             text = _unknown_key(entries[0], path, model)
         else:
             requirements = dict.fromkeys(_requirement(entry) for entry in entries)
             text = " or ".join(requirements) + _got(entries[0])
-        texts.append(f"{place}: {text}" if place else text)
+        texts.append(f"{location}: {text}" if location else text)
     return texts
 
 
 def describe_path(path: Sequence[str | int], data: Any = None) -> str:
     """Return a location as in a TOML file: ``[protocol] epochs``, ``[[scenario]] 2 'x' task``.
 
-    `path` has keys and positions (from 0); `data`, the file's content, says what is a table.
+    `path` has keys and positions (from 0); `data`, the file's content, tells which are tables.
     """
     tables: list[str] = []
     rest = list(path)
@@ -102,7 +102,7 @@ def quote_key(key: str) -> str:
 
 
 def raise_errors(path: Path, errors: Sequence[str]) -> None:
-    """Raise all errors of a file, if any, in one SuiteError; several ones are numbered."""
+    """Raise one SuiteError with all errors of a file, numbered if several; none raises nothing."""
     sentences = [text if text.endswith((".", "?")) else f"{text}." for text in errors]
     if len(sentences) == 1:
         raise SuiteError(f"{display_path(path)}: {sentences[0]}")
@@ -112,7 +112,7 @@ def raise_errors(path: Path, errors: Sequence[str]) -> None:
 
 
 def display_path(path: Path) -> str:
-    """Return a path relative to the working directory if it lies below it."""
+    """Return a path as text, relative to the working directory if it lies inside."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
@@ -140,14 +140,14 @@ def count(number: int, noun: str) -> str:
 
 
 def describe_missing(path: Path, kind: str = "file") -> str:
-    """Return why nothing is at `path`: ``there is no such file``, or where a link leads."""
+    """Return why `path` is missing: ``there is no such file``, or the target of a broken link."""
     if path.is_symlink():
         return f"is a link to {path.readlink()}, which does not exist"
     return f"there is no such {kind}"
 
 
 def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[str | int, ...]:
-    """The parts of a location that exist in `data`; pydantic adds the names of union members."""
+    """Return the location in `data`, without the names of union members that pydantic adds."""
     if data is None:
         return tuple(location)
     path: list[str | int] = []
@@ -173,7 +173,7 @@ def _dotted(path: Sequence[str | int]) -> str:
 
 
 def _requirement(entry: Mapping[str, Any]) -> str:
-    """What the value must be, in pydantic's words where they suit a reader of the file."""
+    """Return what the value must be, in plain words, else in pydantic's."""
     if entry["type"] == "list_type" and isinstance(entry["input"], Mapping):
         return "must be a table with [[two pairs of brackets]]"
     for words, kinds in WORDS.items():
@@ -185,7 +185,7 @@ def _requirement(entry: Mapping[str, Any]) -> str:
 
 
 def _got(entry: Mapping[str, Any]) -> str:
-    """``, got VALUE``, if the value is short, and the nearest allowed one."""
+    """Return ``, got VALUE`` for a plain value, with the nearest allowed one."""
     value, kind = entry["input"], entry["type"]
     plain = isinstance(value, str | int | float | None) and value != ""
     if kind in ("missing", "json_invalid") or not plain:
@@ -198,7 +198,7 @@ def _got(entry: Mapping[str, Any]) -> str:
 def _unknown_key(
     entry: Mapping[str, Any], path: Sequence[str | int], model: type[BaseModel]
 ) -> str:
-    """That a key is unknown, with the nearest known one or the kind of table it belongs to."""
+    """Return what is wrong with an unknown key: misspelt, or in the wrong kind of table."""
     models = [model]
     for part in path[:-1]:
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
@@ -211,7 +211,7 @@ def _unknown_key(
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The models in an annotation, however deeply they are nested in unions and containers."""
+    """Return the models in an annotation, also those nested in unions and containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models(part)]

@@ -69,7 +69,7 @@ class RecAdam(Optimizer):
 
     Notes
     -----
-    A parameter without a gradient is left unchanged, as by torch's optimizers. `state_dict`
+    A parameter without a gradient does not change, as in torch's optimizers. `state_dict`
     has the anchors and each group's t, so that resumed training recalls the same anchor.
     Memory: one tensor per parameter more than Adam.
 
@@ -122,7 +122,7 @@ class RecAdam(Optimizer):
         self._anchors = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, which counts its own steps from 0; `RecAdam` lists its options."""
+        """Add a group that counts its own steps from 0; for its options see `RecAdam`."""
         group = dict(param_group)
         anchor = group.pop("anchor", None)
         super().add_param_group(group)
@@ -200,8 +200,8 @@ class RecAdam(Optimizer):
         """Return the state of a parameter that has a gradient, initialised on first use."""
         state: dict[str, Any] = self.state[parameter]
         if "step" not in state:
-            where = parameter.device if fused else torch.device("cpu")
-            state["step"] = torch.zeros((), dtype=torch.float32, device=where)
+            device = parameter.device if fused else torch.device("cpu")
+            state["step"] = torch.zeros((), dtype=torch.float32, device=device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         if "anchor" in state:
@@ -240,7 +240,7 @@ def check_pull(lr: float, gamma: float) -> None:
     if lr * gamma >= 1.0:
         raise ValueError(
             f"RecAdam: lr·gamma = {lr:g}·{gamma:g} = {lr * gamma:g}. From 1 on the pull "
-            "overshoots the anchor, from 2 on it diverges. Take gamma below "
+            "overshoots the anchor, from 2 on it diverges. Set gamma below "
             f"{1 / lr:g} or lr below {1 / gamma:g}; as published lr·gamma is 0.1."
         )
 
@@ -260,7 +260,7 @@ def _check(group: dict[str, Any]) -> None:
 
 
 def _copies(parameters: Sequence[Tensor], anchor: Iterable[Tensor] | None) -> list[Tensor]:
-    """Return one tensor per parameter to pull it towards."""
+    """Return the anchor of each parameter: a tensor to pull it towards."""
     if anchor is None:
         return [parameter.detach().clone() for parameter in parameters]
     values = [value.detach() for value in anchor]
@@ -270,7 +270,7 @@ def _copies(parameters: Sequence[Tensor], anchor: Iterable[Tensor] | None) -> li
             f"{[tuple(value.shape) for value in values]}, for {len(parameters)} parameters of "
             f"shapes {[tuple(p.shape) for p in parameters]}. Give one for each, in their order."
         )
-    # A parameter as its own anchor would move along, so that the pull would always be zero.
+    # A parameter that is its own anchor would move with it, so the pull would always be zero.
     return [
         value.clone() if value.data_ptr() == parameter.data_ptr() else value
         for value, parameter in zip(values, parameters, strict=True)

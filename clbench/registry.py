@@ -1,7 +1,7 @@
 """One registry for methods, shifts, tasks, models and metrics.
 
-An entry is an object, or the text ``"module:object"``, which is imported on first use, so that
-listing names stays fast. Installed packages add entries by entry points.
+An entry is an object, or a string ``"module:object"`` that is imported on first use, so that
+listing names stays fast. Installed packages add entries through entry points.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Registry(Generic[T]):
     kind
         The word for one entry in messages: ``"method"``, ``"shift"``, ``"task"``.
     check
-        Gets the name and the loaded entry; returns what is wrong with it, or None.
+        Called with the name and the loaded entry; returns what is wrong with it, or None.
     group
         Entry-point group of installed packages, such as ``"clbench.methods"``.
     """
@@ -62,13 +62,13 @@ class Registry(Generic[T]):
         Raises
         ------
         PluginError
-            If another entry has the name. The same source location may register again, as a
-            plug-in file that is loaded twice does.
+            If the name is taken by an entry from another source location. A plug-in file that
+            is loaded again replaces its own entries.
         """
-        present = self._entries.get(name)
-        if present is not None and not replace and _where(present) != _where(entry):
+        existing = self._entries.get(name)
+        if existing is not None and not replace and _where(existing) != _where(entry):
             raise PluginError(
-                f"{self.kind} {name!r} is registered twice: by {_where(present)} and by "
+                f"{self.kind} {name!r} is registered twice: by {_where(existing)} and by "
                 f"{_where(entry)}. Rename one, or uninstall its package."
             )
         if not isinstance(entry, str):
@@ -93,12 +93,12 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str) -> T:
-        """Return the entry called `name`, imported if need be.
+        """Return the entry called `name`; import it on first use.
 
         Raises
         ------
         UnknownNameError
-            If there is none; names the nearest.
+            If there is no such entry; suggests the nearest name.
         PluginError
             If it cannot be imported.
         """
@@ -111,12 +111,12 @@ class Registry(Generic[T]):
         return loaded
 
     def where(self, name: str) -> str:
-        """Return where the entry called `name` is defined, as ``"module:object"``; no import.
+        """Return the ``"module:object"`` of the entry called `name`, without importing it.
 
         Raises
         ------
         UnknownNameError
-            If there is none; names the nearest.
+            If there is no such entry; suggests the nearest name.
         """
         return _where(self._entry(name))
 
@@ -138,7 +138,7 @@ class Registry(Generic[T]):
 
 
 def load_object(reference: str, kind: str) -> Any:
-    """Import ``"module:object"``, or raise a PluginError; `kind` is the word for it in messages."""
+    """Import and return ``"module:object"``; a PluginError calls it a `kind`, such as a method."""
     try:
         return resolve_name(reference)
     except KeyboardInterrupt:

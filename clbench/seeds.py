@@ -1,9 +1,8 @@
 """Named streams of randomness.
 
-Every random draw belongs to a stream whose seed is a digest of its name parts, such as
-``("order", seed, scenario, stage, epoch)``. No stream is named after the method, so two
-methods on one seed see the same batches and start from the same heads, and their
-difference is a paired difference.
+Every random draw comes from a stream whose seed is a digest of the parts of its name, such as
+``("order", seed, scenario, stage, epoch)``. No name contains the method, so two methods with one
+seed see the same batches and start from the same heads, and their difference is a paired one.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def stream_seed(*parts: str | int) -> int:
-    """A 63-bit seed for the stream of that name; equal parts give equal seeds anywhere."""
+    """Return the 63-bit seed of the stream named `parts`, the same on every machine."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def numpy_stream(*parts: str | int) -> np.random.Generator:
-    """A NumPy generator for the stream of that name."""
+    """Return a NumPy generator for the stream named `parts`."""
     import numpy as np
 
     return np.random.default_rng(stream_seed(*parts))
 
 
 def torch_stream(*parts: str | int, device: str = "cpu") -> torch.Generator:
-    """A torch generator for the stream of that name."""
+    """Return a torch generator for the stream named `parts`."""
     import torch
 
     generator = torch.Generator(device=device)

@@ -12,14 +12,14 @@ from clbench.messages import describe_errors
 
 
 class Configured:
-    """Base of classes with typed settings: a subclass annotates an attribute for each.
+    """Base of classes with typed settings: each annotated attribute of a subclass is one.
 
     Attributes without an annotation are ordinary state.
 
     Raises
     ------
     SettingsError
-        On construction, with all errors: unknown keys (and the nearest known one), wrong types
+        On construction, with all errors: unknown keys (with the nearest known one), wrong types
         and values out of range.
     """
 
@@ -76,7 +76,7 @@ class Configured:
 
 
 def _declared(base: type) -> dict[str, Any]:
-    """The settings that one class declares, as pydantic takes them."""
+    """Return the settings that one class declares, as fields for `create_model`."""
     if base is Configured or not issubclass(base, Configured):
         return {}
     try:

@@ -24,7 +24,7 @@ PROTOCOL = Protocol(epochs=2, batch_size=4, lr=1e-3, curve_points=0)
 
 
 def rows(seed: int, count: int = 12) -> EncodedRows:
-    """Random rows of 4 to 8 tokens with random labels of two classes."""
+    """Return random rows of 4 to 8 tokens with random labels of two classes."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(4, 9, count)
     ids = rng.integers(5, 20, int(lengths.sum())).astype(np.int32)
@@ -40,13 +40,13 @@ class Cell:
     folder
         A checkpoint, such as the fixture `folder`.
     method
-        Fresh.
+        A new instance.
     protocol
         Settings of training.
     heads
         The head of each stage; equal names share one.
     seed
-        The cell's.
+        The cell's seed.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Cell:
         return self.context.model
 
     def open(self, index: int) -> Stage:
-        """Return an untouched stage."""
+        """Return a new stage, without calling any hook."""
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
         stage = Stage(**context, index=index, tasks=self.tasks)
         stage.reads_earlier_rows = self.method.keeps_rows
@@ -109,12 +109,12 @@ class Cell:
         return self
 
     def moved(self) -> float:
-        """Squared distance of the backbone to where it began after `setup`."""
+        """Return the squared distance of the backbone to its weights after `setup`."""
         return float(self.context.squared_distance(self.start).detach())
 
 
 def weights(cell: Cell) -> dict[str, Tensor]:
-    """A copy of all weights, heads included."""
+    """Return a copy of all weights, heads included."""
     return {name: p.detach().clone() for name, p in cell.model.named_parameters()}
 
 

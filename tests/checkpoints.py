@@ -196,8 +196,17 @@ CHECKPOINTS: dict[str, Recipe] = {
         _GPT_TOKENS,
     ),
 }
-"""Architectures with a `Family` record first, then those without."""
-OWN = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert", "gpt2")
+"""Architectures with a `Family` record come first."""
+WITH_FAMILY = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "albert",
+    "electra",
+    "deberta-v2",
+    "modernbert",
+    "gpt2",
+)
 
 
 def make_checkpoint(kind: str, folder: Path) -> Path:

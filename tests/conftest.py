@@ -8,7 +8,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Reports are drawn in the test's own process: test workers share the cores.
+# Draw reports in the test's own process: test workers share the cores.
 os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
 import pytest
@@ -39,7 +39,7 @@ tasks = ["one", "two"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Test workers share the cores; several torch threads each would fight over them."""
+    """Use one torch thread: test workers share the cores."""
     import torch
 
     torch.set_num_threads(1)
@@ -53,9 +53,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """A folder with `glue/` in the hub repository's layout; skips when there is none."""
-    named = os.environ.get("CLBENCH_TEST_DATA")
-    folder = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
+    """A folder with `glue/` in the layout of the hub; skips the test if there is none."""
+    variable = os.environ.get("CLBENCH_TEST_DATA")
+    folder = Path(variable) if variable else Path(__file__).parents[2] / "shared" / "data"
     if not (folder / "glue").is_dir():
         pytest.skip("no real GLUE rows: set CLBENCH_TEST_DATA to a folder that holds glue/")
     return folder

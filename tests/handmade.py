@@ -1,4 +1,4 @@
-"""Cells made by hand."""
+"""Hand-written cells for tests."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A cell of a plan, as far as results and the command line look at it.
+class PlannedCell:
+    """A stand-in for `clbench.suite.plan.Cell`, with the parts that results and the CLI read.
 
     `changes` go into the recipe, by section.
     """
@@ -50,7 +50,7 @@ class Asked:
 
 
 def recipe(**changes: dict[str, Any]) -> dict[str, Any]:
-    """What decides the scores of a vanilla cell on sst2-mrpc, with changes by section."""
+    """The recipe of a vanilla cell on sst2-mrpc, with changes by section."""
     base: dict[str, Any] = {
         "version": 1,
         "scenario": {"name": "sst2-mrpc", "shift": "dataset", "tasks": ["glue/sst2", "glue/mrpc"]},
@@ -74,7 +74,7 @@ def pair(
     R: list[list[float | None]] | None = None,
     **changes: Any,
 ) -> CellResult:
-    """A finished pair: R = [[0.9, 0.5], [0.8, 0.7]] unless given."""
+    """A finished cell of two tasks; R is [[0.9, 0.5], [0.8, 0.7]] by default."""
     R = R or [[0.9, 0.5], [0.8, 0.7]]
     before, p_o, p_s = R[0][0], R[1][0], R[1][1]
     assert before is not None
@@ -113,12 +113,12 @@ def failed(
 ) -> CellResult:
     """A cell that failed."""
     base = pair(method, seed).model_dump()
-    wrong = {"status": "failed", "reason": reason, "R": [], "scores": {}}
-    return CellResult.model_validate({**base, **wrong, **changes})
+    failure = {"status": "failed", "reason": reason, "R": [], "scores": {}}
+    return CellResult.model_validate({**base, **failure, **changes})
 
 
 def reference(task: int, score: float, seed: int = 0) -> CellResult:
-    """A task trained alone."""
+    """The single-task reference of a task."""
     return CellResult.model_validate(
         {
             **pair("vanilla", seed).model_dump(),

@@ -24,20 +24,20 @@ def run_script(page: Path, script: str, folder: Path) -> tuple[Any, list[str]]:
     assert BROWSER is not None
     text = page.read_text(encoding="utf-8")
     harness = (
-        "<script>addEventListener('load', () => { const made = (() => {" + script + "})();"
+        "<script>addEventListener('load', () => { const result = (() => {" + script + "})();"
         "const out = document.createElement('pre'); out.id = 'harness';"
-        "out.textContent = JSON.stringify(made); document.body.append(out); });</script>"
+        "out.textContent = JSON.stringify(result); document.body.append(out); });</script>"
     )
     copy = page.with_name("script.html")
     copy.write_text(text.replace("</body>", f"{harness}</body>"), encoding="utf-8")
-    done = subprocess.run(
+    process = subprocess.run(
         [BROWSER, *OPTIONS, f"--user-data-dir={folder}", "--dump-dom", copy.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    found = re.search(r'<pre id="harness">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stdout[-2000:]
-    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return json.loads(html.unescape(found[1])), said
+    match = re.search(r'<pre id="harness">(.*?)</pre>', process.stdout, re.DOTALL)
+    assert match, process.stdout[-2000:]
+    console = [line for line in process.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(html.unescape(match[1])), console
 
 
 def screenshot(page: Path, target: Path, width: int, height: int, folder: Path) -> Path:

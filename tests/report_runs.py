@@ -1,4 +1,4 @@
-"""Runs made by hand, to report on."""
+"""Hand-written runs for tests of reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVIL = '<b onmouseover="alert(1)">&"\'</b>'
 
 
 def cell(scenario: str, method: str, seed: int, p_o: float, **changes: Any) -> CellResult:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "key": f"{scenario}--{method}--seed{seed}",
         "fingerprint": "0", "scenario": scenario, "shift": "dataset", "baseline": method,
         "method": method, "model": "tiny", "seed": seed, "status": "ok",
@@ -26,7 +26,7 @@ def cell(scenario: str, method: str, seed: int, p_o: float, **changes: Any) -> C
         ],
         "train_seconds": 2.0, "peak_memory_mb": 100.0, "started": "2026-01-01T00:00:00",
     }  # fmt: skip
-    return CellResult(**{**given, **changes})
+    return CellResult(**{**fields, **changes})
 
 
 def make_run(folder: Path, name: str = "mine", better: float = 0.05, **changes: Any) -> Path:

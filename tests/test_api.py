@@ -33,17 +33,17 @@ def test_cells_of_other_settings_are_refused(place: Path, engine: FakeExecutor) 
 
 
 def test_the_listener_is_called(place: Path, engine: FakeExecutor) -> None:
-    class Ears:
+    class Recorder:
         def __init__(self) -> None:
-            self.heard: list[str] = []
+            self.calls: list[str] = []
 
         def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
-            return lambda *arguments: self.heard.append(name)
+            return lambda *arguments: self.calls.append(name)
 
-    ears = Ears()
-    clbench.run("mine.toml", seeds=[0], listener=ears)
+    recorder = Recorder()
+    clbench.run("mine.toml", seeds=[0], listener=recorder)
     cell = ["cell_started", "progress", "cell_finished"]
-    assert ears.heard == ["started", *cell, *cell]
-    ears = Ears()
-    clbench.run("mine.toml", seeds=[0], listener=ears)
-    assert ears.heard == ["started"]
+    assert recorder.calls == ["started", *cell, *cell]
+    recorder = Recorder()
+    clbench.run("mine.toml", seeds=[0], listener=recorder)
+    assert recorder.calls == ["started"]

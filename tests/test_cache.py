@@ -55,22 +55,22 @@ def test_tensors_and_facts_are_read_back(tmp_path: Path) -> None:
         "trained": torch.nn.Parameter(torch.ones(2)),
     }
     cache.save_tensors(tensors, tmp_path / "file", FACTS)
-    found, facts = cache.load_tensors(tmp_path / "file")
+    loaded, facts = cache.load_tensors(tmp_path / "file")
     assert facts == FACTS
-    assert found.keys() == tensors.keys()
+    assert loaded.keys() == tensors.keys()
     for name, value in tensors.items():
-        assert found[name].dtype == value.dtype
-        torch.testing.assert_close(found[name], value.detach(), rtol=0, atol=0, equal_nan=True)
+        assert loaded[name].dtype == value.dtype
+        torch.testing.assert_close(loaded[name], value.detach(), rtol=0, atol=0, equal_nan=True)
 
 
 def test_any_changed_byte_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "file"
     cache.save_tensors({"a": torch.rand(5), "b": torch.arange(3)}, path, FACTS)
     whole = path.read_bytes()
-    for place in range(len(whole)):
+    for position in range(len(whole)):
         for flip in (1, 0x80):
             changed = bytearray(whole)
-            changed[place] ^= flip
+            changed[position] ^= flip
             path.write_bytes(changed)
             with pytest.raises(cache.DamagedFileError):
                 cache.load_tensors(path)

@@ -44,7 +44,7 @@ def plugin(tmp_path: Path, page: str, word: str) -> Path:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/extend.md"])
-def test_the_method_of_one_s_own(tmp_path: Path, page: str) -> None:
+def test_the_example_method_runs(tmp_path: Path, page: str) -> None:
     file = plugin(tmp_path, page, "l2-start")
     code = [line for line in file.read_text().splitlines() if line.strip()]
     assert len(code) <= 15
@@ -57,7 +57,7 @@ def test_the_method_of_one_s_own(tmp_path: Path, page: str) -> None:
     assert vanilla.stages[1].curves["loss"] != own.stages[1].curves["loss"]
 
 
-def test_its_baseline_file(tmp_path: Path) -> None:
+def test_the_example_baseline_runs(tmp_path: Path) -> None:
     file = plugin(tmp_path, "docs/extend.md", "l2-start")
     (toml,) = [block for block in blocks("docs/extend.md", "toml") if "strength" in block]
     strong = tmp_path / "strong.toml"
@@ -67,7 +67,7 @@ def test_its_baseline_file(tmp_path: Path) -> None:
     assert run.cells[0].settings["method"] == {"strength": 0.1}
 
 
-def test_the_shift_and_the_task_of_one_s_own(tmp_path: Path) -> None:
+def test_the_example_shift_and_task_run(tmp_path: Path) -> None:
     plugins = [
         plugin(tmp_path, "docs/extend.md", "label-flip"),
         plugin(tmp_path, "docs/extend.md", "mine/parity"),
@@ -88,7 +88,7 @@ tasks = ["mine/parity", "synthetic/sentiment"]
     )
     assert [cell.reason for cell in run.cells] == [None, None]
     flipped = run.cells[0]
-    # One head, one set of texts: what is right for the one is wrong for the other.
+    # One head and one set of texts: a row is right in exactly one of the two tasks.
     assert flipped.scores["p"] == pytest.approx(1.0)
     assert flipped.scenario_report["severity"] == 0.5
 

@@ -62,7 +62,7 @@ def test_an_error_names_key_requirement_and_value(kind: Any, value: Any, words: 
     assert text.startswith(words)
 
 
-def test_places_are_written_as_in_a_toml_file() -> None:
+def test_paths_are_written_as_in_a_toml_file() -> None:
     data = {"protocol": {"betas": [1]}, "task": {"a b": {"x": 1}}, "scenario": [{"name": "n"}]}
     assert describe_path(("protocol", "betas", 0), data) == "[protocol] betas item 1"
     assert describe_path(("protocol", "betas", 1), data) == "[protocol] betas item 2"
@@ -93,7 +93,7 @@ def test_near_names_are_suggested_and_long_lists_cut() -> None:
 
 def test_types_counts_and_missing_paths_in_words(tmp_path: Path) -> None:
     assert [describe_type(value) for value in (True, 1, 1.5, "a", [], {}, b"", None)] == [
-        *("a truth value", "a whole number", "a number", "a text"),
+        *("a boolean", "a whole number", "a number", "a text"),
         *("a list", "an object", "bytes", "nothing"),
     ]
     assert [count(1, "class"), count(2, "class"), count(0, "row")] == [

@@ -331,7 +331,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
         make(parameters(), **options)
 
 
-def test_a_model_that_becomes_another_type_before_its_first_step() -> None:
+def test_a_model_may_change_its_type_before_the_first_step() -> None:
     model = nn.Linear(3, 2)
     optimizer = make(list(model.parameters()), k=0.0)
     model.double()
@@ -346,7 +346,7 @@ def test_a_model_that_becomes_another_type_before_its_first_step() -> None:
 
 
 def test_a_refused_step_moves_nothing() -> None:
-    """The first group would be in order; the second is refused."""
+    """The first group is valid; the second is refused."""
     params = parameters()
     optimizer = RecAdam([{"params": params[:1]}, {"params": params[1:]}], lr=1e-4)
     set_gradients(params, 0)

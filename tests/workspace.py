@@ -1,4 +1,4 @@
-"""A small world: a random BERT of 16 words, tasks that can be solved, and one to forget."""
+"""A toy scenario: a random BERT with 16 words, learnable tasks, and two that contradict."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ import clbench
 
 @clbench.shift("opposite")
 class Opposite(clbench.Shift):
-    """Tasks that answer with one head, the second contradicting the first."""
+    """Tasks with a shared head, the second with opposite labels."""
 
     tasks: list[str]
 
@@ -88,7 +88,7 @@ class Opposite(clbench.Shift):
 
 
 class Workspace:
-    """The folder of the suite, and how to run it."""
+    """The folder of the suite; runs it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -181,7 +181,7 @@ class Steps(Listener):
 
 
 def measured(run: clbench.Run) -> dict[str, Any]:
-    """Return what must be equal in equal runs, whatever happened on the way."""
+    """Return everything that must be equal in equal runs."""
     return {
         cell.key: (
             cell.R,

@@ -1,8 +1,8 @@
 """Fine-tune a small model and its random twin on GLUE tasks, and write the model card.
 
 ``python -m tools.evaluate_tiny --model clbench/models/tiny --glue FOLDER`` writes
-``evaluation.json`` and ``README.md`` beside the weights. Cells that ``evaluation.json`` has for
-the same weights are not run again.
+``evaluation.json`` and ``README.md`` beside the weights. Cells that ``evaluation.json`` already
+holds for these weights are not run again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("evaluate")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Text columns, training rows used, and tokens kept."""
+    """Text columns, number of training rows, and largest number of tokens in a row."""
 
     columns: tuple[str, ...]
     rows: int
@@ -45,7 +45,7 @@ VALIDATION_ROWS = 1000
 
 
 def read(glue: Path, name: str, split: str, rows: int, seed: int) -> tuple[list[Any], list[int]]:
-    """Texts (one or two columns) and labels of a random subset."""
+    """Return texts (one or two columns) and labels of a random subset."""
     from datasets import load_dataset
 
     data = load_dataset(str(glue), name, split=split)
@@ -54,7 +54,7 @@ def read(glue: Path, name: str, split: str, rows: int, seed: int) -> tuple[list[
 
 
 def tune(folder: Path, name: str, data: Any, rate: float, seed: int, pretrained: bool) -> float:
-    """Fine-tune once; accuracy in per cent on the validation rows."""
+    """Fine-tune once; return the accuracy on the validation rows in per cent."""
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     task = TASKS[name]
@@ -121,7 +121,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--card-only", action="store_true")
     args = parser.parse_args()
     if args.glue is None and not args.card_only:
-        parser.error("give --glue FOLDER, or --card-only")
+        parser.error("--glue is missing. Give --glue FOLDER, or --card-only.")
     return args
 
 

@@ -22,13 +22,13 @@ from clbench.cli.search import search
 from clbench.errors import ClbenchError
 
 STOPPED = 130
-"""What a shell reports of an interrupted program."""
+"""Exit code of a program that is interrupted by Ctrl-C."""
 SIGNALS = ("SIGTERM", "SIGHUP")
-"""Handled like Ctrl-C: a cluster ends a job, a terminal closes."""
+"""Handled like Ctrl-C; sent when a cluster ends a job or a terminal closes."""
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""Errors that the user can fix wherever they occur; other system errors may be ours."""
+"""System errors that the user can fix wherever they occur; others may be bugs."""
 
-# Plain help: people read it in logs and narrow windows too, and it takes a third of the time.
+# Plain help is readable in logs and narrow windows, and takes a third of the time.
 app = typer.Typer(
     name="clbench",
     help="Compare ways to fine-tune transformers by how much they forget, and at what cost.",
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments
-        Without the program's name; by default those of the process.
+        Without the program's name; by default those of this process.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # Some versions of typer bring a copy of click, others use the real one.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     signals: list[int] = []
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         with _signals_as_interrupts(signals):
-            code = app(words or ["--help"], prog_name="clbench", standalone_mode=False) or 0
+            code = app(arguments or ["--help"], prog_name="clbench", standalone_mode=False) or 0
     except ClbenchError as error:
         return _fail(str(error))
     except usage_error as error:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED  # some versions of typer raise, others return it
     except BrokenPipeError:
-        # The reader of the output is gone, as with `| head`; do not complain at exit again.
+        # The reader of stdout is gone, as with `| head`; keep Python from failing again at exit.
         _drop_output()
         return 0
     except OSError as error:
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _signals_as_interrupts(received: list[int]) -> Iterator[None]:
-    """Let `SIGNALS` end the program as Ctrl-C does, and note their numbers in `received`."""
+    """Handle `SIGNALS` like Ctrl-C inside the block, and add their numbers to `received`."""
 
     def interrupt(number: int, frame: object) -> None:
         received.append(number)
@@ -112,14 +112,14 @@ def _signals_as_interrupts(received: list[int]) -> Iterator[None]:
 
     main_thread = threading.current_thread() is threading.main_thread()
     numbers = [getattr(signal, name, None) for name in SIGNALS]  # Windows has no SIGHUP
-    # Leave an ignored signal alone, as under nohup.
-    free = [n for n in numbers if n and main_thread and signal.getsignal(n) is signal.SIG_DFL]
-    for number in free:
+    # An ignored signal, as under nohup, stays ignored.
+    handled = [n for n in numbers if n and main_thread and signal.getsignal(n) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number in free:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and values that are more than a word or a number."""
+"""Arguments that several commands share, and the parsing of lists, times and seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def option(metavar: str, text: str, *names: str) -> Any:
-    """Return an option with a value; by default it is named after its parameter."""
+    """Return an option with a value, by default named after its parameter."""
     return typer.Option(*names, metavar=metavar, help=text)
 
 
@@ -26,11 +26,12 @@ def flag(name: str, text: str) -> Any:
 
 
 Suite = Annotated[
-    str, typer.Argument(metavar="SUITE", help="A packaged suite (clbench list suites) or a file.")
+    str,
+    typer.Argument(metavar="SUITE", help="A packaged suite (clbench list suites) or a suite file."),
 ]
 Model = Annotated[
     str | None,
-    option("NAME|DIR", "A built-in model, a folder, or a name on the hub.  [default: the suite's]"),
+    option("NAME|DIR", "Built-in model, model folder, or name on the hub.  [default: the suite's]"),
 ]
 Data = Annotated[
     str | None,
@@ -42,15 +43,15 @@ Precision = Annotated[
     str | None,
     option(
         "auto|float32|bf16",
-        "Precision; auto is bf16 where the hardware is fast at it.  [default: the suite's]",
+        "Training precision; auto is bf16 on hardware with fast bf16.  [default: the suite's]",
     ),
 ]
-Device = Annotated[str, option("DEVICE", "Where to train: auto, cpu, cuda, cuda:N or mps.")]
+Device = Annotated[str, option("DEVICE", "Device to train on: auto, cpu, cuda, cuda:N or mps.")]
 Plugins = Annotated[
     list[Path] | None,
     option(
         "FILE",
-        "Python file with methods, shifts, tasks, models or metrics of your own; repeatable.",
+        "Python file that registers methods, shifts, tasks, models or metrics; repeatable.",
         "--plugin",
     ),
 ]
@@ -64,15 +65,15 @@ ReportOut = Annotated[
 Formats = Annotated[str, option("A,B", "File formats of the figures: png, svg, pdf.")]
 
 
-def choice(what: str, value: str, known: Sequence[str]) -> str:
-    """Return `value` if it is one of `known`, else raise a SettingsError."""
-    if value not in known:
-        raise SettingsError(f"{what} {value!r} is unknown.{did_you_mean(value, known)}")
+def choice(option: str, value: str, choices: Sequence[str]) -> str:
+    """Return `value` if it is one of `choices`, else raise a SettingsError."""
+    if value not in choices:
+        raise SettingsError(f"{option} {value!r} is unknown.{did_you_mean(value, choices)}")
     return value
 
 
 def words(option: str, values: Iterable[str] | None) -> list[str] | None:
-    """Return the values of a repeatable option, which commas may also join; None if not given.
+    """Return the values of a repeatable option, split at commas; None if it is not given.
 
     Raises a SettingsError if the option is given but empty.
     """
@@ -81,12 +82,14 @@ def words(option: str, values: Iterable[str] | None) -> list[str] | None:
         return None
     parts = [word.strip() for text in texts for word in text.split(",") if word.strip()]
     if not parts:
-        raise SettingsError(f"{option} {','.join(texts)!r}: is empty. Leave it out for all.")
+        raise SettingsError(
+            f"{option} {','.join(texts)!r}: is empty. Leave it out for the default."
+        )
     return parts
 
 
 def seconds(option: str, value: str) -> float:
-    """Return the seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``; else a SettingsError."""
+    """Return ``90``, ``90s``, ``30m``, ``2h`` or ``1d`` in seconds, or raise a SettingsError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", value)
     if match is None or float(match[1]) == 0:
         raise SettingsError(f"{option} {value!r}: must be a time such as 90s, 30m or 2h.")
@@ -94,9 +97,9 @@ def seconds(option: str, value: str) -> float:
 
 
 def seeds(value: str | None) -> list[int] | None:
-    """Return the seeds in ``0,1,2`` or ``0-4`` or both, in that order, each once.
+    """Return the seeds of a list such as ``0,1,2``, ``0-4`` or ``7,0-4``, in order, each once.
 
-    Raises a SettingsError if a part has another form, a range is empty, or there are too many.
+    Raises a SettingsError for any other form, an empty range, or too many seeds.
     """
     if value is None:
         return None
@@ -109,6 +112,6 @@ def seeds(value: str | None) -> list[int] | None:
                 f"--seeds {value!r}: {part.strip()!r} is not a seed or range. Write 0,1,2 or 0-4."
             )
         if len(numbers) + last - first >= MOST_SEEDS:
-            raise SettingsError(f"--seeds {value!r}: more than {MOST_SEEDS} seeds.")
+            raise SettingsError(f"--seeds {value!r}: has more than {MOST_SEEDS} seeds. Give fewer.")
         numbers.update(dict.fromkeys(range(first, last + 1)))
     return list(numbers)

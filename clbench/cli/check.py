@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clbench.cli.arguments import option
 from clbench.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,28 +23,23 @@ def check(
     method: Annotated[
         str,
         typer.Argument(
-            metavar="METHOD", help="A baseline, a method, a baseline file or module:Class."
+            metavar="METHOD", help="Baseline, registered method, baseline file or module:Class."
         ),
     ],
     plugin: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Python file with the method; repeatable."),
+        list[Path] | None, option("FILE", "Python file that registers the method; repeatable.")
     ] = None,
     setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable."),
+        list[str] | None, option("KEY=VALUE", "Override a setting; repeatable.", "--set")
     ] = None,
     model: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|DIR", help="Built-in model, folder of a model, or name on the hub."
-        ),
+        str, option("NAME|DIR", "Built-in model, model folder, or name on the hub.")
     ] = "tiny",
 ) -> int:
-    """Check that a method keeps its promises: seeds, interruptions, rows, memory, models.
+    """Check that a method keeps its promises, on tiny tasks.
 
-    Takes seconds, on tiny tasks. Exit code 0 if all checks pass, 1 if one fails, 2 if
-    the command itself is wrong.
+    Tests seeds, resuming, access to rows, memory and model architectures within seconds. Exit
+    code 0 if all checks pass, 1 if one fails, 2 if the command or its input is wrong.
     """
     from clbench.cli.console import err
     from clbench.suite.baselines import read_baseline
@@ -51,7 +47,7 @@ def check(
 
     settings = dict(_setting(text) for text in setting or ())
     load_plugins(plugin or ())
-    baseline = read_baseline(method)  # report a wrong name before torch is imported
+    baseline = read_baseline(method)  # report a wrong name before importing torch
     from clbench.conformance import check as run_checks
 
     with err().status(f"checking {method}") as status:
@@ -86,7 +82,7 @@ def _show(rows: Sequence[Row]) -> None:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Return key and value of ``key=value``, the value read as in a baseline file."""
+    """Return key and value of ``KEY=VALUE``, the value parsed as TOML if possible, else text."""
     key, _, value = (part.strip() for part in text.partition("="))
     if not key or not value:
         raise SettingsError(f"--set {text!r}: write KEY=VALUE, such as memory=20.")

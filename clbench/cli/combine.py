@@ -7,50 +7,47 @@ from typing import Annotated, Any
 
 import typer
 
+from clbench.cli.arguments import choice, flag, option
+
 
 def combine(
     trials: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRIALS...", help="For each pair of tasks a search folder or a trial log."
+            metavar="TRIALS...", help="Search folder or trial log of each pair of tasks."
         ),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Baseline file to write, such as mine.toml.")
-    ],
+    out: Annotated[Path, option("FILE", "Baseline file to write, such as mine.toml.")],
     b: Annotated[
-        float,
-        typer.Option("--b", metavar="B", help="Each rank counts B times less than the one above."),
+        float, option("B", "Each trial weighs B times less than the next better one.", "--b")
     ] = 1.8,
     flat: Annotated[
         float | None,
-        typer.Option(
-            metavar="RATE",
-            help="Flat rate; the file holds multiples of it.  [default: the search's, or 2e-5]",
+        option(
+            "RATE",
+            "Flat rate that the file's multiples refer to.  [default: the search's, or 2e-5]",
         ),
     ] = None,
     depth: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Layers of the logs' model.  [default: the search's, or 12]"
+            min=1,
+            metavar="N",
+            help="Number of layers of the model.  [default: the search's, or 12]",
         ),
     ] = None,
     division: Annotated[
         str | None,
-        typer.Option(
-            metavar="code|paper",
-            help="How its layers were grouped.  [default: the search's, or code]",
-        ),
+        option("code|paper", "Layer groups of the trials.  [default: the search's, or code]"),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
+    replace: Annotated[bool, flag("--replace", "Overwrite existing files.")] = False,
 ) -> int:
-    """Combine searched learning rates into one baseline for clbench run --methods FILE.
+    """Combine the learning rates of several searches into a baseline.
 
-    Takes a weighted geometric mean within each pair and the plain one across pairs. Also writes
-    a figure, as a .png beside the file.
+    Takes a weighted geometric mean within each pair and the plain one across pairs. Writes a
+    file for clbench run --methods FILE, and a figure as .png beside it.
     """
     from clbench.cache import write_atomically
-    from clbench.cli.arguments import choice
     from clbench.cli.search_output import show_rates
     from clbench.errors import DataError, SettingsError
     from clbench.figures import rate_distributions
@@ -92,8 +89,8 @@ def combine(
     records = [record for source in sources for record in source.records]
     logs = sum(source.origin is None for source in sources)
     remark = "; the cost does not include the logs'" if 0 < logs < len(sources) else ""
-    own = "Given to clbench combine, or its default."
-    rule = own if logs == len(sources) else "As in the searches."
+    by_user = "Given to clbench combine, or its default."
+    rule = by_user if logs == len(sources) else "As in the searches."
     text = baseline_text(
         combination.rates,
         origin,

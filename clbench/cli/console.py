@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FILE_WIDTH = 160
-"""Columns of a table in a file or a pipe, unless COLUMNS says otherwise."""
+"""Width of a table in a file or a pipe, unless COLUMNS is set."""
 
 
 def out() -> Console:
@@ -34,7 +34,7 @@ def _console(*, stderr: bool) -> Console:
 
 
 def show_table(console: Console, table: Table) -> None:
-    """Print a table, in a file or a pipe without trailing blanks."""
+    """Print a table; in a file or a pipe, lines have no trailing blanks."""
     if console.is_terminal:
         console.print(table)
         return

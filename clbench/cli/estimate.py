@@ -1,4 +1,4 @@
-"""How long a plan is likely to take."""
+"""Estimate how long a plan will take."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from safetensors import safe_open
 
 from clbench.cli.console import duration
+from clbench.messages import count
 from clbench.results.cell import CellResult
 
 if TYPE_CHECKING:
@@ -19,22 +20,22 @@ if TYPE_CHECKING:
     from clbench.tasks.task import Rows
 
 CPU_SPEED = 1e11
-"""Floating-point operations a second of a training loop on a few CPU cores."""
+"""Floating-point operations per second of a training loop on a few CPU cores."""
 GPU_SPEED = 3e13
 """The same on one data-centre GPU."""
 CELL_SECONDS = 2.0
-"""Loading, scoring and writing, which a cell takes besides training."""
+"""Time of a cell besides training: loading, scoring and writing."""
 TOKENS_PER_WORD = 1.4
-"""Word pieces in an English word, with some room for the special tokens."""
+"""Word pieces per English word, with some room for special tokens."""
 SAMPLE = 2000
-"""Rows whose length is counted."""
+"""Rows of a task that the mean length is estimated from."""
 GUESS = 3.0
-"""Factor by which an estimate without measured times may be wrong."""
+"""Factor by which an estimate without measured times may be off."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, what they are based on, and by what factor they may be wrong."""
+    """Seconds, their basis, and the factor by which they may be off."""
 
     seconds: float
     basis: str
@@ -47,14 +48,14 @@ class Estimate:
         return f"somewhere between {low} and {high} ({self.basis})"
 
 
-def from_finished(pending: Sequence[Cell], done: Iterable[CellResult]) -> Estimate | None:
+def from_finished(pending: Sequence[Cell], results: Iterable[CellResult]) -> Estimate | None:
     """Estimate from the times of finished cells; None if there are none.
 
-    A cell takes as long as the mean of those of its scenario and baseline, else of its
-    scenario, else of all.
+    The estimate of a cell is the mean of the finished cells of its scenario and baseline, else
+    of its scenario, else of all.
     """
     times: dict[tuple[str, ...], list[float]] = {}
-    for result in done:
+    for result in results:
         if result.status == "ok" and result.reference_of is None:
             seconds = sum(stage.train_seconds + stage.eval_seconds for stage in result.stages)
             for key in ((result.scenario, result.baseline), (result.scenario,), ()):
@@ -67,16 +68,14 @@ def from_finished(pending: Sequence[Cell], done: Iterable[CellResult]) -> Estima
         nearest = next(times[key] for key in keys if key in times)
         # A reference trains one task of a scenario of two or more.
         total += fmean(nearest) * (0.5 if cell.reference_of is not None else 1.0)
-    number = len(times[()])
-    cells = "the one cell" if number == 1 else f"{number} cells"
-    return Estimate(total, f"from the times of {cells} finished before")
+    return Estimate(total, f"from the times of {count(len(times[()]), 'finished cell')}")
 
 
 def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     """Estimate from tokens × parameters and a guess at the machine's speed.
 
     Six operations for each parameter and trained token (two forward, four backward), without
-    the embeddings. Mostly right within a factor of `GUESS`.
+    the embeddings. Usually right within a factor of `GUESS`.
     """
     from clbench.models.locate import local_folder
     from clbench.tasks.registry import load_task
@@ -107,7 +106,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
 
 
 def mean_tokens(rows: Rows, max_length: int) -> float:
-    """Return the mean tokens of a row, guessed from its words; at most `max_length`."""
+    """Return the estimated mean tokens per row, from its words; at most `max_length`."""
     firsts = rows.first[:SAMPLE]
     seconds = rows.second[:SAMPLE] if rows.second is not None else [""] * len(firsts)
     counts = [
@@ -118,7 +117,7 @@ def mean_tokens(rows: Rows, max_length: int) -> float:
 
 
 def count_parameters(folder: Path) -> int:
-    """Return the parameters of a checkpoint without embeddings, read from its files' headers."""
+    """Return the number of parameters of a checkpoint, without embeddings; loads no weights."""
     total = 0
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="np") as file:

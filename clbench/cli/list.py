@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clbench.cli.arguments import Plugins, choice
+from clbench.cli.arguments import Plugins, choice, option
 
 Rows = Iterator[tuple[str, str]]
 
@@ -49,6 +49,7 @@ def _methods(suite: str | None) -> Rows:
 
 
 def _tasks(suite: str | None) -> Rows:
+    from clbench.messages import display_path
     from clbench.suite.read import read_suite
     from clbench.tasks.registry import TASKS
 
@@ -56,15 +57,16 @@ def _tasks(suite: str | None) -> Rows:
         description = getattr(TASKS.get(name), "description", "")
         yield name, description or TASKS.where(name).partition(":")[0]
     if suite is not None:
-        read = read_suite(suite)
-        yield from ((name, f"a table of {read.path}") for name in sorted(read.file.task))
+        source = read_suite(suite)
+        path = display_path(source.path)
+        yield from ((name, f"defined in {path}") for name in sorted(source.file.task))
 
 
 def _models(suite: str | None) -> Rows:
     from clbench.models.locate import MODELS
 
     yield from ((name, MODELS.get(name).description) for name in MODELS)
-    yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or from a local folder"
+    yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or a local folder"
 
 
 def _shifts(suite: str | None) -> Rows:
@@ -82,8 +84,8 @@ def _metrics(suite: str | None) -> Rows:
         yield name, f"{kind}: {_first_line(metric)}"
 
 
-def _first_line(described: object) -> str:
-    return (described.__doc__ or "").strip().partition("\n")[0]
+def _first_line(entry: object) -> str:
+    return (entry.__doc__ or "").strip().partition("\n")[0]
 
 
 KINDS = {
@@ -101,14 +103,14 @@ def listing(
     kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
     suite: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Suite whose scenarios or own tasks to list.  [default: all packaged ones]",
+        option(
+            "NAME|FILE",
+            "List the scenarios or tasks of this suite.  [default: all packaged suites]",
         ),
     ] = None,
     plugin: Plugins = None,
 ) -> int:
-    """List suites, scenarios, methods, tasks, models, shifts or metrics."""
+    """List suites, scenarios, methods, tasks and other names."""
     from rich.table import Table
 
     from clbench.cli.console import out, show_table

@@ -12,14 +12,14 @@ from clbench.cli.arguments import Formats, ReportOut
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
     out: ReportOut = None,
     formats: Formats = "png,svg,pdf",
 ) -> int:
-    """Write a report of runs: a page that works offline, with figures and tables.
+    """Write a report of runs: an offline page with figures and tables.
 
     Also prints the table of results and updates scores.csv. A run may still be in progress.
-    Files under cells/ that are not valid are named and left out. Exit code 1 if a cell failed.
+    Invalid files under cells/ are reported and left out. Exit code 1 if a cell failed.
     """
     from clbench.cli.arguments import choice, words
     from clbench.cli.console import err
@@ -32,24 +32,24 @@ def report(
     from clbench.results.scores import scores_frame, to_csv
     from clbench.results.store import Store
 
-    chosen = [choice("--formats", name, FORMATS) for name in words("--formats", [formats]) or ()]
+    kinds = [choice("--formats", name, FORMATS) for name in words("--formats", [formats]) or ()]
     resolved = [run.resolve() for run in runs]
     for number, run in enumerate(runs):
         if resolved[number] in resolved[:number]:
-            raise SettingsError(f"{run} is named twice. Name each run once.")
+            raise SettingsError(f"{run} is named twice. Remove one.")
     cells, notes = read_runs([Store(run) for run in runs])
-    gc.freeze()  # the cells stay to the end: the garbage collector need not look at them again
+    gc.freeze()  # all cells stay in memory, so garbage collection can skip them
     if len(runs) == 1:
         try:
             Store(runs[0]).write_scores(to_csv(scores_frame(cells)))
         except RunFolderError as error:
-            # The run may be on a read-only disk; the report can be written elsewhere.
+            # The run may be on a read-only disk; the report can go elsewhere.
             err().print(f"scores.csv is left unchanged: {error}", soft_wrap=True)
     for line in notes:
         err().print(line, soft_wrap=True)
     code = show_results(runs[0] if len(runs) == 1 else None, cells)
-    written = write_report(runs, out, formats=chosen, read=(cells, notes))
-    stdout().print(f"Report: {written.page}", soft_wrap=True)
+    files = write_report(runs, out, formats=kinds, contents=(cells, notes))
+    stdout().print(f"Report: {files.page}", soft_wrap=True)
     return code
 
 
@@ -59,5 +59,8 @@ def compare(
     out: ReportOut = None,
     formats: Formats = "png,svg,pdf",
 ) -> int:
-    """Write one report of two runs; methods of both are marked with the name of the run."""
+    """Write one report that compares two runs.
+
+    A method that is in both runs is labelled with the name of its run.
+    """
     return report([run_a, run_b], out, formats)

@@ -35,8 +35,8 @@ def run(
         list[str] | None,
         option(
             "A,B",
-            "Baselines (methods with fixed settings; clbench list methods): names or files, joined "
-            "by commas.  [default: the suite's]",
+            "Baselines to run (methods with fixed settings; clbench list methods): names or files, "
+            "comma-separated.  [default: the suite's]",
         ),
     ] = None,
     scenarios: Annotated[
@@ -54,7 +54,7 @@ def run(
         str | None,
         option(
             "FILE|NAME",
-            "Running text for ewc-mlm and the shift pretraining: a file with one text a line, "
+            "Text corpus for ewc-mlm and the pretraining shift: a file with one text per line, "
             "wiki40b/en or built-in.  [default: the suite's]",
         ),
     ] = None,
@@ -64,24 +64,25 @@ def run(
     ] = False,
     replace: Annotated[
         bool,
-        flag("--replace", "Rerun cells of other settings; keep the files in cells/replaced/."),
+        flag("--replace", "Rerun cells of other settings; move their files to cells/replaced/."),
     ] = False,
     workers: Annotated[
         int | None,
-        option("N", "Processes, each for one cell at a time.  [default: run in this process]"),
+        option("N", "Worker processes, one cell each at a time.  [default: 1, this process]"),
     ] = None,
     address: Address = None,
     threads: Annotated[
-        int | None, option("N", "CPU threads of each cell.  [default: cores / workers]")
+        int | None, option("N", "CPU threads per cell.  [default: cores / workers; 1 on a cluster]")
     ] = None,
     gpus: Annotated[
-        float | None, option("X", "GPUs of each cell, such as 0.5.  [default: 1, or shared]")
+        float | None, option("X", "GPUs per cell, such as 0.5.  [default: 1, or an equal share]")
     ] = None,
     tensorboard: Annotated[
-        bool, flag("--tensorboard", "Also write logs to DIR/tensorboard.")
+        bool,
+        flag("--tensorboard", "Also write TensorBoard logs to tensorboard/ in the run's folder."),
     ] = False,
     dry_run: Annotated[
-        bool, flag("--dry-run", "Print the cells and an estimate; write nothing.")
+        bool, flag("--dry-run", "Print the cells and the estimated time; write nothing.")
     ] = False,
 ) -> int:
     """Run a suite, or resume it: finished cells do not run again.
@@ -126,7 +127,7 @@ def run(
 
 
 def show_plan(state: RunState) -> None:
-    """Print the cells of a plan, the state of each, and an estimate of the time."""
+    """Print the cells of a plan with their states, and the estimated time."""
     from rich.table import Table
 
     from clbench.cli.console import err, out, show_table

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from clbench.cli.arguments import (
     Address,
     Data,
@@ -17,6 +15,8 @@ from clbench.cli.arguments import (
     Precision,
     Suite,
     choice,
+    flag,
+    option,
     seconds,
 )
 
@@ -24,70 +24,65 @@ from clbench.cli.arguments import (
 def search(
     suite: Suite,
     scenario: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Scenario of two tasks, if it has several.")
+        str | None, option("NAME", "Scenario of two tasks; needed if the suite has several.")
     ] = None,
     trials: Annotated[
-        int, typer.Option(metavar="N", help="Finished trials to reach, earlier ones included.")
+        int, option("N", "Total number of finished trials, earlier sessions included.")
     ] = 50,
     searcher: Annotated[
-        str, typer.Option(metavar="bayes|random", help="Search algorithm: TPE or random search.")
+        str, option("bayes|random", "Search algorithm: TPE or random search.")
     ] = "bayes",
-    scheduler: Annotated[str, typer.Option(metavar="asha|none", help="Trial scheduler.")] = "asha",
+    scheduler: Annotated[str, option("asha|none", "Early stopping of weak trials.")] = "asha",
     workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Concurrent trials.  [default: 1, on a cluster all it has]"),
+        int | None, option("N", "Concurrent trials.  [default: 1; on a cluster as many as fit]")
     ] = None,
     address: Address = None,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", help="CPU threads for each trial.  [default: cores / workers]"),
+        option("N", "CPU threads per trial.  [default: cores / workers; 1 on a cluster]"),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(metavar="X", help="GPUs for each trial, such as 0.5 or 1.")
+        float | None, option("X", "GPUs per trial, such as 0.5.  [default: 1, or an equal share]")
     ] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End the search after 90s, 30m or 2h.")
+        str | None, option("TIME", "End the search after 90s, 30m or 2h.")
     ] = None,
     out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Output folder.  [default: results/SUITE-search/NAME]"),
+        str | None, option("DIR", "Output folder.  [default: results/SUITE-search/NAME]")
     ] = None,
     model: Model = None,
     data: Data = None,
     limit: Limit = None,
     epochs: Epochs = None,
     groups: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Number of rates.  [default: 10, at most layers + 2]"),
+        int | None, option("N", "Number of learning rates.  [default: 10, at most layers + 2]")
     ] = None,
     division: Annotated[
-        str, typer.Option(metavar="code|paper", help="Layer groups of the authors' code or paper.")
+        str, option("code|paper", "Layer groups of the authors' code or paper.")
     ] = "code",
-    lowest: Annotated[float, typer.Option(metavar="RATE", help="Lowest learning rate.")] = 1e-7,
-    highest: Annotated[float, typer.Option(metavar="RATE", help="Highest learning rate.")] = 1e-3,
-    grace: Annotated[int, typer.Option(metavar="EPOCHS", help="ASHA grace period.")] = 1,
-    reduction: Annotated[float, typer.Option(metavar="X", help="ASHA reduction factor.")] = 2.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of search and training.")] = 0,
+    lowest: Annotated[float, option("RATE", "Lowest learning rate.")] = 1e-7,
+    highest: Annotated[float, option("RATE", "Highest learning rate.")] = 1e-3,
+    grace: Annotated[int, option("EPOCHS", "Epochs before ASHA may stop a trial.")] = 1,
+    reduction: Annotated[float, option("X", "ASHA continues the best 1/X of the trials.")] = 2.0,
+    seed: Annotated[int, option("N", "Seed of search and training.")] = 0,
     paper_split: Annotated[
         bool,
-        typer.Option(
-            "--paper-split", help="Reward on the reported split, as the authors' code does."
-        ),
+        flag("--paper-split", "Reward trials on the reported split, as the authors' code does."),
     ] = False,
     device: Device = "auto",
     precision: Precision = None,
     plugin: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Python file with tasks or shifts; repeatable."),
+        list[Path] | None, option("FILE", "Python file that registers tasks or shifts; repeatable.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be searched; train nothing.")
+        bool, flag("--dry-run", "Print the plan and the estimated time; train nothing.")
     ] = False,
 ) -> int:
-    """Search learning rates by depth for a pair of tasks (BERTcL), or resume a search.
+    """Search learning rates by depth for a pair of tasks (BERTcL).
 
     A trial trains both tasks; its reward is p_o + p_s on held-out training rows. Writes
-    bertcl.toml for clbench run --methods FILE, and the trials for clbench combine.
+    bertcl.toml for clbench run --methods FILE, and the trials for clbench combine. Repeat the
+    command to resume the search.
     """
     from clbench.cli.search_output import TrialLines, show_outcome, show_plan
     from clbench.evaluation.resources import Resources
@@ -128,7 +123,7 @@ def search(
         show_plan(plan)
         return 0
     outcome = run_search(plan, resources=resources, listener=TrialLines(plan))
-    same = {"--model": model, "--data": data, "--limit": limit, "--epochs": epochs}
-    options = [f"{option} {value}" for option, value in same.items() if value is not None]
+    values = {"--model": model, "--data": data, "--limit": limit, "--epochs": epochs}
+    options = [f"{name} {value}" for name, value in values.items() if value is not None]
     show_outcome(outcome, plan, " ".join([suite, *options]))
     return 0

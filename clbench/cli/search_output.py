@@ -22,13 +22,13 @@ class TrialLines(SearchListener):
     def __init__(self, plan: SearchPlan) -> None:
         self._plan = plan
         self._console = err()
-        self._pending = self._done = 0
+        self._pending = self._ended = 0
         self._best = -math.inf
 
     def started(self, trials: int, pending: int, epochs: int) -> None:
         """Print the size of the search and where its results go."""
         self._pending, self._start = pending, time.monotonic()
-        finished = f", {trials - pending} finished before" if pending < trials else ""
+        finished = f", {trials - pending} already finished" if pending < trials else ""
         self.note(
             f"{self._plan.run.scenarios[0].name}: {count(trials, 'trial')}{finished}, "
             f"{count(self._plan.space.groups, 'rate')}, at most {count(epochs, 'epoch')} each, "
@@ -37,12 +37,12 @@ class TrialLines(SearchListener):
 
     def trial_ended(self, trial: TrialRecord) -> None:
         """Print the result of a trial and the remaining time."""
-        self._done += 1
-        left = (time.monotonic() - self._start) / self._done * (self._pending - self._done)
-        rest = f"; about {duration(left)} left" if left > 0 else ""
+        self._ended += 1
+        remaining = (time.monotonic() - self._start) * (self._pending / self._ended - 1.0)
+        suffix = f"; about {duration(remaining)} left" if remaining > 0 else ""
         self.note(
-            f"[{self._done}/{self._pending}] trial {trial.number}: {self._result(trial)} "
-            f"({duration(trial.seconds)}{rest})"
+            f"[{self._ended}/{self._pending}] trial {trial.number}: {self._result(trial)} "
+            f"({duration(trial.seconds)}{suffix})"
         )
 
     def note(self, text: str) -> None:
@@ -55,7 +55,7 @@ class TrialLines(SearchListener):
         if trial.status == "stopped":
             return f"stopped after {count(len(trial.epochs), 'epoch')}"
         reward = trial.epochs[-1].reward
-        best = "  the best so far" if reward > self._best else ""
+        best = "  best so far" if reward > self._best else ""
         self._best = max(self._best, reward)
         return f"p_o {trial.p_o:.3f}  p_s {trial.p_s:.3f}  p {reward:.3f}{best}"
 
@@ -87,7 +87,7 @@ def show_plan(plan: SearchPlan) -> None:
 
 
 def show_outcome(outcome: SearchOutcome, plan: SearchPlan, suite: str) -> None:
-    """Print the rates, the cost, and the command that runs `suite`, with its options, on them."""
+    """Print the rates, the cost, and the command that runs them on `suite` with its options."""
     from clbench.search.outcome import BEST, MEAN
 
     space, best, cost = outcome.space, outcome.best, outcome.cost
@@ -104,8 +104,8 @@ def show_outcome(outcome: SearchOutcome, plan: SearchPlan, suite: str) -> None:
     if flat is not None:
         lines.append(
             f"p on {outcome.split}: flat rate {flat.epochs[-1].reward:.4f}, best trial "
-            f"{best.epochs[-1].reward:.4f} (trial {best.number}); the best of many trials is too "
-            "good by chance, so compare on the reported split"
+            f"{best.epochs[-1].reward:.4f} (trial {best.number}). The best of many trials is too "
+            "good by chance: compare on the reported split"
         )
     folder = plan.run.out
     lines.append(

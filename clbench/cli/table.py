@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clbench.cli.console import duration, out, show_table
 from clbench.messages import count
 from clbench.results.cell import CellResult
-from clbench.results.scores import Score, failures, means, score_rows, shown_scores
+from clbench.results.scores import Score, failures, means, score_rows, visible_scores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
     rows = means(score_rows(cells))
     if rows:
         table = results_table(rows, console)
-        # In a window too narrow for any layout, lines run over the edge; numbers are never cut.
+        # If no layout fits, lines run over the edge; numbers are never cut.
         console.width = max(console.width, _widths(table, console).minimum)
         show_table(console, table)
         console.print()
@@ -48,8 +48,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
         console.print(f"failed: {key}: {reason}", soft_wrap=True)
     if failed:
         console.print(
-            f"{len(failed)} of {count(len(cells), 'cell')} failed; the same command tries "
-            f"{'it' if len(failed) == 1 else 'them'} again."
+            f"{len(failed)} of {count(len(cells), 'cell')} failed; repeat clbench run to retry."
         )
     if path is not None and (path / "scores.csv").exists():  # missing in a read-only folder
         console.print(f"Scores: {path / 'scores.csv'}", soft_wrap=True)
@@ -59,19 +58,19 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
 def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
     """Return mean ± sample standard deviation over seeds in the widest layout that fits.
 
-    A narrow window first loses the costs, then gets lines of their own for scenarios, then
-    deviations below the means.
+    As the window narrows, the table drops the costs, then puts scenarios on lines of their own,
+    then deviations below the means.
     """
-    scores = shown_scores(rows)
+    scores = visible_scores(rows)
     # Printing a sign that the terminal's encoding lacks would raise.
     sign = "±" if (console.encoding or "").lower().startswith("utf") else "+/-"
     order = list(dict.fromkeys(row["scenario"] for row in rows))
     rows = sorted(rows, key=lambda row: order.index(row["scenario"]))
     table = _layout(rows, scores, sign, costs=True)
-    for apart, below in ((False, False), (True, False), (True, True)):
+    for own_lines, below in ((False, False), (True, False), (True, True)):
         if _widths(table, console).maximum <= console.width:
             break
-        table = _layout(rows, scores, sign, apart=apart, below=below)
+        table = _layout(rows, scores, sign, own_lines=own_lines, below=below)
     return table
 
 
@@ -81,27 +80,27 @@ def _layout(
     sign: str,
     *,
     costs: bool = False,
-    apart: bool = False,
+    own_lines: bool = False,
     below: bool = False,
 ) -> Table:
-    """Return the table with `costs`, scenarios `apart`, or deviations `below` the means."""
+    """Return the table with `costs`, scenarios on `own_lines`, or deviations `below` the means."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    if not apart:
+    if not own_lines:
         table.add_column("scenario", overflow="fold")
     table.add_column("method", overflow="fold")
     titles = [*(score.label for score in scores), "seeds"]
     for title in [*titles, "train s", "memory MB"] if costs else titles:
         table.add_column(title, justify="right", no_wrap=True)
-    before = None
+    previous = None
     for row in rows:
-        scenario = "" if row["scenario"] == before else row["scenario"]
-        before = row["scenario"]
-        if apart and scenario:
+        scenario = "" if row["scenario"] == previous else row["scenario"]
+        previous = row["scenario"]
+        if own_lines and scenario:
             table.add_row(scenario)
         method = row["method"] + (" *" if row["keeps_rows"] else "")
-        texts = [f"  {method}"] if apart else [scenario, method]
+        texts = [f"  {method}"] if own_lines else [scenario, method]
         texts += [_score(row, score.name, sign, "\n" if below else " ") for score in scores]
         total = row["seeds"] + row["failed"]
         texts.append(f"{row['seeds']}/{total}" if row["failed"] else f"{total}")
@@ -112,18 +111,18 @@ def _layout(
 
 
 def _widths(table: Table, console: Console) -> Measurement:
-    """Return the least width of the table, and that at which nothing is folded."""
+    """Return the minimum width of the table, and the width at which nothing wraps."""
     from rich.measure import Measurement
 
     return Measurement.get(console, console.options.update(max_width=10_000), table)
 
 
-def _score(row: Mapping[Any, Any], name: str, sign: str, between: str) -> str:
+def _score(row: Mapping[Any, Any], name: str, sign: str, separator: str) -> str:
     mean, spread = row[f"{name}_mean"], row[f"{name}_std"]
     if math.isnan(mean):
         return "-"
     text = f"{round(mean, 3) + 0.0:.3f}"  # adding 0 turns -0.000 into 0.000
-    return text if math.isnan(spread) else f"{text}{between}{sign}{spread:.3f}"
+    return text if math.isnan(spread) else f"{text}{separator}{sign}{spread:.3f}"
 
 
 def _cost(value: float) -> str:

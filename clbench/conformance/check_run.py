@@ -76,18 +76,18 @@ class CheckRun:
     step_seconds: float = 0.0
     hook_seconds: float = 0.0
     # Size of the method's attributes after each stage, and their growth in its second half.
-    held: list[int] = field(default_factory=list)
+    attributes: list[int] = field(default_factory=list)
     growth: list[int] = field(default_factory=list)
     model_bytes: int = 0
-    # If bytes are counted: peak and rest of live tensors, and objects that outlive the run.
+    # If bytes are counted: peak of live tensors, rest after the run, and objects that outlive it.
     peak: int = 0
-    left: int = 0
+    rest: int = 0
     leaks: list[str] = field(default_factory=list)
     # Global state that the run changed; random numbers are another check's.
     changed: list[str] = field(default_factory=list)
-    # Recipe digests of the saved stages, and why stages could not be saved.
-    saved: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    # Recipe digests of the saved stages, and errors in saving them.
+    digests: list[str] = field(default_factory=list)
+    save_errors: list[str] = field(default_factory=list)
 
 
 def run_candidate(
@@ -106,11 +106,11 @@ def run_candidate(
     train
         Replaces the training rows of `toy`.
     resume
-        Saved stage to resume from, one of `CheckRun.saved`.
+        Digest of the stage to resume from, one of `CheckRun.digests`.
     count_bytes
         Count live bytes of tensors and find leaks; takes longer.
     after_stage
-        Called after each stage, when the method has consolidated.
+        Called after the method's hook of the same name.
     """
     run, references = CheckRun(), References()
     if train is not None:
@@ -124,7 +124,7 @@ def run_candidate(
             run.changed = state.restore()
         if live is not None:
             gc.collect()
-            run.peak, run.left = live.peak, live.now
+            run.peak, run.rest = live.peak, live.current
             run.leaks = sorted({name for name, reference in references if reference() is not None})
     return run
 
@@ -132,7 +132,7 @@ def run_candidate(
 def _train(
     run: CheckRun, toy: ToyScenario, candidate: Candidate, kind: type[Method], resume: str | None
 ) -> None:
-    """Fill `run`; model, method and stages must be gone when this returns."""
+    """Train and fill `run`, leaving no reference to the model, the method or a stage."""
     method, steps = kind(**candidate.baseline.settings), _StepTimes()
     cache = _ObservedCache(toy.folder / "stages", run, resume)
     runner = CellRunner(toy.cell(candidate.baseline), toy.scenario, method, COMPUTE, cache, steps)
@@ -151,8 +151,8 @@ def hashes(model: nn.Module) -> Hashes:
     return {n: hash(value.detach().numpy().tobytes()) for n, value in model.named_parameters()}
 
 
-def differing(first: Hashes, second: Hashes) -> list[str]:
-    """Return the names whose hashes differ or that only one of them has."""
+def differences(first: Hashes, second: Hashes) -> list[str]:
+    """Return the names whose hashes differ, or that only one of the two has."""
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
 
 
@@ -173,10 +173,10 @@ def _observe(
         def after_step(self, stage: Stage) -> None:
             nonlocal middle, end
             super().after_step(stage)
-            done = stage.done_before + stage.step + 1
-            if done == stage.total_steps // 2:
+            steps = stage.done_before + stage.step + 1
+            if steps == stage.total_steps // 2:
                 middle = bytes_held(self)
-            elif done == stage.total_steps:
+            elif steps == stage.total_steps:
                 end = bytes_held(self)
 
         def after_stage(self, stage: Stage) -> None:
@@ -185,7 +185,7 @@ def _observe(
             started = time.perf_counter()
             super().after_stage(stage)
             run.hook_seconds += time.perf_counter() - started
-            run.held.append(bytes_held(self))
+            run.attributes.append(bytes_held(self))
             run.growth.append(end - middle)
             if notify is not None:
                 notify(self, stage)
@@ -215,11 +215,11 @@ class _ObservedCache(StageCache):
         return super().load(digest, device) if digest == self._resume else None
 
     def save(self, digest: str, entry: CachedStage) -> str | None:
-        refused = super().save(digest, entry)
-        if refused is not None:
-            self._run.refused.append(refused)
-        self._run.saved.append(digest)
-        return refused
+        error = super().save(digest, entry)
+        if error is not None:
+            self._run.save_errors.append(error)
+        self._run.digests.append(digest)
+        return error
 
     def drop(self, digest: str) -> None:
-        """Keep the entry."""
+        """Keep the entry: later runs resume from it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from clbench.boundary import explain
-from clbench.conformance.check_run import Candidate, CheckRun, differing, run_candidate
+from clbench.conformance.check_run import Candidate, CheckRun, differences, run_candidate
 from clbench.conformance.corrupt_rows import RowCorrupter, reverse
 from clbench.conformance.toy_scenario import (
     ARCHITECTURES,
@@ -26,11 +26,11 @@ from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline
 from clbench.suite.plugins import load_plugins
 
-MAX_HELD, MAX_GROWTH, MAX_LEFT = 4.0, 0.05, 0.5
-"""Copies of the model that a method may add to its attributes in a stage, add in the second half
-of a stage, and leave after a run."""
+MAX_ADDED, MAX_GROWTH, MAX_REST = 4.0, 0.05, 0.5
+"""Largest memory, in copies of the model, that a method may add to its attributes in a stage and
+in the second half of a stage, and leave after a run."""
 WRONG: tuple[Any, ...] = ({"no such": {"value": "here"}}, "no such value", [["no", "such"]], -1e99)
-"""No sensible setting accepts all of these."""
+"""Values of which any sensible setting refuses at least one."""
 
 ENGINE_HOOKS = [
     name
@@ -44,7 +44,7 @@ ENGINE_HOOKS = [
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one check: the finding, what to do about a failure, and measured numbers.
+    """The result of one check: the finding, how to mend a failure, and measured numbers.
 
     The status ``skip`` means that an earlier failure prevents the check.
     """
@@ -77,7 +77,7 @@ class Session:
         return run_candidate(self.toy, self.candidate)
 
     @cached_property
-    def counted(self) -> CheckRun:
+    def second(self) -> CheckRun:
         """A second run, with live bytes counted."""
         return run_candidate(self.toy, self.candidate, count_bytes=True)
 
@@ -89,11 +89,12 @@ class Session:
     def run(self, name: str) -> None:
         """Run a check, or skip it if the one that it needs did not pass."""
         check = CHECKS[name]
-        needed = self.rows.get(check.needs)
-        if needed is not None and needed.status != "pass":
-            reason = f"not checked, because {needed.check} failed"
-            reason = needed.reason if needed.status == "skip" else reason
-            self.rows[name] = Row(name, "skip", reason)
+        before = self.rows.get(check.needs)
+        if before is not None and before.status != "pass":
+            reason = f"not checked, because {before.check} failed"
+            self.rows[name] = Row(
+                name, "skip", before.reason if before.status == "skip" else reason
+            )
             return
         self.numbers = {}
         try:
@@ -103,7 +104,7 @@ class Session:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            hint = "Correct what the message says; `clbench run` would stop there, too."
+            hint = "Correct what the message says; `clbench run` would stop there too."
             if isinstance(error, SettingsError):
                 hint = "Give settings that suit tasks of a few steps, with --set KEY=VALUE."
             self.rows[name] = Row(name, "fail", explain(error), hint)
@@ -147,7 +148,7 @@ def registers(session: Session) -> str:
         raise FailedCheckError("the class has no docstring.")
     name = session.candidate.baseline.method
     if name not in METHODS or METHODS.get(name) is not method:
-        return "a class; suites need it registered by @clbench.method('name')"
+        return "an unregistered class; suites need it registered by @clbench.method('name')"
     return f"{METHODS.where(name)}: {text.splitlines()[0]}"
 
 
@@ -157,13 +158,15 @@ def registers(session: Session) -> str:
     "clbench.errors.SettingsError that names the setting."
 )
 def settings(session: Session) -> str:
-    """Settings are typed: right ones are accepted, wrong ones refused with a clear message."""
+    """Settings are typed: valid ones are accepted, others refused with a clear message."""
     candidate = session.candidate
     try:
         values = candidate.make().settings()
         again = candidate.method(**json.loads(json.dumps(values))).settings()
     except (ClbenchError, TypeError, ValueError) as error:
-        raise FailedCheckError(f"cannot be written as JSON and read back: {error}") from error
+        raise FailedCheckError(
+            f"settings() cannot be written as JSON and read back: {error}"
+        ) from error
     if again != values:
         raise FailedCheckError(f"reading settings() back changes {values} to {again}.")
     keys = candidate.method.settings_model().model_fields
@@ -186,7 +189,7 @@ def _refuses(candidate: Candidate, key: str, value: Any) -> bool:
 
 @_check(needs="settings")
 def trains(session: Session) -> str:
-    """The method trains all stages."""
+    """The method trains all stages without an error."""
     return f"through {len(session.first.weights)} stages"
 
 
@@ -197,7 +200,7 @@ def trains(session: Session) -> str:
 )
 def repeats(session: Session) -> str:
     """Two runs with one seed agree in every bit."""
-    _require_equal(session.first, session.counted, "two runs with one seed differ")
+    _require_equal(session.first, session.second, "two runs with one seed differ")
     return "two runs with one seed agree in every bit"
 
 
@@ -210,38 +213,38 @@ def repeats(session: Session) -> str:
 def resumes(session: Session) -> str:
     """A run that is interrupted between stages and resumed ends in the same weights.
 
-    In between, the method trains on other rows, so that whatever it keeps in a class, a module
-    or a file is not what the resumed run needs.
+    In between, the method trains on other rows, which overwrites whatever it keeps in a class, a
+    module or a file.
     """
     first, toy, candidate = session.first, session.toy, session.candidate
-    if first.refused:
-        raise FailedCheckError(first.refused[0])
+    if first.save_errors:
+        raise FailedCheckError(first.save_errors[0])
     other_rows = toy.copy_train()
     for data in other_rows:
         reverse(data.rows.ids)
         reverse(data.rows.labels)
     run_candidate(replace(toy, folder=toy.folder / "elsewhere"), candidate, train=other_rows)
-    for stage, digest in enumerate(first.saved):
+    for stage, digest in enumerate(first.digests):
         try:
             resumed = run_candidate(toy, candidate, resume=digest)
         except Exception as error:
             raise FailedCheckError(
                 f"resuming after stage {stage} raises {explain(error)}"
             ) from error
-        _require_equal(first, resumed, f"interrupted after stage {stage} and resumed, it differs")
-    return f"interrupted after each of {len(first.saved)} stages and resumed: equal in every bit"
+        _require_equal(first, resumed, f"a run resumed after stage {stage} differs")
+    return f"interrupted after each of {len(first.digests)} stages and resumed: equal in every bit"
 
 
 @_check(
     needs="trains",
-    hint="Look at the penalty's strength, its anchor (taken after the change?) and which weights "
-    "it covers. Return True from acts_in for the stages that the method changes, only.",
+    hint="Check the penalty's strength, its anchor (taken too late?) and the weights that it "
+    "covers. Return True from acts_in only for stages that the method changes.",
 )
 def acts(session: Session) -> str:
     """The method changes training in the stages for which `acts_in` returns True."""
     first, vanilla, method = session.first, session.vanilla, session.candidate.make()
     acting = [stage for stage in first.weights if method.acts_in(stage)]
-    if not differing(first.final, vanilla.final):
+    if not differences(first.final, vanilla.final):
         if acting:
             raise FailedCheckError(
                 f"acts_in returns True for the stages {acting}, but the weights equal vanilla's "
@@ -252,9 +255,9 @@ def acts(session: Session) -> str:
         return f"trains as vanilla in every stage, as acts_in says{unused}"
     if not acting:
         raise FailedCheckError(
-            "acts_in is always False, but weights or outputs differ from vanilla's."
+            "acts_in returns False for all stages, but weights or outputs differ from vanilla's."
         )
-    changed = [n for n, w in first.weights.items() if differing(w, vanilla.weights[n])]
+    changed = [n for n, w in first.weights.items() if differences(w, vanilla.weights[n])]
     if not changed:
         return "weights equal vanilla's; only outputs differ when scoring"
     observing = [stage for stage in acting if stage < changed[0]]
@@ -276,7 +279,7 @@ def rows(session: Session) -> str:
     if candidate.method.keeps_rows:
         return "keeps rows of earlier tasks and declares it; results say so"
     corrupter = RowCorrupter(toy.copy_train())
-    reason = "keeps_rows is not declared, but with other rows of finished tasks it"
+    reason = "keeps_rows is not declared, but with other rows of finished tasks training"
     try:
         corrupted = run_candidate(toy, candidate, train=corrupter.train, after_stage=corrupter)
     except Exception as error:
@@ -292,21 +295,20 @@ def rows(session: Session) -> str:
     "a hook that is never removed; accumulate over steps instead of keeping every step.",
 )
 def frees(session: Session) -> str:
-    """Nothing large outlives a run, and what the method holds does not grow with the steps."""
-    counted, size = session.counted, session.vanilla.model_bytes
+    """Nothing large outlives a run, and the method's attributes do not grow with the steps."""
+    run, size = session.second, session.vanilla.model_bytes
     if changed := session.first.changed:
         raise FailedCheckError(f"changes {' and '.join(changed)} for the whole process.")
-    if counted.leaks:
-        raise FailedCheckError(f"still alive after the run: {', '.join(counted.leaks)}.")
-    if (left := counted.left / size) > MAX_LEFT:
-        raise FailedCheckError(f"tensors of {left:.1f} × the model's weights outlive the run.")
-    for stage, (before, after) in enumerate(itertools.pairwise([0, *counted.held])):
-        if (added := (after - before) / size) > MAX_HELD:
-            raise FailedCheckError(f"stage {stage} adds {added:.1f} × the model to its attributes.")
-        if (growth := counted.growth[stage] / size) > MAX_GROWTH:
-            raise FailedCheckError(
-                f"the second half of stage {stage} adds {growth:.2f} × the model to its attributes."
-            )
+    if run.leaks:
+        raise FailedCheckError(f"still alive after the run: {', '.join(run.leaks)}.")
+    if (rest := run.rest / size) > MAX_REST:
+        raise FailedCheckError(f"tensors of {rest:.1f} × the model's weights outlive the run.")
+    to = "× the model's weights to the method's attributes."
+    for stage, (before, after) in enumerate(itertools.pairwise([0, *run.attributes])):
+        if (change := (after - before) / size) > MAX_ADDED:
+            raise FailedCheckError(f"stage {stage} adds {change:.1f} {to}")
+        if (growth := run.growth[stage] / size) > MAX_GROWTH:
+            raise FailedCheckError(f"the second half of stage {stage} adds {growth:.2f} {to}")
     return "nothing outlives the run, and nothing grows with the steps"
 
 
@@ -332,18 +334,18 @@ def architectures(session: Session) -> str:
 @_check(needs="trains")
 def cost(session: Session) -> str:
     """Measure what the method adds to vanilla: memory in copies of the model, and time."""
-    counted, plain = session.counted, session.vanilla
-    held, peak = counted.held[-1], counted.peak - plain.peak
-    # The last stage of both, one right after the other.
+    run, plain = session.second, session.vanilla
+    attributes, peak = run.attributes[-1], run.peak - plain.peak
+    # Both are timed in the last stage, one right after the other.
     vanilla = run_candidate(session.toy, Candidate.of("vanilla"))
-    resume = session.first.saved[-1] if session.rows["resumes"].status == "pass" else None
-    last = run_candidate(session.toy, session.candidate, resume=resume)
+    resume = session.first.digests[-1] if session.rows["resumes"].status == "pass" else None
+    timed = run_candidate(session.toy, session.candidate, resume=resume)
     numbers = session.numbers = {
-        "held_bytes": held,
+        "held_bytes": attributes,
         "peak_bytes": peak,
-        "held_models": held / plain.model_bytes,
+        "held_models": attributes / plain.model_bytes,
         "peak_models": peak / plain.model_bytes,
-        "step_ratio": last.step_seconds / max(vanilla.step_seconds, 1e-9),
+        "step_ratio": timed.step_seconds / max(vanilla.step_seconds, 1e-9),
         "other_seconds": session.first.hook_seconds,
     }
     return (
@@ -369,13 +371,13 @@ def check(
     method
         A baseline, its file, a registered method, ``module:Class``, or a class.
     settings
-        Replace those of the baseline, key by key; for example fewer rows for a long preparation.
+        Replace those of the baseline, key by key; for example fewer rows to shorten a preparation.
     plugins
         Python files to import first.
     model
         Built-in model, folder, or name on the hub to check on.
     architectures
-        Tiny random models to check on in addition.
+        Architectures whose tiny random models to check on in addition.
     started
         Called with the name of each check before it begins.
 
@@ -397,7 +399,7 @@ def check(
 
 
 def _require_equal(first: CheckRun, second: CheckRun, reason: str) -> None:
-    names = differing(first.final, second.final)
+    names = differences(first.final, second.final)
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise FailedCheckError(f"{reason} in {names[0]}{more}.")

@@ -1,4 +1,4 @@
-"""Overwrite the rows of a finished task wherever they are held, in place."""
+"""Overwrite the rows of a finished task, in place, wherever a method may keep them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RowCorrupter:
 
 
 def reverse(array: Any) -> None:
-    """Reverse an array, tensor or list in place: other rows, but valid ones."""
+    """Reverse an array, tensor or list in place, which gives other but valid rows."""
     if isinstance(array, list):
         array.reverse()
     elif isinstance(array, Tensor):

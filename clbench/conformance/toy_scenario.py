@@ -55,7 +55,7 @@ class ToyScenario:
         return Cell(spec, baseline, 0, self.protocol, None, recipe)
 
     def copy_train(self) -> tuple[TaskData, ...]:
-        """Return copies of the training rows that may be overwritten."""
+        """Return copies of the training rows, which may be overwritten."""
         copies = []
         for data in self.scenario.train:
             ids, labels = np.array(data.rows.ids), np.array(data.rows.labels)
@@ -69,7 +69,7 @@ def make_toy_scenario(model: str, folder: Path, *, rows: int = 24) -> ToyScenari
         model=model, epochs=1, batch_size=4, max_length=16, lr=1e-4, precision="float32",
         curve_points=1, curve_rows=4,
     )  # fmt: skip
-    preparer = ScenarioPreparer(protocol, data=None, base=folder, own={}, device=CPU, saved=None)
+    preparer = ScenarioPreparer(protocol, data=None, base=folder, own={}, device=CPU, output=None)
     tasks = (
         _make_task("first", rows, {"good": 0, "bad": 1}, head="first"),
         _make_task("second", rows, {"film": 0, "plot": 1, "story": 2}, head="second"),

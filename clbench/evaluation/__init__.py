@@ -1,1 +1,1 @@
-"""Carries models through scenarios, and scores what they remember."""
+"""Train models through scenarios, and score what they retain."""

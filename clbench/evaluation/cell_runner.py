@@ -1,4 +1,4 @@
-"""Trains one model on one scenario with one method, and fills the score matrix."""
+"""Train one model on one scenario with one method, and fill the score matrix R."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ EpochScores = Callable[[int, int, Row], None]
 
 @dataclass(frozen=True)
 class ComputeSettings:
-    """What decides the digits of a result besides the recipe.
+    """Device and precision, which affect the last digits of a result.
 
-    `identity` has device, precision, threads and versions as plain JSON values.
+    `identity` describes them, with threads and versions, as plain JSON values.
     """
 
     device: torch.device
@@ -46,7 +46,7 @@ class ComputeSettings:
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """What a stage measured: the training, a row of R, and the time that scoring it took."""
+    """The outcome of a stage: trace of the training, row of R, and seconds of scoring it."""
 
     trace: Trace
     row: Row
@@ -56,7 +56,7 @@ class StageOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell measured; `before` is the row of R of extra columns before training."""
+    """The outcome of a cell; `before` is the row of R before training, for extra columns."""
 
     stages: list[StageOutcome]
     notes: list[str]
@@ -70,14 +70,14 @@ class CellRunner:
     Parameters
     ----------
     cell, scenario, method, compute
-        What to run, its rows, a new instance with its settings, and where to run.
+        The cell, its scenario, a new instance of its method, and device and precision.
     cache
         Trained stages to resume from and to add to.
     listener
-        Is called with steps and points of curves.
+        Called with steps and points of curves.
     after_epoch
-        Called after each pass over the rows with the stage, its number of passes and a row of R
-        that is scored on all rows, not on the part for curves.
+        Called after each pass over the rows with the stage, the number of the pass, and a row of R
+        over all rows.
     model
         The model to train; by default what `start_model` returns.
 
@@ -99,18 +99,18 @@ class CellRunner:
 
     def __post_init__(self) -> None:
         self._outcomes: list[StageOutcome] = []
-        # A reference trains one task of the scenario, with the streams of its stage there.
-        only, count = self.cell.reference_of, len(self.scenario.train)
-        self._stages = list(range(count)) if only is None else [only]
-        self._scorers = self.scenario.scorers if only is None else ()
-        if only is not None and only >= count:
+        # A reference trains one task, with the random streams of its stage in the scenario.
+        task, count = self.cell.reference_of, len(self.scenario.train)
+        self._stages = list(range(count)) if task is None else [task]
+        self._scorers = self.scenario.scorers if task is None else ()
+        if task is not None and task >= count:
             raise PluginError(
-                f"scenario {self.cell.scenario.name!r} has {count} tasks, so there is no task "
-                f"{only} to refer to. A shift's `k` must be its number of parts."
+                f"scenario {self.cell.scenario.name!r} has {count} tasks, so task {task} (from 0) "
+                "has no reference. A shift's `k` must be its number of parts."
             )
 
     def run(self) -> Outcome:
-        """Train and score all stages, resuming after the last cached one; sets `context`."""
+        """Train and score all stages, resuming after the latest cached one; sets `context`."""
         before = self._load()
         notes: list[str] = []
         for position in range(self._resume(), len(self._stages)):
@@ -122,11 +122,11 @@ class CellRunner:
             self._finish(stage, trace, cached=False)
         for position in range(len(self._stages) - 1):
             if self.cache is not None and not self._is_shared(position):
-                self.cache.drop(self._digest(position))  # only this cell could use it
+                self.cache.drop(self._digest(position))  # no other cell can use it
         return Outcome(self._outcomes, [*notes, *self.context.notes], before)
 
     def _load(self) -> Row | None:
-        """Load the model and let the method set up; return the row of R before training."""
+        """Load the model and set the method up; return the row of R before training, or None."""
         protocol, cell = self.cell.protocol, self.cell
         model, self.model = self.model or start_model(cell, self.scenario), None
         model.to(self.compute.device)
@@ -153,8 +153,8 @@ class CellRunner:
         self.method.setup(context)
         if not self.method.acts_in(0) and _versions(model) != before:
             raise PluginError(
-                f"method {self.method.name!r} changes the model in setup, yet acts_in(0) says "
-                "that stage 0 is trained as by vanilla. Let acts_in return True."
+                f"method {self.method.name!r} changes the model in setup, but acts_in(0) is False, "
+                "so stage 0 would be trained as by vanilla. Return True from acts_in(0)."
             )
         context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
@@ -180,14 +180,14 @@ class CellRunner:
             return self._by_name(self._row(stage.index, curve=True))
 
         def record_drift() -> None:
-            # A method that adds weights to the backbone, as adapters do, has no drift.
+            # Drift is undefined if the method adds weights to the backbone, such as adapters.
             if self._scorers and (
                 self._pretrained.keys() == stage.model.backbone_parameters().keys()
             ):
                 stage.record("drift", stage.squared_distance(self._pretrained).sqrt())
 
         tokens = sum(
-            int(self.scenario.curve[j].rows.lengths.sum()) for j in self._seen(stage.index)
+            int(self.scenario.curve[j].rows.lengths.sum()) for j in self._scored(stage.index)
         )
         tokens += sum(scorer.part_tokens for scorer in self.scenario.scorers)
         return train_stage(
@@ -206,22 +206,23 @@ class CellRunner:
             stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
         self.method.after_stage(stage)
         trace.curves.update(stage.log)
-        started = time.perf_counter()
+        start = time.perf_counter()
         row = self._row(stage.index)
+        seconds = time.perf_counter() - start
         if self.cell.protocol.curve_points and not trace.curves["scores"]:
-            # The stage was too short to be scored within: join the rows of R around it.
-            start = self._by_name(self._outcomes[-1].row) if self._outcomes else {}
+            # The stage was too short for a point: take the rows of R before and after it.
+            before = self._by_name(self._outcomes[-1].row) if self._outcomes else {}
             trace.curves["scores"] = {
-                name: [*([[0, start[name]]] if name in start else []), [trace.steps, score]]
+                name: [*([[0, before[name]]] if name in before else []), [trace.steps, score]]
                 for name, score in self._by_name(row).items()
             }
-        self._outcomes.append(StageOutcome(trace, row, time.perf_counter() - started, cached))
+        self._outcomes.append(StageOutcome(trace, row, seconds, cached))
 
     def _row(self, index: int, *, curve: bool = False) -> Row:
-        """Return all metrics after stage `index`; with `curve` of the rows for curves only."""
+        """Return the row of R after stage `index`; with `curve`, on the rows for curves only."""
         context, data = self.context, self.scenario.curve if curve else self.scenario.scored
         row: Row = [None] * len(data)
-        for j in self._seen(index):
+        for j in self._scored(index):
             with hook_checks.scoring(self.method.scoring(j)):
                 outputs = context.outputs(data[j])
             metrics = self.scenario.scenario.tasks[j].metrics
@@ -229,7 +230,7 @@ class CellRunner:
         return [*self._extra_columns(part=curve), *row]
 
     def _extra_columns(self, *, part: bool = False) -> Row:
-        """Return the metrics of the columns before those of the tasks; None in a reference."""
+        """Return the row's extra columns, scored on a `part` or all; None for references."""
         context = self.context
         row: Row = [None] * len(self.scenario.scorers)
         for j, scorer in enumerate(self._scorers):
@@ -242,21 +243,21 @@ class CellRunner:
         return row
 
     def _by_name(self, row: Row) -> dict[str, float]:
-        """Return the main scores in a row of R by the names of their columns."""
+        """Return the main scores in a row of R by column name."""
         scenario = self.scenario.scenario
         named = zip(scenario.columns, scenario.main_scores(row), strict=True)
         return {name: score for (name, _), score in named if score is not None}
 
-    def _seen(self, index: int) -> Sequence[int]:
-        """Return the tasks to score after stage `index`: all so far, or only a reference's."""
+    def _scored(self, index: int) -> Sequence[int]:
+        """Return the tasks to score after stage `index`: all so far, or that of a reference."""
         return range(index + 1) if self.cell.reference_of is None else [index]
 
     def _is_shared(self, position: int) -> bool:
-        """Whether other methods that do not act in the first stage can use this stage."""
+        """Whether cells of other methods can use this stage: the first, trained as by vanilla."""
         return position == 0 == self._stages[0] and not self.method.acts_in(0)
 
     def _is_cached(self, position: int) -> bool:
-        """Whether to cache a stage; after the last one the cell's result follows at once."""
+        """Whether to cache a stage; the last one is only cached for other cells."""
         return position < len(self._stages) - 1 or self._is_shared(position)
 
     def _digest(self, position: int) -> str:
@@ -281,14 +282,14 @@ class CellRunner:
                 "seed": self.cell.seed,
                 "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
                 "scored": [[tasks[i].validation.digest] for i in stages],
-                # The history holds scores of columns, which depend on the shift's settings.
+                # The history holds scores of extra columns, which depend on the shift's settings.
                 "columns": recipe.get("scenario") if self._scorers else None,
                 "method": None if shared else recipe.get("method"),
             }
         )
 
     def _save(self, position: int, trace: Trace) -> str | None:
-        """Add a trained stage to the cache; return why that is impossible."""
+        """Add a trained stage to the cache; return a note for the user if that fails."""
         if self.cache is None or not self._is_cached(position):
             return None
         stage = CachedStage(
@@ -301,7 +302,7 @@ class CellRunner:
         return self.cache.save(self._digest(position), stage)
 
     def _resume(self) -> int:
-        """Load the latest cached stage; return the number of the next one."""
+        """Load the latest cached stage; return the position of the next one."""
         for position in reversed(range(len(self._stages))):
             if self.cache is None or not self._is_cached(position):
                 continue
@@ -335,5 +336,5 @@ def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
 
 
 def _versions(model: torch.nn.Module) -> list[tuple[str, int, int]]:
-    """Return what changes whenever a weight is replaced or written to."""
+    """Return values that change whenever a weight is replaced or written to."""
     return [(name, id(value), value._version) for name, value in model.named_parameters()]

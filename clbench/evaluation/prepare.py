@@ -1,4 +1,4 @@
-"""Scenarios prepared for training: rows loaded, shifted and tokenised."""
+"""Prepare scenarios for training: load, shift and tokenise the rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from clbench.tasks.spec import OwnTaskSpec
 
 MOST_IN_MEMORY = 4
-"""Scenarios, and tasks, to keep in memory; cells come scenario by scenario."""
+"""Scenarios and tasks to keep in memory; cells run scenario by scenario."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class PreparedScenario:
         For each task its training rows, the rows that R is scored on, and a stratified
         subset of those for the points of curves.
     vocabulary
-        Ids of the tokens that occur, ascending; None if the embedding table is not cut.
+        Ids of the tokens that occur, ascending; None if the embedding table stays whole.
     scorers
-        Of the columns of R before those of the tasks.
+        Scorers of the columns of R before those of the tasks.
     """
 
     scenario: Scenario
@@ -72,11 +72,11 @@ class ScenarioPreparer:
     Parameters
     ----------
     protocol, device
-        Model, limits and lengths; where embeddings are computed.
+        The protocol of all cells, and the device for embeddings.
     data, base, own
-        Where tasks come from: mirror of the hub, folder of the suite, own tasks.
-    saved
-        Folder for the fitted splits and reports; None saves none.
+        Sources of tasks: the copy of the hub, the suite's folder, the suite's own tasks.
+    output
+        Folder for fitted splits and reports; None saves none.
     """
 
     protocol: Protocol
@@ -85,7 +85,7 @@ class ScenarioPreparer:
     base: Path
     own: Mapping[str, OwnTaskSpec]
     device: torch.device
-    saved: Path | None
+    output: Path | None
 
     def __post_init__(self) -> None:
         self.seed = self.protocol.data_seed
@@ -93,7 +93,7 @@ class ScenarioPreparer:
         self._tasks: dict[str, Task] = {}
 
     def prepare(self, spec: ScenarioSpec) -> PreparedScenario:
-        """Return the scenario of `spec`, from memory if it was prepared lately.
+        """Return the scenario of `spec`, from memory if it was prepared recently.
 
         Raises
         ------
@@ -104,16 +104,16 @@ class ScenarioPreparer:
             with user_code(f"scenario {spec.name!r} cannot be built", without=IMPORTS):
                 scenario = build_scenario(spec, self)
             self.__dict__.pop("_backbone", None)
-            if self.saved is not None:
-                _save(self.saved / f"{spec.name}.json", scenario)
+            if self.output is not None:
+                _save(self.output / f"{spec.name}.json", scenario)
             _keep(self._prepared, spec.name, self.tokenise(scenario))
         return self._prepared[spec.name]
 
     def tokenise(self, scenario: Scenario) -> PreparedScenario:
         """Return `scenario` with its rows tokenised.
 
-        The embedding table is cut to the tokens of the rows, unless there are extra columns:
-        their texts need the whole vocabulary.
+        With `trim_embeddings` in the protocol, the vocabulary is cut to the tokens of the rows,
+        unless there are extra columns, whose texts need all of it.
         """
         protocol, columns = self.protocol, scenario.extra_columns
         train = [self._encode(task.train) for task in scenario.tasks]
@@ -129,8 +129,8 @@ class ScenarioPreparer:
         curve = []
         for task, rows in zip(scenario.tasks, scored, strict=True):
             rng = numpy_stream("curve", task.name, self.seed)
-            drawn = stratified(rows.labels, protocol.curve_rows, rng, task.regression)
-            curve.append(rows.take(drawn))
+            sample = stratified(rows.labels, protocol.curve_rows, rng, task.regression)
+            curve.append(rows.take(sample))
 
         def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
             return tuple(
@@ -154,7 +154,7 @@ class ScenarioPreparer:
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a row: the protocol's number, or fewer if the model takes fewer."""
+        """Maximum tokens of a row: the protocol's number, or the model's if that is smaller."""
         longest = self.protocol.max_length
         config = load_config(self.protocol.model, self.protocol.revision)
         return min(longest, usable_length(config) or longest)
@@ -162,7 +162,7 @@ class ScenarioPreparer:
     # The rest of clbench.shifts.base.ShiftContext.
 
     def task(self, name: str) -> Task:
-        """Return the task of that name, limited, with a tuning split if that is scored."""
+        """Return the task called `name`, limited, with a tuning split if the protocol scores it."""
         if name not in self._tasks:
             protocol = self.protocol
             task = load_task(name, data=self.data, base=self.base, own=self.own)
@@ -174,7 +174,7 @@ class ScenarioPreparer:
         return self._tasks[name]
 
     def lengths(self, rows: Rows) -> IntArray:
-        """Return the tokens of each row without specials and without cutting; shape (n,)."""
+        """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""
         total = np.zeros(len(rows), dtype=np.int64)
         for column in (rows.first, rows.second):
             if column is not None:
@@ -202,8 +202,8 @@ class ScenarioPreparer:
         )
         if not np.isfinite(points).all():
             raise ModelError(
-                f"model {protocol.model!r} gives embeddings that are not finite numbers. Take "
-                "another model, or check its weights."
+                f"model {protocol.model!r}: its embeddings are not finite numbers. Check its "
+                "weights, or use another model."
             )
         return points
 
@@ -222,14 +222,14 @@ class ScenarioPreparer:
         rows: Rows | None = getattr(task, self.protocol.score_on)
         if rows is None:
             raise ShiftError(
-                f"task {task.name!r}: its shift has lost the tuning split, which "
-                "score_on = 'tuning' scores. Keep `tuning` of the task that it is made of."
+                f"task {task.name!r}: its shift has dropped the tuning split, which "
+                "score_on = 'tuning' needs. Give the part the `tuning` rows of its task."
             )
         return rows
 
 
 def _keep(items: dict[str, Any], name: str, value: Any) -> None:
-    """Add to `items` and drop the oldest beyond `MOST_IN_MEMORY`."""
+    """Add `value` to `items`, and drop the oldest one beyond `MOST_IN_MEMORY`."""
     items[name] = value
     if len(items) > MOST_IN_MEMORY:
         del items[next(iter(items))]

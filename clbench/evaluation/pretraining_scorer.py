@@ -1,4 +1,4 @@
-"""What a model keeps of its pretraining: its language-model head on held-out texts."""
+"""Score what a model retains of its pretraining: its language-model head on held-out texts."""
 
 from __future__ import annotations
 
@@ -29,25 +29,24 @@ if TYPE_CHECKING:
 
 Batches = Sequence[dict[str, Tensor]]
 HEAD_TEXTS = 2000
-"""Most texts that a missing head is fitted on."""
+"""Maximum texts for fitting a missing head."""
 FEW_TOKENS = 400
-"""Tokens below which an accuracy has a standard error above .025."""
+"""Tokens below which the standard error of an accuracy can exceed 0.025."""
 LITTLE = 2.0
-"""Accuracy, as a multiple of always saying the most frequent token, below which there is little
-to forget."""
+"""Below this multiple of the most frequent token's share, accuracy leaves little to forget."""
 
 
 class PretrainingScorer:
-    """Scores any state of a backbone with its pretrained language-model head.
+    """Scores a backbone with its pretrained language-model head.
 
     Parameters
     ----------
     language
-        The pretrained model. Its own backbone is freed.
+        The pretrained model; its own backbone is freed.
     batches, part
         Masked texts, and a part of them for the points of curves.
     source
-        Where the tokens come from, for the reader of a result.
+        Description of the texts, for notes in results.
     """
 
     def __init__(
@@ -77,50 +76,50 @@ class PretrainingScorer:
         precision: Precision,
         device: torch.device,
     ) -> dict[str, float]:
-        """Score a backbone as it is now, without dropout; see `ColumnScorer`.
+        """Score a backbone in evaluation mode; see `ColumnScorer`.
 
         Returns
         -------
         dict
-            ``accuracy``, the share of predicted tokens that are right, and ``cross_entropy``
-            in nats per token, both over all predicted tokens of all texts.
+            ``accuracy``, the share of correct predictions, and ``cross_entropy`` in nats per
+            token, both over all predicted tokens.
 
         Raises
         ------
         NonFiniteLossError
             If the weights have diverged.
         """
-        right = loss = count = 0.0
+        correct = loss = count = 0.0
         backbone.eval()
         with torch.inference_mode(), precision.autocast(), self._around(backbone, device) as model:
             for batch in self._part if part else self._batches:
                 outputs = self._loss(model, on_device(batch, device))
-                assert outputs.counted is not None
-                tokens = outputs.counted.sum()
-                hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.counted
-                right, count = right + float(hits.sum()), count + float(tokens)
-                loss += float(outputs.together() * tokens)
+                assert outputs.mask is not None
+                tokens = outputs.mask.sum()
+                hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.mask
+                correct, count = correct + float(hits.sum()), count + float(tokens)
+                loss += float(outputs.mean_loss() * tokens)
         if not loss < float("inf"):
             raise NonFiniteLossError(
                 "the loss on held-out texts is no longer a finite number: training diverged. "
-                "Lower the learning rate, set clip_norm, or use --precision float32."
+                "Lower lr, set clip_norm, or use --precision float32."
             )
-        return {"accuracy": right / count, "cross_entropy": loss / count}
+        return {"accuracy": correct / count, "cross_entropy": loss / count}
 
     def describe(self, initial: dict[str, float] | None = None) -> str:
-        """Return what is scored, and whether the `initial` scores leave anything to forget."""
+        """Return a line about the texts, and whether `initial` scores leave much to forget."""
         if self._tokens < FEW_TOKENS:
-            return f"{self._text}; that is fewer than {FEW_TOKENS} tokens, so give a longer corpus."
+            return f"{self._text}; these are fewer than {FEW_TOKENS} tokens: use a longer corpus."
         if initial is None or initial["accuracy"] >= LITTLE * self._baseline:
             return f"{self._text}."
         return (
             f"{self._text}. The pretrained model's {initial['accuracy']:.3f} is close to that, so "
-            "it has little to forget; take a checkpoint that was pretrained as a language model."
+            "it has little to forget. Use a checkpoint that was pretrained as a language model."
         )
 
     @contextmanager
     def _around(self, backbone: nn.Module, device: torch.device) -> Iterator[nn.Module]:
-        """Yield the language model with this backbone."""
+        """Yield the language model with this backbone inside."""
         model = self._model.to(device)
         setattr(model, model.base_model_prefix, backbone)
         if self._tied:
@@ -147,8 +146,8 @@ def make_scorer(
 ) -> PretrainingScorer:
     """Return the scorer of the protocol's model on held-out texts.
 
-    A checkpoint without a language-model head gets one, which is fitted on the rest of the
-    protocol's corpus with the encoder frozen, and kept on disk. Other parameters are settings of
+    A checkpoint without a language-model head gets one that is fitted on the rest of the corpus,
+    with the encoder frozen, and cached on disk. The other parameters are settings of
     `clbench.shifts.dataset.Pretraining`.
 
     Raises
@@ -161,7 +160,7 @@ def make_scorer(
     tokenizer = load_tokenizer(name, revision)
     masked = language.loss == "mlm"
     if masked and tokenizer.mask_token_id is None:
-        raise ModelError(f"model {name!r}: its tokenizer has no mask token.")
+        raise ModelError(f"model {name!r}: its tokenizer has no mask token. Use another model.")
     length = min(text_length, usable_length(language.model.config) or text_length)
 
     def batches(texts: Sequence[str], stream: str) -> Batches:
@@ -197,7 +196,7 @@ def _fit(
     device: torch.device,
     batches: Callable[[Sequence[str], str], Batches],
 ) -> tuple[float, float]:
-    """Give the model a head, from disk if possible; return its first and last loss."""
+    """Fit the missing head or load it from the cache; return its first and last loss."""
     seed, precision = protocol.data_seed, resolve_precision(protocol.precision, device)
     backbone = set(language.backbone_names())
     head = {n: p for n, p in language.model.named_parameters() if n not in backbone}
@@ -231,14 +230,14 @@ def _fit(
 
 
 def _thinned(batches: Batches, count: int) -> Batches:
-    """Return about `count` texts with the same masks, evenly over the batches' lengths."""
+    """Return about `count` of the masked texts, spread evenly over the batches."""
     total = sum(map(size_of, batches))
     if total <= count:
         return batches
-    chosen = np.linspace(0, total - 1, count).round().astype(int)
+    positions = np.linspace(0, total - 1, count).round().astype(int)
     part, start = [], 0
     for batch in batches:
-        rows = chosen[(chosen >= start) & (chosen < start + size_of(batch))] - start
+        rows = positions[(positions >= start) & (positions < start + size_of(batch))] - start
         start += size_of(batch)
         if len(rows):
             part.append({key: value[rows] for key, value in batch.items()})
@@ -246,7 +245,7 @@ def _thinned(batches: Batches, count: int) -> Batches:
 
 
 def _labels(batch: dict[str, Tensor]) -> Tensor:
-    """Return the tokens that are predicted; shape (n,)."""
+    """Return the tokens to predict; shape (n,)."""
     labels = batch.get("labels")
     if labels is not None:
         return labels[labels != IGNORED]

@@ -1,4 +1,4 @@
-"""Cells as tasks of Ray, on this machine or on a cluster."""
+"""Run cells as Ray tasks, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from clbench.suite.plan import Cell, Plan
 from clbench.training.device import resolve_device
 
 POLL_SECONDS = 0.5
-"""Time between two looks at the workers' progress."""
+"""Time between two polls of the workers' progress."""
 ANSWER_SECONDS = 5.0
-"""Time in which the progress actor must answer."""
+"""Timeout for an answer of the progress actor."""
 
 
 class RayExecutor:
-    """Runs cells as tasks of Ray.
+    """Runs cells as Ray tasks.
 
-    The first cell of a group that shares a first stage leads: it trains that stage, and the
-    others wait for it. At most as many cells are submitted as can run at a time.
+    In a group of cells that share a first stage, the first cell leads: it trains that stage while
+    the others wait. No more cells are submitted than can run at once.
 
-    If a worker dies or a node leaves, Ray starts its running cell again, at most twice. Results
-    come to this process, which writes them.
+    If a worker dies or a node leaves, Ray restarts its running cell, at most twice. Results come
+    to this process, which writes them.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -46,17 +46,17 @@ class RayExecutor:
         self._without_node = False
 
     def device(self, plan: Plan) -> torch.device:
-        """Return the plan's device; if a cluster trains, the best one of this machine."""
+        """Return the plan's device, or this machine's best one if a cluster trains."""
         return resolve_device(plan.device if self.resources.address is None else "auto")
 
     @contextmanager
     def ready(self, plan: Plan) -> Iterator[None]:
-        """Start Ray or join the cluster; leave it at the end.
+        """Start Ray or join the cluster; disconnect at the end.
 
         Raises
         ------
         SettingsError
-            If there is no such cluster, or none of its nodes can ever run a cell.
+            If the cluster does not answer, or no node is large enough for a cell.
         """
         with connected(self.resources) as self._ray:
             self._cell = cell_resources(self._ray, self.resources, plan.device)
@@ -68,7 +68,7 @@ class RayExecutor:
     def results(
         self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
-        """Yield the results as they come; after Ctrl-C those that are there already.
+        """Yield the results as they arrive; after Ctrl-C only those already available.
 
         Raises
         ------
@@ -83,7 +83,8 @@ class RayExecutor:
         self._groups = {cell.key: _group(cell) for cell in pending}
         if self.resources.address is None and workers * threads > cores():
             listener.note(
-                f"{workers} workers of {threads} threads share {cores()} cores, which slows them."
+                f"{workers} workers with {threads} threads each share {cores()} cores, which slows "
+                "them down. Lower --workers or --threads."
             )
         self._setup = ray.put(WorkerSetup.of(plan, threads))
         self._progress = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
@@ -93,22 +94,22 @@ class RayExecutor:
         try:
             while self._waiting or self._tasks:
                 yield from self._submit()
-                done, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
+                ready, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
                 self._report()
-                for reference in done:
+                for reference in ready:
                     yield self._collect(reference)
         except KeyboardInterrupt:
-            done, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
-            for reference in done:
+            ready, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
+            for reference in ready:
                 yield self._collect(reference)
             raise
         finally:
             for reference in self._tasks:
-                with suppress(Exception):  # it may have ended, or its node may be gone
+                with suppress(Exception):  # the task may have ended, or its node may be gone
                     ray.cancel(reference, force=True)
 
     def _submit(self) -> Iterator[CellResult]:
-        """Start what fits; yield failed results of cells whose scenario cannot be prepared."""
+        """Submit the cells that fit; yield a failed result if a scenario cannot be prepared."""
         room = self._room()
         while len(self._tasks) < room:
             training = {self._groups[cell.key] for cell, leads in self._tasks.values() if leads}
@@ -134,14 +135,14 @@ class RayExecutor:
             self._tasks[result] = cell, leads
             if leads:
                 self._stages[group] = stage
-            # Let go of what no cell to come can use.
+            # Release the data that no later cell can use.
             if not others:
                 self._stages.pop(group, None)
             if not any(other.scenario.name == spec.name for other in self._waiting):
                 del self._scenarios[spec.name]
 
     def _room(self) -> int:
-        """Return how many cells can run at a time."""
+        """Return how many cells can run at once."""
         if self.resources.workers or self.resources.address is None:
             return self.resources.workers or 1
         room = self._cell.capacity(self._ray.nodes())
@@ -151,7 +152,7 @@ class RayExecutor:
         return max(1, room)
 
     def _collect(self, reference: Any) -> CellResult:
-        """Return the result of a task that has ended, a failed one if it was lost."""
+        """Return the result of a task that has ended, or a failed one if the worker was lost."""
         (cell, leads), errors = self._tasks.pop(reference), self._ray.exceptions
         try:
             result: CellResult = self._ray.get(reference)
@@ -169,15 +170,15 @@ class RayExecutor:
             result = failed(
                 cell,
                 f"its worker or node was lost {1 + RETRIES} times (Ray: {type(error).__name__}). "
-                "Either it was killed, perhaps for its memory, or it ended itself; without "
-                "--workers it may say more.",
+                "It may have run out of memory, or the method may exit; run the cell without "
+                "--workers to see more.",
             )
         if leads and result.status != "ok":
-            self._stages.pop(self._groups[cell.key], None)  # another cell trains it
+            self._stages.pop(self._groups[cell.key], None)  # another cell will train it
         return result
 
     def _report(self) -> None:
-        """Pass on what the workers reported."""
+        """Pass the workers' events on to the listener."""
         try:
             events = self._ray.get(self._progress.read.remote(), timeout=ANSWER_SECONDS)
         except self._ray.exceptions.RayError:
@@ -198,7 +199,7 @@ class RayExecutor:
 
 
 def _group(cell: Cell) -> Hashable | None:
-    """Return scenario and seed if the cell's first stage is trained as vanilla trains it."""
+    """Return scenario and seed if vanilla's first stage can serve the cell, else None."""
     if cell.reference_of not in (None, 0):
         return None
     with suppress(ClbenchError), user_code("acts_in"):

@@ -1,4 +1,4 @@
-"""What runs in a Ray worker: one cell, with the rows that the driver prepared."""
+"""Run a cell in a Ray worker, on the rows that the driver prepared."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from clbench.results.cell import CellResult
 
 PROGRESS_SECONDS = 1.0
-"""Least time between two messages of a worker on the progress of its cell."""
+"""Minimum time between two progress messages of a cell."""
 VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "TOKENIZERS_PARALLELISM")
-"""Variables of the driver's environment that a worker adopts unless it has its own."""
+"""Environment variables that a worker takes over from the driver unless it has its own."""
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker needs for every cell of a run.
+    """The data that a worker needs for every cell of a run.
 
     Attributes
     ----------
     plan, threads
-        The run's plan without its cells, its folder absolute; processor threads of a cell.
+        The run's plan without cells and with an absolute folder; CPU threads per cell.
     version, folder, path, environment
-        The driver's clbench, working directory, ``sys.path`` and some of its variables.
+        The driver's version of clbench, working directory, ``sys.path`` and some variables.
     lock
-        Text of the run's lock file. A worker that reads the same text sees the run's folder.
+        Text of the run's lock file; a worker that reads the same text shares the run's folder.
     plugins
         Contents of the plug-in files by path.
     registered
@@ -56,7 +56,7 @@ class WorkerSetup:
 
     @classmethod
     def of(cls, plan: Plan, threads: int) -> WorkerSetup:
-        """Collect the setup in the driver.
+        """Return the setup; called in the driver.
 
         Raises
         ------
@@ -73,15 +73,15 @@ class WorkerSetup:
             environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
             plugins={str(plugin.path): plugin.path.read_bytes() for plugin in plan.plugins},
             registered={
-                # Shifts and tasks have done their work when the rows are sent.
-                registry.kind: _of_the_script(registry)
+                # Shifts and tasks are not needed: rows are prepared in the driver.
+                registry.kind: _entries_of_script(registry)
                 for registry in registries()
                 if registry.kind in ("method", "model")
             },
         )
 
     def apply(self) -> None:
-        """Give this worker the driver's paths, variables, plug-ins and registered classes.
+        """Apply the driver's paths, variables, plug-ins and registered classes to this worker.
 
         Raises
         ------
@@ -113,15 +113,15 @@ class WorkerSetup:
 
     @property
     def sees_folder(self) -> bool:
-        """Whether this node sees the run's folder."""
+        """Whether this worker can access the run's folder."""
         try:
             return (self.plan.out / ".lock").read_text(encoding="utf-8") == self.lock
         except OSError:
             return False
 
 
-def _of_the_script(registry: Any) -> dict[str, Any]:
-    """Return what the user's script or notebook registered, which workers cannot import."""
+def _entries_of_script(registry: Any) -> dict[str, Any]:
+    """Return the entries of the user's script or notebook, which workers cannot import."""
     from ray import cloudpickle
 
     modules = ("__main__", "__mp_main__")
@@ -133,23 +133,23 @@ def _of_the_script(registry: Any) -> dict[str, Any]:
         except Exception as error:
             raise PluginError(
                 f"{registry.kind} {name!r} cannot be sent to workers ({type(error).__name__}: "
-                f"{error}). Put it into a file and give it as --plugin."
+                f"{error}). Put it into a file and give that file as --plugin."
             ) from error
     return entries
 
 
 class ProgressActor:
-    """A Ray actor that queues what workers report until the driver reads it."""
+    """A Ray actor that queues the events of workers until the driver reads them."""
 
     def __init__(self) -> None:
         self._events: list[tuple[str, str, tuple[Any, ...]]] = []
 
     def add(self, key: str, event: str, *values: Any) -> None:
-        """Queue an event of the cell `key`: ``started``, ``progress`` or ``point``."""
+        """Add an event of the cell `key`: ``started``, ``progress`` or ``point``."""
         self._events.append((key, event, values))
 
     def read(self) -> list[tuple[str, str, tuple[Any, ...]]]:
-        """Return the events since the last call."""
+        """Return and clear the events since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -162,7 +162,7 @@ class RemoteListener(Listener):
         self._last = 0.0
 
     def progress(self, cell: Cell, stage: int, stages: int, step: int, steps: int) -> None:
-        """Report the position, at most once in `PROGRESS_SECONDS`."""
+        """Report the position, at most once every `PROGRESS_SECONDS`."""
         if time.monotonic() - self._last >= PROGRESS_SECONDS:
             self._last = time.monotonic()
             self._actor.add.remote(cell.key, "progress", stage, stages, step, steps)
@@ -173,7 +173,7 @@ class RemoteListener(Listener):
 
 
 def warm_up() -> None:
-    """Import what cells need, which takes seconds, while the driver prepares the rows."""
+    """Import the modules that cells need, which takes seconds; rows are prepared meanwhile."""
     import transformers.modeling_utils
     import transformers.models.auto.modeling_auto  # noqa: F401
 
@@ -189,11 +189,11 @@ def run_in_worker(
     leads: bool,
     actor: Any,
 ) -> tuple[CellResult, dict[str, bytes] | None]:
-    """Return a cell's result, and its first stage if it `leads` and the folder is not seen.
+    """Return a cell's result, and the file of its first stage if others need it from here.
 
-    `scenario` has one reference to the prepared scenario, which can be read once plug-ins are
-    loaded. `shared` is the file of the first stage that another cell has sent; a cell that
-    `leads` trains it for others. `actor` is the handle of the `ProgressActor`.
+    `scenario` holds one reference to the prepared scenario, resolved after plug-ins are loaded. A
+    cell that `leads` trains the first stage for others, and returns its file if the worker cannot
+    access the run's folder; `shared` is such a file. `actor` is the handle of the `ProgressActor`.
     """
     actor.add.remote(cell.key, "started")
     setup.apply()

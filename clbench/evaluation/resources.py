@@ -1,4 +1,4 @@
-"""Where cells run: what the user asks for, what a cell takes of a node, and the Ray session."""
+"""The resources of cells: those that the user requests, those of a node, and the Ray session."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 from clbench.errors import SettingsError
 
 CONNECT_SECONDS = 10.0
-"""Seconds in which a cluster must answer."""
+"""Timeout for connecting to a cluster, in seconds."""
 RETRIES = 2
-"""Times that a cell is started again after its worker died."""
+"""How often a cell restarts after its worker has died."""
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_task_oom_retries": str(RETRIES),
 }
-"""Set before Ray is imported: no telemetry, no notices, and no endless retries without memory."""
+"""Set before importing Ray: no telemetry, no notices, no endless retries when out of memory."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Resources:
     Attributes
     ----------
     workers
-        Cells at a time. By default one, or on a cluster as many as fit.
+        Concurrent cells. By default one, or on a cluster as many as fit.
     address
         Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``. None is this machine.
     threads
-        Processor threads of a cell. By default the workers share this machine's cores; on a
-        cluster it is 1.
+        CPU threads per cell. By default the workers share this machine's cores; on a cluster the
+        default is 1.
     gpus
-        GPUs of a cell: a fraction below 1 or a whole number. The default where cells train on
-        GPUs is 1, or a fraction if this machine has fewer GPUs than workers.
+        GPUs per cell: a fraction below 1 or a whole number. The default for training on GPUs is
+        1, or an equal share if this machine has fewer GPUs than workers.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class Resources:
             )
         if gpus is not None and self.alone:
             raise SettingsError(
-                "--gpus: shares GPUs among workers. Give --workers or --address as well."
+                "--gpus: divides GPUs among workers. Also give --workers or --address."
             )
 
     @property
@@ -81,12 +81,12 @@ class Resources:
 
     @property
     def threads_here(self) -> int:
-        """Threads of a cell when `workers` share this machine."""
+        """Threads per cell on this machine."""
         return self.threads or max(1, cores() // (self.workers or 1))
 
 
 def cores() -> int:
-    """Return the number of processor cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -94,13 +94,13 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class CellResources:
-    """What a cell takes of a node."""
+    """The threads and GPUs that a cell occupies on a node."""
 
     threads: int
     gpus: float
 
     def capacity(self, nodes: Sequence[dict[str, Any]]) -> int:
-        """Return how many cells these nodes, as Ray describes them, can run at a time."""
+        """Return how many cells can run at once on `nodes`, from `ray.nodes()`."""
         total = 0
         for resources in (node["Resources"] for node in nodes if node["Alive"]):
             room = resources.get("CPU", 0) // self.threads
@@ -113,14 +113,14 @@ class CellResources:
 
 
 def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources:
-    """Return what a cell takes, from what the user asks for and what the nodes have.
+    """Return the resources of a cell, from the user's request and those of the nodes.
 
-    `ray` is the module, connected; `device` is ``auto``, ``cpu``, ``cuda`` … as the user gives it.
+    `ray` is the connected module; `device` is the option: ``auto``, ``cpu``, ``cuda`` …
 
     Raises
     ------
     SettingsError
-        If workers cannot share the device, or no node can ever run a cell.
+        If workers cannot share the device, or no node is large enough for a cell.
     """
     kind = device.partition(":")[0]
     gpus = float(ray.cluster_resources().get("GPU", 0))
@@ -131,7 +131,7 @@ def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources
     if device.startswith("cuda:"):
         raise SettingsError(f"--device {device}: Ray chooses the GPU. Give --device cuda.")
     if resources.gpus and kind != "cuda":
-        raise SettingsError("--gpus: there is no GPU that the workers could share.")
+        raise SettingsError("--gpus: Ray sees no GPU. Leave out --gpus.")
     share = 0.0
     if kind == "cuda":
         share, workers = resources.gpus or 1.0, resources.workers or 0
@@ -142,14 +142,14 @@ def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources
     if cell.capacity(ray.nodes()):
         return cell
     if share and not gpus:
-        raise SettingsError("No node has a GPU that Ray knows of. Leave out --device cuda.")
+        raise SettingsError("--device cuda: Ray sees no GPU. Use --device cpu.")
     remedy = "--threads or --gpus" if share else "--threads"
-    raise SettingsError(f"A cell takes {cell}, which no node has. Lower {remedy}.")
+    raise SettingsError(f"A cell needs {cell}, which no node has. Lower {remedy}.")
 
 
 @contextmanager
 def connected(resources: Resources) -> Iterator[Any]:
-    """Start Ray on this machine or join the cluster, yield the module, and leave again.
+    """Start Ray on this machine or join a cluster, yield the module, and disconnect at the end.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def connected(resources: Resources) -> Iterator[Any]:
         # `ray.init` replaces this handler in the main thread.
         if threading.current_thread() is threading.main_thread() and handler is not None:
             signal.signal(signal.SIGTERM, handler)
-    # Ray prints each death to stdout, among the results, and has no public switch for it.
+    # Ray prints dead workers to stdout, among the results, and has no public switch for that.
     ray._private.worker._worker_logs_enabled = False
     try:
         yield ray
@@ -204,7 +204,7 @@ def check_listening(address: str) -> None:
         address = os.environ.get("RAY_ADDRESS", "auto")
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
-        return  # auto without an address, or a form that Ray itself judges
+        return  # auto without an address, or a form that Ray itself checks
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:

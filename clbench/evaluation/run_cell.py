@@ -1,4 +1,4 @@
-"""Runs one cell in any process; an error in it becomes its result."""
+"""Run one cell in any process; an error becomes a failed result."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 import clbench
 from clbench.boundary import GlobalState, explain
@@ -20,7 +21,8 @@ from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import StageCache
-from clbench.methods.base import METHODS, Method
+from clbench.messages import describe_errors
+from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
 from clbench.results.scores import scores_of
 from clbench.suite.plan import Cell
@@ -37,16 +39,22 @@ def run_cell(
     cache: StageCache,
     listener: Listener,
 ) -> CellResult:
-    """Run a cell and return its result, a failed one if anything raises, `prepare` included."""
+    """Run a cell and return its result; any error, also in `prepare`, gives a failed one."""
     memory, state = PeakMemory(compute.device), GlobalState()
     result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
-    method: Method | None = None
+    result["settings"] = settings = {
+        "protocol": cell.protocol.model_dump(mode="json"),
+        "precision": compute.precision.name,
+        "method": dict(cell.baseline.settings),
+        "sources": dict(cell.baseline.sources),
+        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
+    }
     try:
         prepared = prepare(cell.scenario)
         result["tasks"] = [name for name, _ in prepared.scenario.columns]
         result["scenario_report"] = prepared.scenario.report.to_json()
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
-        result["keeps_rows"] = method.keeps_rows
+        settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
         outcome = CellRunner(cell, prepared, method, compute, cache, listener).run()
         result |= _measured(cell, prepared, outcome)
     except KeyboardInterrupt:
@@ -61,30 +69,26 @@ def run_cell(
             f"method {cell.baseline.method!r} changed {' and '.join(changed)} for the whole "
             "process, which may have changed its scores; put back after the cell.",
         ]
-    result["settings"] = {
-        "protocol": cell.protocol.model_dump(mode="json"),
-        "precision": compute.precision.name,
-        "method": method.settings() if method else dict(cell.baseline.settings),
-        "sources": dict(cell.baseline.sources),
-        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
-    }
-    return CellResult(**result, peak_memory_mb=memory.megabytes(), finished=_now())
+    try:
+        return CellResult(**result, peak_memory_mb=memory.megabytes(), finished=_now())
+    except ValidationError as error:  # a metric or a method recorded what no file can hold
+        return failed(cell, f"the result is not valid: {describe_errors(error)[0]}")
 
 
 def failed(cell: Cell, reason: str) -> CellResult:
-    """Return the result of a cell that never ran to its end."""
+    """Return a failed result for a cell that could not run."""
     return CellResult(**_identity(cell), status="failed", reason=reason, finished=_now())
 
 
 @cache_result
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide numbers."""
+    """Return the versions of the packages that can change a score."""
     own = {"clbench": clbench.__version__, "python": platform.python_version()}
     return own | {name: version(name) for name in PACKAGES}
 
 
 def numerics(device: torch.device, precision: str) -> dict[str, Any]:
-    """Return what decides the digits of a stage besides its recipe."""
+    """Return what can change the last digits of a stage besides its recipe."""
     return {
         "device": _device_name(device),
         "threads": torch.get_num_threads() if device.type == "cpu" else None,
@@ -95,7 +99,7 @@ def numerics(device: torch.device, precision: str) -> dict[str, Any]:
 
 
 def _host(device: torch.device) -> dict[str, Any]:
-    """Return the machine and the device that trains, without names of people or hosts."""
+    """Return the machine and the training device, without names of people or hosts."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),

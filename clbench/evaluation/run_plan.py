@@ -1,4 +1,4 @@
-"""Run the pending cells of a plan, and write each result at once."""
+"""Run the pending cells of a plan, and write each result as soon as it is ready."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ SCORES_EVERY = 5.0
 
 
 class Executor(Protocol):
-    """Where cells run."""
+    """Runs cells, in this process or in workers."""
 
     def device(self, plan: Plan) -> torch.device:
-        """Return the device of this process, on which rows are embedded."""
+        """Return the device on which this process embeds rows."""
 
     def ready(self, plan: Plan) -> AbstractContextManager[object]:
-        """Return a context to prepare scenarios and run in; raise if nothing can run there."""
+        """Return a context to prepare and run cells in; it raises if no cell can ever run."""
 
     def results(
         self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
         """Yield the results of the pending cells, each as soon as it is ready.
 
-        Closing the generator stops the cells that still run.
+        Closing the generator stops the running cells.
         """
 
 
 class InProcessExecutor:
-    """Runs one cell after another in this process, on `threads` threads of torch."""
+    """Runs one cell after another in this process, with `threads` torch threads."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads
@@ -78,11 +78,10 @@ class InProcessExecutor:
 def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[CellResult]:
     """Run the pending cells of a plan.
 
-    Errors of the data or the model are raised before the first cell trains; later errors fail
-    only their own cell.
+    Errors in the data or the model are raised before the first cell trains; later errors only
+    fail their own cell. The folder is read again if it has changed since `state` was read.
 
-    The folder is read again if it has changed since `state` was read. Returns all cells of the
-    folder, in the order of tables.
+    Returns all cells of the folder, in the order of tables.
 
     Raises
     ------
@@ -97,7 +96,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
         base=plan.suite.base,
         own=plan.suite.file.task,
         device=executor.device(plan),
-        saved=plan.out / "scenarios",
+        output=plan.out / "scenarios",
     )
     with store.lock(), executor.ready(plan):
         if not state.is_current():
@@ -113,24 +112,24 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
             if cells := state.with_new(new):
                 store.write_scores(to_csv(scores_frame(cells)))
 
-        written = 0.0
+        last_write = 0.0
         try:
             with closing(executor.results(plan, state.pending, preparer, listener)) as results:
                 for result in results:
                     store.write_cell(result)
                     new.append(result)
-                    if time.monotonic() - written > SCORES_EVERY:
+                    if time.monotonic() - last_write > SCORES_EVERY:
                         write_scores()
-                        written = time.monotonic()
+                        last_write = time.monotonic()
                     listener.cell_finished(result)
         finally:
-            # Also after an interruption, so that the table holds every cell on disk.
+            # Even after an interruption, the table must hold every cell on disk.
             write_scores()
     return state.with_new(new)
 
 
 def compute_settings(plan: Plan) -> ComputeSettings:
-    """Return the device and precision of this process, and prepare it for training."""
+    """Return the device and precision of this process, and set torch up for repeatable runs."""
     device = resolve_device(plan.device)
     make_repeatable(device)
     keep_freed_memory()
@@ -140,29 +139,29 @@ def compute_settings(plan: Plan) -> ComputeSettings:
 
 @contextmanager
 def thread_count(threads: int | None) -> Iterator[None]:
-    """Set the number of torch's threads inside the block; None leaves it unchanged."""
-    before = torch.get_num_threads()
+    """Set torch's number of threads inside the block; None leaves it unchanged."""
+    previous = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
-    """Prepare every scenario once, so that a wrong one stops the run before it trains.
+    """Prepare every scenario once, so that errors stop the run before it trains.
 
-    If a plug-in's shift or task breaks, only its own cells fail.
+    An unexpected error, as of a plug-in's shift, only fails the cells of its scenario.
     """
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
-        started = time.perf_counter()
+        start = time.perf_counter()
         try:
             prepared = preparer.prepare(spec)
         except PluginError as error:
             listener.note(str(error))
             continue
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start
         scenario = prepared.scenario
         severity = scenario.report.severity
         suffix = "" if severity is None else f", severity {severity:.2f}"

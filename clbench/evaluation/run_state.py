@@ -1,4 +1,4 @@
-"""What a run's folder holds of a plan, and what is left to run; read once and handed on."""
+"""The state of a run's folder: which cells of a plan are finished, and which are pending."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class RunState:
     Attributes
     ----------
     plan, replace
-        What is asked for, and whether cells of other settings may be replaced.
+        The plan, and whether cells of other settings may be replaced.
     present
-        The finished and failed cells of the folder, without those in `replaced`.
+        Finished and failed cells in the folder, without those in `replaced`.
     replaced
         Keys of finished cells of other settings, which the run moves aside.
     pending
@@ -32,7 +32,7 @@ class RunState:
     notes
         A line for each file that is not a cell.
     files
-        Time and size of the folder's cell files just before they were read.
+        Modification time (ns) and size of each cell file, just before it was read.
     """
 
     plan: Plan
@@ -44,36 +44,36 @@ class RunState:
     files: dict[str, tuple[int, int]]
 
     def is_current(self) -> bool:
-        """Whether no other process has changed the folder's cells since they were read."""
+        """Whether the cell files are unchanged since they were read."""
         return self.files == _files(Store(self.plan.out))
 
     def put_aside(self, store: Store) -> tuple[str, ...]:
-        """Move broken and replaced files aside and return lines for the user. Needs the lock."""
+        """Move broken and replaced files aside; return notes for the user. Needs the lock."""
         notes = self.notes
         if notes:
             pending = {cell.key for cell in self.pending}
             notes = tuple(store.read(set_aside=pending).broken_lines(pending))
         if self.replaced:
             cells = count(len(store.replace(self.plan.cells)), "cell")
-            notes += (f"{cells} of other settings: now in cells/replaced/.",)
+            notes += (f"{cells} of other settings moved to cells/replaced/.",)
         return notes
 
     def with_new(self, results: Iterable[CellResult]) -> list[CellResult]:
-        """Return all cells of the folder once `results` are in it, in the order of tables."""
+        """Return all cells of the folder, `results` included, in the order of tables."""
         cells = {cell.key: cell for cell in (*self.present, *results)}
         scenarios = [scenario.name for scenario in self.plan.scenarios]
         methods = [baseline.name for baseline in self.plan.baselines]
         return sorted(cells.values(), key=table_order(scenarios, methods))
 
     def scores_are_current(self) -> bool:
-        """Whether ``scores.csv`` is newer than every cell file."""
+        """Whether ``scores.csv`` is at least as new as every cell file."""
         path = Store(self.plan.out).scores_path
         newest = max((time for time, _ in self.files.values()), default=0)
         return path.exists() and path.stat().st_mtime_ns >= newest
 
 
 def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
-    """Read the folder of a plan; writes nothing.
+    """Return the state of a plan's folder; writes nothing.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
     folder = store.read()
     replaced = set(conflicts(plan.cells, folder.cells)) if replace else set()
     present = [cell for cell in folder.cells if cell.key not in replaced]
-    finished = store.finished(plan.cells, present=present)
+    finished = store.finished(plan.cells, results=present)
     return RunState(
         plan=plan,
         replace=replace,

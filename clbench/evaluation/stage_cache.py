@@ -1,7 +1,7 @@
-"""Trained stages by their recipe, as safetensors under ``stages/`` of a run's folder.
+"""The cache of trained stages by recipe: safetensors under ``stages/`` in a run's folder.
 
-A cached stage holds the weights as training left them, before the method consolidates, so that
-every method can consolidate in its own way. Deleting the folder loses time only.
+A cached stage holds the weights right after training, before `after_stage`, so that methods can
+share it. The folder only saves time and is safe to delete.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class CachedStage:
     weights
         Every tensor of the model by name.
     state
-        The method's state when training ended.
+        The method's state after training.
     trace
-        What training took.
+        Steps, time, memory and curves of the training.
     history
-        Trace, row of R and scoring time of each stage before, for a cell that resumes here.
+        Trace, row of R and scoring time of each earlier stage, for a cell that resumes here.
     notes
-        Lines for the reader of the result from training, here and in the stages before.
+        Notes for the result, from this stage and earlier ones.
     """
 
     weights: dict[str, Tensor]
@@ -64,7 +64,7 @@ class StageCache:
         self.folder = folder
 
     def load(self, digest: str, device: torch.device) -> CachedStage | None:
-        """Return the stage of that recipe, or None if there is none or its file is damaged."""
+        """Return the stage with that digest, or None if its file is missing or damaged."""
         try:
             tensors, facts = load_tensors(self._path(digest))
         except DamagedFileError:
@@ -78,13 +78,13 @@ class StageCache:
         return CachedStage(parts["weights"], state, trace, facts["history"], facts["notes"])
 
     def save(self, digest: str, stage: CachedStage) -> str | None:
-        """Write a stage, whole or not at all; return a note if that is impossible."""
+        """Write a stage atomically; return a note for the user if that fails."""
         try:
             skeleton, state = pack(stage.state)
         except UnstorableStateError as error:
             return (
-                f"the method's {error}, which cannot be stored; an interrupted cell starts from "
-                "its first stage. Name it with a leading underscore or define state()."
+                f"the method's {error}, which cannot be stored, so an interrupted cell restarts "
+                "from its first stage. Begin its name with an underscore, or define state()."
             )
         tensors = {f"weights/{name}": value for name, value in stage.weights.items()}
         tensors |= {f"state/{name}": value for name, value in state.items()}
@@ -98,8 +98,8 @@ class StageCache:
             write_atomically(self._path(digest), partial(save_tensors, tensors, facts=facts))
         except (OSError, SafetensorError) as error:
             return (
-                f"a trained stage could not be saved in {self.folder} ({error}); an interrupted "
-                "cell starts from its first stage."
+                f"a trained stage could not be saved in {self.folder} ({error}), so an interrupted "
+                "cell restarts from its first stage."
             )
         return None
 
@@ -117,24 +117,24 @@ class UnstorableStateError(TypeError):
 
 
 def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Split a nested value into JSON and tensors, so that no pickle is needed.
+    """Split a nested value into JSON and named tensors, which need no pickle.
 
-    Dictionaries, lists, tuples, tensors, arrays, numbers, texts and None may be nested. The JSON
-    has a reference in place of each tensor; tensors are detached copies on the CPU, by reference.
+    Dictionaries, lists, tuples, tensors, arrays, numbers, strings and None may be nested. The JSON
+    has a name in place of each tensor; tensors are detached copies on the CPU.
 
     Raises
     ------
     UnstorableStateError
-        For any other type, with the path to it.
+        For any other type; names its path in `value`.
     """
     tensors: dict[str, Tensor] = {}
     return _pack(value, tensors, "state"), tensors
 
 
 def unpack(skeleton: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
-    """Return the value that `pack` split.
+    """Return the value that `pack` has split.
 
-    A tensor that was on an accelerator is moved to `device`; others stay on the CPU.
+    Tensors that were on an accelerator move to `device`; others stay on the CPU.
     """
     kind, content = skeleton
     if kind == "value":

@@ -1,4 +1,4 @@
-"""Curves of a run for TensorBoard, point by point as cells are trained."""
+"""Write the curves of a run for TensorBoard while cells train."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from clbench.suite.plan import Cell
 class TensorBoard(Listener):
     """Writes curves and scores to a folder, and passes all calls on to `listener`.
 
-    Each cell is a run of TensorBoard under ``FOLDER/KEY``. It has ``stage1/loss``, ``stage1/lr``,
-    ``stage1/score of TASK`` and so on over the steps of the stage; once the cell is finished,
-    also the curves that the method recorded, and its scores as ``final/p_o`` and so on.
+    Each cell is a TensorBoard run ``FOLDER/KEY`` with ``stage1/loss``, ``stage1/lr``,
+    ``stage1/score of TASK`` and so on over the steps of a stage. When the cell finishes, the
+    method's own curves and the final scores, such as ``final/p_o``, are added.
 
     Raises
     ------
@@ -32,8 +32,8 @@ class TensorBoard(Listener):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise SettingsError(
-                "--tensorboard: the package tensorboard is not installed. "
-                "pip install 'clbench[tensorboard]'"
+                "--tensorboard: the package tensorboard is not installed. Run "
+                "pip install 'clbench[tensorboard]'."
             ) from error
         self._make = SummaryWriter
         self._listener = listener
@@ -52,7 +52,7 @@ class TensorBoard(Listener):
         self._listener.point(cell, stage, step, values)
 
     def cell_finished(self, result: CellResult) -> None:
-        """Write the curves that no point held, and the scores."""
+        """Write the points and curves that are not written yet, and the final scores."""
         for number, stage in enumerate(result.stages, 1):
             curves: dict[str, Any] = dict(stage.curves)
             steps = curves.pop("step", [])
@@ -75,7 +75,7 @@ class TensorBoard(Listener):
             folder = self._folder / key
             with as_folder_error(folder):
                 if folder.is_dir():
-                    shutil.rmtree(folder)  # of a cell that was interrupted, or runs again
+                    shutil.rmtree(folder)  # from an earlier run of the cell
                 folder.mkdir(parents=True)
             self._writers[key] = self._make(str(folder)), set()
         writer, written = self._writers[key]

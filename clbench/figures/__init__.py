@@ -1,11 +1,11 @@
 """Figures of results: each function returns a matplotlib Figure and needs no display.
 
-They take `results`, which is what `clbench.run` and `clbench.load_run` return or a list of cells,
-and `scenario`, which may be omitted if there is only one; `shift` takes the run or its folder.
+Most take `results`, which is the result of `clbench.run` or `clbench.load_run` or a list of cells,
+and `scenario`, which may be omitted if there is only one; `shift` takes a run or its folder.
 ``figure.get_label()`` is the caption. A function raises a ValueError if there is nothing to draw.
 
-A module in this package whose function is decorated with `clbench.figures.style.in_report`
-appears in every report, without being named anywhere else.
+A function in this package that is decorated with `clbench.figures.style.in_report` appears in every
+report; it need not be named anywhere else.
 """
 
 import importlib
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def report_figures() -> list[ReportFigure]:
-    """Return the figures of a report in their order, from all modules of this package."""
+    """Return the figures of a report, in order, from all modules of this package."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return sorted(REPORT_FIGURES, key=lambda figure: figure.order)

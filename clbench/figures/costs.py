@@ -1,4 +1,4 @@
-"""What a method costs against what it forgets."""
+"""Forgetting against cost."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from clbench.results.cell import CellResult
 
 WIDE = 8.0
-"""Ratio of the largest to the least time from which the axis is logarithmic."""
+"""Ratio of the longest to the shortest time above which the time axis is logarithmic."""
 
 
 @style.in_report("cost", order=70, per="scenario")
 def costs(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw forgetting against training time and extra memory, a point for each method.
 
-    Memory is the peak size of a training step's tensors, less vanilla's on the same seed; without
-    vanilla it is the whole. If there was a search for the settings, a hollow mark shows the time
-    with the search, joined to the time of training alone.
+    Memory is the peak size of a training step's tensors, minus vanilla's on the same seed if
+    vanilla was run. If a method's settings were searched for, a hollow mark shows the time
+    including the search, joined to the time of training alone.
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -62,29 +62,29 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     style.legend(figure, looks)
     return style.captioned(
         figure,
-        f"{name}: forgetting on the first task, in points of 100, against seconds of training over "
-        f"all stages (left) and {meaning}, in 10⁶ bytes (right); means over seeds, "
-        f"{style.count_seeds(cells)}. Times of cells that share a machine are only indications.",
+        f"{name}: forgetting on the first task (× 100) against seconds of training over all stages "
+        f"(left) and {meaning}, in 10⁶ bytes (right); means over seeds, "
+        f"{style.count_seeds(cells)}. Times of cells that ran side by side are only indicative.",
     )
 
 
 def _memory(cells: Sequence[CellResult]) -> tuple[dict[str, list[float]], str, str]:
     """Return megabytes by method, the label of their axis, and their meaning."""
-    counted = any(cell.training_memory_mb is not None for cell in cells)
-    column = "training_memory_mb" if counted else "peak_memory_mb"  # in earlier versions
+    per_step = any(cell.training_memory_mb is not None for cell in cells)
+    column = "training_memory_mb" if per_step else "peak_memory_mb"  # results of earlier versions
     values: dict[str, dict[int, float]] = {}
     for cell in cells:
         if (megabytes := getattr(cell, column)) is not None:
             values.setdefault(cell.baseline, {})[cell.seed] = megabytes
-    if counted and (vanilla := values.get(style.VANILLA)):
+    if per_step and (vanilla := values.get(style.VANILLA)):
         values = {
             method: {seed: seeds[seed] - vanilla[seed] for seed in seeds.keys() & vanilla}
             for method, seeds in values.items()
         }
         label = "memory beyond vanilla's, MB"
         meaning = "memory of a training step's tensors beyond vanilla's on the same seed"
-    elif counted:
+    elif per_step:
         label, meaning = "memory, MB", "memory of a training step's tensors"
     else:
-        label, meaning = "peak memory of the process, MB", "peak memory of the process"
+        label, meaning = "peak memory, MB", "peak memory (CUDA: allocator; else: process)"
     return {name: list(seeds.values()) for name, seeds in values.items() if seeds}, label, meaning

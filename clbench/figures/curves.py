@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from clbench.results.cell import CellResult
 
 DISTANCE, ANNEALING = "distance", "lambda"
-"""Curves of methods with an anchor; ``distance.GROUP`` is that of one layer group."""
+"""Curves of methods with an anchor; ``distance.GROUP`` is the distance of one layer group."""
 DRIFT = "drift"
 """Curve of the distance to the pretrained weights, where the pretraining is the first task."""
 
@@ -34,11 +34,13 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
             style.draw_over_seeds(axes, series, looks[method])
         _frame(axes, f"{word} task: {task}", f"step on {last}", "score")
     style.legend(figure, looks)
-    rows = cells[0].settings.get("protocol", {}).get("curve_rows", "some")
+    limit = cells[0].settings.get("protocol", {}).get("curve_rows")
+    rows = f"at most {limit} rows" if limit else "some rows"
     return style.captioned(
         figure,
-        f"{name}: scores on both tasks while the last one is learned, on at most {rows} rows of "
-        f"each; mean and range over seeds, {style.count_seeds(cells)}.",
+        f"{name}: scores on the first and last task while the last one is learned, on {rows} "
+        f"of each (in stages too short for that: before and after, on all rows); mean "
+        f"and range over seeds, {style.count_seeds(cells)}.",
     )
 
 
@@ -47,8 +49,8 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
     """Draw loss, distance to the anchor and λ over the last stage (Chen et al. 2020, figures 2, 1).
 
     The Euclidean distance is that of all shared weights, and of each layer group for the first
-    method that has groups; λ(t) is the weight of the task. Methods without an anchor are left out,
-    or, where the pretraining is the first task, looks by their distance to the pretrained weights.
+    method that has groups; λ(t) weights the task's loss. Methods without an anchor are left out,
+    or, where the pretraining is the first task, shown by their distance to the pretrained weights.
     """
     cells, name = style.one_scenario(results, scenario)
     last = cells[0].tasks[-1]
@@ -56,8 +58,8 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
     methods = {method: some for method, some in groups.items() if all(map(_distance, some))}
     if not methods:
         raise ValueError(f"no method of {name} records a distance to its anchor")
-    every = style.looks(cells)
-    looks = {method: every[method] for method in methods}
+    all_looks = style.looks(cells)
+    looks = {method: all_looks[method] for method in methods}
     grouped = next((some for some in methods.values() if _groups(some[0])), [])
     annealed = {
         method: series
@@ -75,11 +77,11 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
     _frame(grid[1], "distance to the anchor", step, "Euclidean distance")
     if grouped:
         _draw_groups(grid[2], grouped)
-        _frame(grid[2], f"{grouped[0].baseline}: by group", step, "Euclidean distance")
+        _frame(grid[2], f"{grouped[0].baseline}: by layer group", step, "Euclidean distance")
     if annealed:
         for method, series in annealed.items():
             style.draw_over_seeds(grid[-1], series, looks[method], marks=8)
-        _frame(grid[-1], "λ, the weight of the task", step, "λ")
+        _frame(grid[-1], "λ, weight of the task's loss", step, "λ")
         grid[-1].set_ylim(-0.03, 1.03)
     style.legend(figure, looks)
     used = [cell for some in methods.values() for cell in some]

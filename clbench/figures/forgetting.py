@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from clbench.results.cell import CellResult
 
-LABEL = f"{SCORE['forgetting'].label}, points of 100"
+LABEL = f"{SCORE['forgetting'].label} × 100"
 
 
 def with_forgetting(cells: list[CellResult]) -> tuple[list[CellResult], list[float]]:
-    """Return the cells with the score, and it in points of 100; ValueError if there are none."""
+    """Return the cells that have this score, and 100 × the score; ValueError if none has."""
     pairs = [(c, 100 * lost) for c in cells if (lost := c.scores.get("forgetting")) is not None]
     if not pairs:
         names = ", ".join(dict.fromkeys(cell.scenario for cell in cells))
@@ -33,7 +33,7 @@ def with_forgetting(cells: list[CellResult]) -> tuple[list[CellResult], list[flo
 def forgetting(results: style.Results) -> Figure:
     """Draw the forgetting of each method on the first task, a panel for each scenario.
 
-    Small marks are seeds and large ones means; lines are bootstrap 95 % intervals of the mean,
+    Small marks are seeds, large ones means; lines are bootstrap 95 % intervals of the mean, drawn
     from three seeds on.
     """
     cells, _ = with_forgetting(style.good_cells(results))
@@ -61,9 +61,9 @@ def forgetting(results: style.Results) -> Figure:
         axes.grid(axis="x", lw=0.4, alpha=0.6)
     return style.captioned(
         figure,
-        "Forgetting: points (of 100) that the score on the first task lost by the end; negative if "
-        f"it rose. Small marks are seeds, large marks their means, {style.count_seeds(cells)}; "
-        f"lines are bootstrap 95 % intervals of the mean, from {FEWEST} seeds on.",
+        "Forgetting: the score lost on the first task by the end, × 100; negative if it rose. "
+        f"Small marks are seeds, large marks their means, {style.count_seeds(cells)}; "
+        f"lines are bootstrap 95 % intervals of the mean, drawn from {FEWEST} seeds on.",
     )
 
 

@@ -21,14 +21,14 @@ def rate_distributions(
     flat: float | None = None,
     combined_name: str = "combined",
 ) -> Figure:
-    """Draw learning rates over the depth of the model (as Kenneweg et al. 2022, figure 2).
+    """Draw learning rates over the depth of the model (as in Kenneweg et al. 2022, figure 2).
 
     Parameters
     ----------
     pairs
-        Rates of each group, by the name of the pair that they come from.
+        Rates of all groups, by the name of the task pair that they come from.
     combined, combined_name
-        Rates that combine them, drawn as a thick line, and their label.
+        Combined rates, drawn as a thick line, and their label.
     groups
         Names of the groups, from the embeddings to the head.
     flat
@@ -37,7 +37,7 @@ def rate_distributions(
     Raises
     ------
     ValueError
-        If the number of rates is not that of the groups.
+        If the number of rates differs from the number of groups.
     """
     for name, rates in {**pairs, **({combined_name: combined} if combined else {})}.items():
         if len(rates) != len(groups):
@@ -69,16 +69,16 @@ def rate_distributions(
 
 @style.in_report("Learning rates by layer", order=30, name="rates")
 def method_rates(results: style.Results) -> Figure:
-    """Draw the rates of the methods that have one for each layer group, and the flat rate."""
+    """Draw the learning rates of methods with a rate for each layer group, and the flat rate."""
     rates: dict[str, list[float]] = {}
     flat_rates = set()
     for cell in style.good_cells(results):
         flat = float(cell.settings.get("protocol", {}).get("lr") or 0.0)
         method = cell.settings.get("method", {})
         multiples = method.get("multiples")
-        own = method.get("rates") or (multiples and [flat * each for each in multiples])
-        if isinstance(own, list) and own:
-            rates[cell.baseline] = [float(rate) for rate in own]
+        layer_rates = method.get("rates") or (multiples and [flat * each for each in multiples])
+        if isinstance(layer_rates, list) and layer_rates:
+            rates[cell.baseline] = [float(rate) for rate in layer_rates]
             flat_rates.add(flat)
     if len(flat_rates) != 1:
         raise ValueError("no method has layer rates, or the flat rates differ")
@@ -89,9 +89,8 @@ def method_rates(results: style.Results) -> Figure:
 def search_trace(trials: Sequence[TrialRecord]) -> Figure:
     """Draw the reward p_o + p_s of each trial, the best so far, and the epochs of each trial.
 
-    The trials are in the order of their proposal. Those that were stopped or failed have no
-    comparable reward, only epochs; running ones are left out. Without a complete one it is a
-    ValueError.
+    Trials are in the order in which they were proposed. Stopped and failed ones have no comparable
+    reward, only epochs; running ones are left out. Raises a ValueError if no trial is complete.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -132,6 +131,6 @@ def search_trace(trials: Sequence[TrialRecord]) -> Figure:
     figure.legend(loc="outside upper center", frameon=False, fontsize="small", ncols=4)
     return style.captioned(
         figure,
-        f"Reward p_o + p_s of the complete trials among n = {len(ended)}, in the order of their "
-        "proposal, and the best so far; below, the epochs of each trial.",
+        f"Reward p_o + p_s of the complete trials (of n = {len(ended)}), in the order in which "
+        "they were proposed, and the best so far. Below: the epochs of each trial.",
     )

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 PERPLEXITY = 30.0
 """Perplexity of t-SNE (van der Maaten & Hinton 2008, section 2: typically 5 to 50)."""
+MOST_BINS = 40
 
 
 @style.in_report("distribution shift", order=35, per="scenario")
 def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None) -> Figure:
     """Draw a distribution shift: its clusters in two dimensions, or its lengths.
 
-    For an embedding shift, a sample of the training rows by t-SNE of their embeddings, coloured
-    by cluster and by label (Kenneweg et al. 2022, figure 1); for a length shift, rows by length.
+    For an embedding shift: t-SNE of the embeddings of a sample of the training rows, coloured by
+    cluster and by label (Kenneweg et al. 2022, figure 1). For a length shift: rows by length.
     """
     if isinstance(run, style.ReportData):
         pictures: Mapping[str, Mapping[str, Any]] = run.pictures
@@ -35,8 +36,8 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
         raise ValueError(f"choose one of the scenarios {', '.join(pictures)}")
     name = next(iter(pictures), None) if scenario is None else scenario
     if name is None or name not in pictures:
-        which = "no scenario" if scenario is None else f"scenario {scenario!r}"
-        raise ValueError(f"{which}: only embedding and length shifts keep data for this figure")
+        which = "no scenario has" if scenario is None else f"scenario {scenario!r} has no"
+        raise ValueError(f"{which} data for this figure; only embedding and length shifts save it")
     kinds = {"clusters": _clusters, "lengths": _lengths}
     if (kind := pictures[name].get("kind")) not in kinds:
         raise ValueError(f"{name}: there is no figure for {kind!r}")
@@ -67,42 +68,44 @@ def _clusters(scenario: str, content: Mapping[str, Any]) -> Figure:
                     bbox_to_anchor=(0.5, -0.02))  # fmt: skip
     return style.captioned(
         figure,
-        f"{scenario}: {len(points)} of {content['rows']} training rows of {content['task']} by "
-        f"t-SNE (perplexity {perplexity:g}) of their embeddings, by cluster and by label. "
-        "Neighbours are similar; distances between groups mean little.",
+        f"{scenario}: t-SNE (perplexity {perplexity:g}) of the embeddings of {len(points)} of "
+        f"{content['rows']} training rows of {content['task']}, by cluster and by label. "
+        "Neighbouring rows are similar; distances between groups mean little.",
     )
 
 
 def _lengths(scenario: str, content: Mapping[str, Any]) -> Figure:
     figure, grid = style.panels(2, width=4.2)
     sizes = []
-    for axes, split in zip(grid, ("train", "validation"), strict=True):
+    names = {"train": "training", "validation": "validation"}
+    for axes, (split, label) in zip(grid, names.items(), strict=True):
         counts = content["counts"][split]
         top = max(int(length) for rows in counts.values() for length, _ in rows)
-        edges = np.linspace(0, top + 1, min(top + 1, 40) + 1).tolist()
+        width = -(-(top + 1) // MOST_BINS)  # whole numbers, so that every bin holds as many lengths
+        edges = list(range(0, top + 1 + width, width))
         for number, (name, rows) in enumerate(counts.items()):
             lengths, weights = np.asarray(rows).T
             axes.hist(
                 lengths, edges, weights=weights, color=style.PALETTE[number], alpha=0.55,
                 label=name, hatch=("", "//")[number % 2], edgecolor="white", lw=0.3,
             )  # fmt: skip
-            sizes.append(f"{weights.sum()} {name} {split}")
-        axes.set_title(f"{split} rows", fontsize="medium")
+            sizes.append(f"{weights.sum()} {name} {label}")
+        axes.set_title(f"{label} rows", fontsize="medium")
         axes.set_xlabel(f"{content['unit']} in a row")
         axes.set_ylabel("rows")
         axes.legend(fontsize="small", frameon=False)
     return style.captioned(
         figure,
         f"{scenario}: rows of {content['task']} by length in {content['unit']}, split at the "
-        f"median of the training rows: {', '.join(sizes)} rows.",
+        f"median length of the training rows: {', '.join(sizes)} rows.",
     )
 
 
 def _classes(labels: Sequence[str | float]) -> list[str]:
-    """Return classes as they are, and numeric targets in thirds of their rows."""
+    """Return class names as they are; sort numeric targets into three classes of equal size."""
     if all(isinstance(label, str) for label in labels):
         return [str(label) for label in labels]
     values = np.asarray(labels, dtype=np.float64)
     low, high = np.quantile(values, [1 / 3, 2 / 3])
-    names = (f"to {low:.2g}", f"to {high:.2g}", f"above {high:.2g}")
+    names = (f"up to {low:.2g}", f"{low:.2g} to {high:.2g}", f"above {high:.2g}")
     return [names[int(value > low) + int(value > high)] for value in values]

@@ -1,4 +1,4 @@
-"""What figures share: a place in the report, looks of methods, panels, grouping of cells."""
+"""What figures share: registration for the report, looks of methods, panels, grouping."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#5e3c99")
-"""Colours that colour-blind readers can tell apart: Okabe and Ito 2008, without black, and two."""
+"""Colours that colour-blind readers can tell apart: six of Okabe & Ito 2008, and two more."""
 MARKS = "osv^D<>Pp"
 VANILLA = "vanilla"
 BLACK, GREY, LIGHT = "#000000", "#8a8a8a", "#d9d9d9"
 TICKS = 5
-"""Most ticks of an axis where there may be many panels: ticks take most of the drawing time."""
+"""Most ticks of an axis in figures of many panels: ticks take most of the drawing time."""
 
 Points = list[tuple[float, float]]
 Draw = TypeVar("Draw", bound="Callable[..., Figure]")
@@ -39,7 +39,7 @@ Results = HasCells | Sequence[CellResult]
 
 @dataclass(frozen=True)
 class ReportData:
-    """What a report's figures are drawn from: cells, and by scenario the data of its shift."""
+    """The data of a report's figures: cells, and by scenario the data for the shift's figure."""
 
     cells: Sequence[CellResult]
     pictures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ REPORT_FIGURES: list[ReportFigure] = []
 def in_report(
     title: str, *, order: int, name: str | None = None, per: Literal["run", "scenario"] = "run"
 ) -> Callable[[Draw], Draw]:
-    """Decorate a function whose figure every report shows.
+    """Register a function whose figure every report shows.
 
     The function takes `ReportData`, and the scenario's name if it is drawn `per` scenario. It
     returns a Figure made by `captioned`, or raises a ValueError if there is nothing to draw.
@@ -86,11 +86,11 @@ class Look(NamedTuple):
 
 
 def looks(cells: Iterable[CellResult]) -> dict[str, Look]:
-    """Return a look for each baseline; equal cells get equal looks. Vanilla is a black star."""
+    """Return the look of each baseline, always the same for the same cells."""
     names = list(dict.fromkeys(cell.baseline for cell in cells))
     by_name = {VANILLA: Look(BLACK, "*", 1.8)}
     for i, name in enumerate(name for name in names if name != VANILLA):
-        # Marks move on by one with each round through the colours, which makes 72 looks.
+        # Each pass through the colours shifts the marks by one, which gives 72 looks.
         turn, color = divmod(i, len(PALETTE))
         by_name[name] = Look(PALETTE[color], MARKS[(color + turn) % len(MARKS)])
     return {name: by_name[name] for name in names}
@@ -106,7 +106,7 @@ def good_cells(results: Results) -> list[CellResult]:
 
 
 def one_scenario(results: Results, scenario: str | None) -> tuple[list[CellResult], str]:
-    """Return the finished cells of one scenario, and its name; ValueError if it is not clear."""
+    """Return the finished cells of one scenario, and its name; ValueError if unclear which."""
     cells = good_cells(results)
     names = list(dict.fromkeys(cell.scenario for cell in cells))
     if scenario is None and len(names) > 1:
@@ -128,7 +128,7 @@ def by_scenario(cells: Iterable[CellResult]) -> dict[str, dict[str, list[CellRes
 def draw_over_seeds(axes: Axes, series: Sequence[Points], look: Look, marks: int = 0) -> None:
     """Draw mean and range of a curve over seeds, at the steps that all seeds have.
 
-    With `marks` only about that many points are marked, else all.
+    `marks` is the approximate number of points to mark; 0 marks all.
     """
     color, mark, scale = look
     tables = [dict(points) for points in series]
@@ -144,7 +144,7 @@ def draw_over_seeds(axes: Axes, series: Sequence[Points], look: Look, marks: int
 def panels(
     count: int, *, width: float = 3.4, height: float = 3.0, columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` panels of that size in inches, at most `columns` a row."""
+    """Return a figure with `count` panels of that size in inches, at most `columns` in a row."""
     from matplotlib.figure import Figure
 
     columns = min(count, columns)
@@ -159,18 +159,18 @@ def panels(
 
 
 def plain(axes: Axes) -> None:
-    """Remove lines that carry no information."""
+    """Remove the top and right border, and make tick labels small."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize="small")
 
 
 def legend(figure: Figure, methods: Mapping[str, Look]) -> None:
-    """Add the methods and their looks above the panels, in as many columns as fit."""
+    """Add a legend of the methods above the panels, in as many columns as fit."""
     from matplotlib.lines import Line2D
 
     width = 0.4 + 0.075 * max(map(len, methods))
     columns = max(1, min(5, int(figure.get_figwidth() / width), len(methods)))
-    # There is room for two rows; more make the figure higher, not the panels smaller.
+    # There is room for two rows; more make the figure taller, not the panels smaller.
     rows = -(-len(methods) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
     handles = [
@@ -190,6 +190,6 @@ def count_seeds(cells: Iterable[CellResult]) -> str:
 
 
 def captioned(figure: Figure, text: str) -> Figure:
-    """Return the figure with a caption, which is its label."""
+    """Set the caption, which is the figure's label, and return the figure."""
     figure.set_label(text)
     return figure

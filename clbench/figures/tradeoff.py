@@ -1,4 +1,4 @@
-"""What the old task keeps against what the new one gains."""
+"""Score on the old task against score on the new one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tradeoff(results: style.Results) -> Figure:
 
 
 def front(points: dict[str, Point]) -> list[str]:
-    """Return the names of the points that no other beats, from left to right.
+    """Return the names of the points that no other point beats, from left to right.
 
     A point beats another if it is as good in both coordinates and better in one.
     """

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from clbench.errors import DataError, PluginError, SettingsError
+from clbench.errors import DataError, PluginError, SettingsError, did_you_mean
 from clbench.fisher.losses import (
     AnyBatch,
+    LossFunction,
     LossName,
     Outputs,
-    OwnLoss,
-    checked,
+    check_batch,
     named_loss,
     on_device,
     size_of,
@@ -31,14 +31,14 @@ from clbench.training.device import Precision
 
 Mode = Literal["sampled", "empirical", "batched"]
 RTOL, ATOL, NOISE = 1e-2, 1e-5, 1e-11
-"""Tolerance of a rule's squares beside those of autograd: relative to each, to the largest of its
-weight, and to the largest of all (some gradients, as of key biases, are rounding errors only)."""
+"""Tolerances of a rule's squares against autograd's: relative to each, to the largest of its
+weight, and to the largest of all (some gradients, as of key biases, are only rounding errors)."""
 
 
 def diagonal_fisher(
     model: nn.Module,
     batches: Iterable[AnyBatch],
-    loss: LossName | OwnLoss = "mlm",
+    loss: LossName | LossFunction = "mlm",
     mode: Mode = "sampled",
     *,
     seed: int = 0,
@@ -52,10 +52,10 @@ def diagonal_fisher(
     norms and embeddings, tied and shared weights included, are formed from the layers' inputs and
     output gradients and never kept, so memory grows with the batch size only. Two examples are
     checked against plain backward passes. Weights of other layers, and weights that a batch uses
-    differently than these two examples, get one backward pass an example. Not detected: a weight
+    differently from these two examples, get one backward pass per example. Not detected: a weight
     that another module also reads after the first two examples.
 
-    Dropout is off meanwhile. Weights and their gradients stay as they were.
+    Dropout is off during the computation. Weights and their ``grad`` do not change.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def diagonal_fisher(
         ``mlm``: mean over an example's masked tokens. ``clm``: mean over its next tokens.
         ``task``: cross-entropy, or squared error for float labels of shape (b,) or (b, 1). Or a
         function of model and batch that returns the loss of each example, shape (b,), none of
-        which may depend on other examples. It is fast if it calls the model on the whole batch.
+        which may depend on other examples. This is fast if it calls the model on the whole batch.
     mode
         ``sampled``: labels drawn from the model, an unbiased estimate of the Fisher information.
         ``empirical``: true labels. ``batched``: squared gradient of a batch's mean loss, averaged
@@ -94,7 +94,7 @@ def diagonal_fisher(
     SettingsError
         If `loss`, `mode` or `precision` is unknown, or `mode` is sampled and `loss` a function.
     DataError
-        If there are no batches, or a batch or its labels do not have the right form.
+        If there are no batches, or a batch or its labels have the wrong form.
     PluginError
         If a function does not return one loss for each example, a name is unknown, or a gradient
         is not finite.
@@ -113,7 +113,7 @@ def diagonal_fisher(
     sums = _Sums(model, weights, loss, mode, rng, Precision(precision, device.type))
     with _evaluating(model, weights):
         for number, batch in enumerate(batches):
-            sums.add(on_device(checked(batch, number), device))
+            sums.add(on_device(check_batch(batch, number), device))
     return sums.mean()
 
 
@@ -124,19 +124,19 @@ class _Sums:
         self,
         model: nn.Module,
         weights: dict[str, nn.Parameter],
-        loss: LossName | OwnLoss,
+        loss: LossName | LossFunction,
         mode: Mode,
         rng: torch.Generator,
         precision: Precision,
     ) -> None:
         self._model = model
         self._weights = weights
-        self._own = loss if callable(loss) else None
+        self._function = loss if callable(loss) else None
         self._named = None if callable(loss) else named_loss(loss)
         self._mode = mode
         self._rng = rng
         self._precision = precision
-        self._capture: Capture | None = None  # there after a trial on the first batch
+        self._capture: Capture | None = None  # set by the first trial that succeeds
         self._slow: dict[str, nn.Parameter] = {}
         self._sums: dict[str, Tensor] = {}
         self._labels: Tensor | None = None  # sampled once for all passes over a batch
@@ -147,7 +147,7 @@ class _Sums:
         self._count += 1 if self._mode == "batched" else examples
         if self._mode == "batched":
             self._add(squares_one_by_one(self._weights, [partial(self._mean, batch)]))
-        elif self._capture is None and not self._try_rules(batch):  # the next batch may tell more
+        elif self._capture is None and not self._try_rules(batch):  # tried again on the next batch
             self._add(squares_one_by_one(self._weights, self._singly(batch, range(examples))))
         else:
             assert self._capture is not None
@@ -155,14 +155,14 @@ class _Sums:
             slow = self._slow
             if self._capture.totals:
                 with self._capture as capture:
-                    left_out = capture.add(examples, partial(self._each, batch))
-                slow = slow | {name: self._weights[name] for name in left_out}
+                    uncovered = capture.add(examples, partial(self._each, batch))
+                slow = slow | {name: self._weights[name] for name in uncovered}
             if slow:
                 self._add(squares_one_by_one(slow, self._singly(batch, range(examples))))
 
     def mean(self) -> dict[str, Tensor]:
         if self._count == 0:
-            raise DataError("there is no batch to compute the Fisher information from.")
+            raise DataError("batches holds no batch. Give at least one.")
         if self._capture is not None:
             self._add(self._capture.totals)
         for name in self._weights:
@@ -178,16 +178,16 @@ class _Sums:
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _try_rules(self, batch: AnyBatch) -> bool:
-        """Find the weights whose squares the rules get right on two examples.
+        """Determine the weights whose squares the rules get right on two examples.
 
-        Returns False if these two have no gradients, which proves nothing.
+        Returns False if all gradients of these two are 0, which proves nothing.
         """
         small = take(batch, [0, min(1, size_of(batch) - 1)])
         trial, precision = Capture(self._model, self._weights), self._precision
         self._precision = Precision("float32", precision.device_type)
         before = self._rng.get_state()
         with trial:
-            left_out = trial.add(2, partial(self._each, small))
+            uncovered = trial.add(2, partial(self._each, small))
         exact = squares_one_by_one(self._weights, self._singly(small, range(2)))
         self._precision, self._labels = precision, None
         self._rng.set_state(before)
@@ -198,12 +198,12 @@ class _Sums:
         for name, weight in self._weights.items():
             allowed = (RTOL * exact[name]).add_(ATOL * exact[name].max() + NOISE * largest)
             agrees = bool(((trial.totals[name] - exact[name]).abs_() <= allowed).all())
-            (covered if agrees and name not in left_out else self._slow)[name] = weight
+            (covered if agrees and name not in uncovered else self._slow)[name] = weight
         self._capture = Capture(self._model, covered, like=trial)
         return True
 
     def _singly(self, batch: AnyBatch, examples: Sequence[int]) -> Iterator[partial[Tensor]]:
-        """Yield functions for the loss of each example alone, with the labels of the batch."""
+        """Yield functions for the loss of each example alone, with labels sampled for the batch."""
         if self._mode == "sampled" and self._labels is None:
             with torch.no_grad():
                 self._each(batch)
@@ -226,9 +226,9 @@ class _Sums:
 
     def _each(self, batch: AnyBatch, labels: Tensor | None = None) -> Tensor:
         """Return the loss of each example, shape (b,)."""
-        if self._own is not None:
+        if self._function is not None:
             with self._autocast():
-                losses = self._own(self._model, batch)
+                losses = self._function(self._model, batch)
             if not isinstance(losses, Tensor) or losses.shape != (size_of(batch),):
                 what = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
                 raise PluginError(
@@ -238,17 +238,19 @@ class _Sums:
             return losses
         outputs = self._outputs(batch)
         if labels is not None:
-            # A batch may have more labels than this example has tokens; they do not count.
-            if outputs.counted is not None:
+            # Labels of the batch may be wider than this example's; the rest is padding.
+            if outputs.mask is not None:
                 labels = labels[:, : outputs.labels.shape[1]]
             outputs = replace(outputs, labels=labels)
         elif self._mode == "sampled":
-            outputs = outputs.sampled(self._rng)
+            outputs = outputs.sample_labels(self._rng)
             self._labels = outputs.labels
-        return outputs.each()
+        return outputs.losses()
 
     def _mean(self, batch: AnyBatch) -> Tensor:
-        return self._outputs(batch).together() if self._own is None else self._each(batch).mean()
+        if self._function is not None:
+            return self._each(batch).mean()
+        return self._outputs(batch).mean_loss()
 
 
 def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
@@ -256,34 +258,35 @@ def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Para
     if names is None:
         weights = {name: value for name, value in by_name.items() if value.requires_grad}
         if not weights:
-            raise PluginError("no weight of the model requires a gradient.")
+            raise PluginError("no weight of the model requires a gradient. Unfreeze some.")
         return weights
-    chosen = [] if isinstance(names, str) else list(names)
-    if not chosen:
+    subset = [] if isinstance(names, str) else list(names)
+    if not subset:
         raise PluginError(f"names is {names!r}. Give a list of names, or omit it for all weights.")
-    for name in chosen:
+    for name in subset:
         if name not in by_name:
             tied = dict(model.named_parameters(remove_duplicate=False)).get(name)
             first = next((n for n, value in by_name.items() if value is tied), None)
-            hint = "" if first is None else f" of its own: it is the same tensor as {first!r}"
-            raise PluginError(f"the model has no weight {name!r}{hint}.")
-    return {name: by_name[name] for name in chosen}
+            same = f" It is the same tensor as {first!r}: use that name."
+            hint = did_you_mean(name, by_name) if first is None else same
+            raise PluginError(f"the model has no weight {name!r}.{hint}")
+    return {name: by_name[name] for name in subset}
 
 
 @contextmanager
 def _evaluating(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Turn dropout off and gradients on for `weights` only; restore both afterwards."""
-    training = [(layer, layer.training) for layer in model.modules()]
-    required = [(p, p.requires_grad) for p in model.parameters()]
-    inside = {id(parameter) for parameter in weights.values()}
+    """Turn dropout off, and gradients on for `weights` only; restore both afterwards."""
+    modes = [(layer, layer.training) for layer in model.modules()]
+    flags = [(p, p.requires_grad) for p in model.parameters()]
+    ids = {id(parameter) for parameter in weights.values()}
     model.eval()
-    for parameter, _ in required:
-        parameter.requires_grad_(id(parameter) in inside)
+    for parameter, _ in flags:
+        parameter.requires_grad_(id(parameter) in ids)
     try:
         with torch.enable_grad():
             yield
     finally:
-        for layer, mode in training:
+        for layer, mode in modes:
             layer.training = mode
-        for parameter, needed in required:
-            parameter.requires_grad_(needed)
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)

@@ -22,9 +22,9 @@ SHARE = 0.15
 BATCH_TOKENS = 2048
 """Most tokens of a batch, padding included."""
 CAUSAL_BATCH_TOKENS = 512
-"""The same where each token is projected onto the whole vocabulary."""
+"""The same for causal models, which project every token onto the whole vocabulary."""
 HEAD_LR = 1e-3
-"""Adam's suggested default (Kingma & Ba 2015, Algorithm 1)."""
+"""Learning rate of `fit_head`: Adam's suggested default (Kingma & Ba 2015, Algorithm 1)."""
 
 
 def mask_tokens(
@@ -60,28 +60,28 @@ def mask_tokens(
         If the tokenizer has no mask, or a text has no real token.
     """
     if tokenizer.mask_token_id is None:
-        raise DataError("the tokenizer has no mask token, so its model is not a masked one.")
+        raise DataError("the tokenizer has no mask token. Use that of a masked language model.")
     ids, real = inputs["input_ids"], inputs["attention_mask"].bool()
     special = torch.tensor(sorted(tokenizer.all_special_ids))
-    height = torch.rand(ids.shape, generator=generator)
+    keys = torch.rand(ids.shape, generator=generator)
     if masking == "any-position":
-        chosen = height < share
-        chosen[torch.arange(len(ids)), height.argmin(1)] = True  # a loss needs one
+        predicted = keys < share
+        predicted[torch.arange(len(ids)), keys.argmin(1)] = True  # a loss needs one
     else:
-        chosen = _lowest(height, real & ~torch.isin(ids, special), share)
-    masked = chosen.clone()
-    replaced = ids.clone()
+        predicted = _smallest(keys, real & ~torch.isin(ids, special), share)
+    masked = predicted.clone()
+    new_ids = ids.clone()
     if masking == "bert":
         fate = torch.rand(ids.shape, generator=generator)
         masked &= fate < 0.8
-        random = chosen & (fate >= 0.8) & (fate < 0.9)
+        random = predicted & (fate >= 0.8) & (fate < 0.9)
         plain = torch.ones(len(tokenizer), dtype=torch.bool)
         plain[special] = False
         words = plain.nonzero().squeeze(1)
-        drawn = torch.randint(len(words), ids.shape, generator=generator)
-        replaced = torch.where(random, words[drawn], replaced)
-    replaced = replaced.masked_fill(masked, int(tokenizer.mask_token_id))
-    return {**inputs, "input_ids": replaced, "labels": ids.masked_fill(~chosen, IGNORED)}
+        numbers = torch.randint(len(words), ids.shape, generator=generator)
+        new_ids = torch.where(random, words[numbers], new_ids)
+    new_ids = new_ids.masked_fill(masked, int(tokenizer.mask_token_id))
+    return {**inputs, "input_ids": new_ids, "labels": ids.masked_fill(~predicted, IGNORED)}
 
 
 def text_batches(
@@ -98,7 +98,7 @@ def text_batches(
     Parameters
     ----------
     texts
-        One example each. Those without a token to predict are left out.
+        One example each. Texts without a token to predict are left out.
     tokenizer, generator, masking
         As in `mask_tokens`; with masking None nothing is masked, for causal models.
     max_length
@@ -120,7 +120,7 @@ def text_batches(
         if (len(ids) > 1 if masking is None else any(token not in special for token in ids))
     ]
     if not usable:
-        raise DataError("no text of the corpus has a token to predict.")
+        raise DataError("no text of the corpus has a token to predict. Use longer texts.")
     if batch_size is not None:
         groups = [usable[i : i + batch_size] for i in range(0, len(usable), batch_size)]
     else:
@@ -158,35 +158,35 @@ def fit_head(
     tuple of float
         Mean loss over the first and over the last tenth of the steps.
     """
-    named = dict(model.named_parameters())
-    required = {name: parameter.requires_grad for name, parameter in named.items()}
-    for name, parameter in named.items():
+    weights = dict(model.named_parameters())
+    flags = {name: parameter.requires_grad for name, parameter in weights.items()}
+    for name, parameter in weights.items():
         parameter.requires_grad_(name not in backbone)
-    head = [parameter for name, parameter in named.items() if name not in backbone]
+    head = [parameter for name, parameter in weights.items() if name not in backbone]
     optimizer = torch.optim.Adam(head, lr=HEAD_LR)
     device = head[0].device
     model.eval()
     losses = []
     for batch in islice(cycle(batches), steps):
         with precision.autocast():
-            value = loss(model, on_device(batch, device)).together()
+            value = loss(model, on_device(batch, device)).mean_loss()
         optimizer.zero_grad()
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(value.detach())
     optimizer.zero_grad()
-    for name, parameter in named.items():
-        parameter.requires_grad_(required[name])
+    for name, parameter in weights.items():
+        parameter.requires_grad_(flags[name])
     tenth = max(1, steps // 10)
     first, last = torch.stack(losses[:tenth]).mean(), torch.stack(losses[-tenth:]).mean()
     return float(first), float(last)
 
 
-def _lowest(height: Tensor, candidates: Tensor, share: float) -> Tensor:
-    """Return the `share` of each row's candidates, at least one, with the least height."""
+def _smallest(keys: Tensor, candidates: Tensor, share: float) -> Tensor:
+    """Return a mask of each row's candidates with the smallest keys: a `share`, at least one."""
     counts = candidates.sum(1)
     if int(counts.min()) == 0:
-        raise DataError("a text has no token that could be masked.")
+        raise DataError("a text has no token that can be masked. Leave it out.")
     most = (counts.float() * share).round().clamp_(min=1)
-    rank = height.masked_fill(~candidates, 2.0).argsort(1).argsort(1)
+    rank = keys.masked_fill(~candidates, 2.0).argsort(1).argsort(1)
     return rank < most[:, None]

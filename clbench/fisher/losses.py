@@ -1,4 +1,4 @@
-"""Losses of single examples, the labels they are for, and the batches they are computed on."""
+"""Losses of single examples, their labels, and the batches that they are computed on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clbench.training.batches import Batch
 
 LossName = Literal["mlm", "clm", "task"]
 AnyBatch = Mapping[str, Tensor] | Batch
-OwnLoss = Callable[[nn.Module, Any], Tensor]
+LossFunction = Callable[[nn.Module, Any], Tensor]
 IGNORED = -100
 """Label of a token that is not masked, as in transformers."""
 BLOCK = 256
@@ -33,17 +33,17 @@ class Outputs:
         Shape (b, m, v) with `labels` (b, m) for language models, (b, c) with (b,) for
         classes, (b,) with (b,) for regression.
     labels
-        The labels that the loss is for.
-    counted
+        The labels of the loss.
+    mask
         For language models, shape (b, m): 1 for predicted tokens, 0 for padding; else None.
     """
 
     logits: Tensor
     labels: Tensor
-    counted: Tensor | None = None
+    mask: Tensor | None = None
 
-    def sampled(self, rng: torch.Generator) -> Outputs:
-        """Return the same with labels drawn from the model's own distribution."""
+    def sample_labels(self, rng: torch.Generator) -> Outputs:
+        """Return the same outputs with labels drawn from the model's own distribution."""
         logits = self.logits.detach()
         if logits.dim() == 1:
             # Squared error is the negative log-likelihood of a variance of ½, up to a constant.
@@ -51,20 +51,20 @@ class Outputs:
             return replace(self, labels=logits + noise * 0.5**0.5)
         return replace(self, labels=_sample(torch.softmax(logits, -1), rng))
 
-    def each(self) -> Tensor:
+    def losses(self) -> Tensor:
         """Return the loss of every example, shape (b,): the mean over its tokens."""
-        if self.counted is not None:
-            losses = self._by_token() * self.counted
-            return losses.sum(1) / self.counted.sum(1)
+        if self.mask is not None:
+            losses = self._by_token() * self.mask
+            return losses.sum(1) / self.mask.sum(1)
         if self.logits.dim() == 1:
             return (self.logits - self.labels).square()
         return functional.cross_entropy(self.logits, self.labels, reduction="none")
 
-    def together(self) -> Tensor:
+    def mean_loss(self) -> Tensor:
         """Return the loss of the batch, a scalar: the mean over all its tokens or examples."""
-        if self.counted is None:
-            return self.each().mean()
-        return (self._by_token() * self.counted).sum() / self.counted.sum()
+        if self.mask is None:
+            return self.losses().mean()
+        return (self._by_token() * self.mask).sum() / self.mask.sum()
 
     def _by_token(self) -> Tensor:
         flat = self.logits.flatten(0, 1), self.labels.flatten()
@@ -72,7 +72,7 @@ class Outputs:
 
 
 def _sample(probabilities: Tensor, rng: torch.Generator) -> Tensor:
-    """Return classes, shape (…), drawn with probabilities of shape (…, v).
+    """Return classes, shape (…), drawn with the probabilities of shape (…, v).
 
     Draws a block of classes, then a class in it: cumulative sums over a whole vocabulary would
     take as long as the model.
@@ -80,23 +80,24 @@ def _sample(probabilities: Tensor, rng: torch.Generator) -> Tensor:
     size = probabilities.shape[-1]
     padded = functional.pad(probabilities, (0, -size % BLOCK))
     blocks = padded.view(*padded.shape[:-1], -1, BLOCK)
-    height = torch.rand((*blocks.shape[:-2], 1), generator=rng, dtype=torch.float64)
-    block, rest = _at_height(blocks.sum(-1), height.to(blocks.device))
+    share = torch.rand((*blocks.shape[:-2], 1), generator=rng, dtype=torch.float64)
+    block, rest = _index_at(blocks.sum(-1), share.to(blocks.device))
     inside = blocks.gather(-2, block[..., None].expand(*block.shape, BLOCK)).squeeze(-2)
-    number = block * BLOCK + _at_height(inside, rest)[0]
-    return number.squeeze(-1).clamp_(max=size - 1)  # if the model returns nan
+    number = block * BLOCK + _index_at(inside, rest)[0]
+    return number.squeeze(-1).clamp_(max=size - 1)  # NaN from the model gives numbers too large
 
 
-def _at_height(weights: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index at which the share `height` of the sum of weights (…, n) is reached.
+def _index_at(weights: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the index at which the cumulative weights (…, n) reach `share` of their sum.
 
-    Also returns the rest. All have the shape (…, 1); shares are at least 0 and less than 1.
+    Also returns which share of that index's own weight is needed. All have the shape (…, 1);
+    shares are at least 0 and less than 1.
     """
     upper = weights.double().cumsum(-1)
-    height = height * upper[..., -1:]
-    index = torch.searchsorted(upper, height, right=True).clamp_(max=weights.shape[-1] - 1)
+    target = share * upper[..., -1:]
+    index = torch.searchsorted(upper, target, right=True).clamp_(max=weights.shape[-1] - 1)
     weight = weights.gather(-1, index).double()
-    rest = 1 - (upper.gather(-1, index) - height) / weight
+    rest = 1 - (upper.gather(-1, index) - target) / weight
     return index, rest.clamp_(0.0, 1 - 2.0**-53)
 
 
@@ -145,7 +146,7 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
         return Outputs(logits.squeeze(-1) if batch.regression else logits, batch.labels)
     labels = batch.get("labels")
     if labels is None:
-        raise DataError("loss 'task': a batch has no labels.")
+        raise DataError("loss 'task': a batch has no key 'labels'. Add the true classes or values.")
     logits = model(**_without_labels(batch)).logits.float()
     if labels.is_floating_point() and logits[0].numel() == labels[0].numel() == 1:
         return Outputs(logits.flatten(), labels.flatten())
@@ -155,7 +156,7 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
             "loss 'task' needs one integer label and two outputs or more, or one float label and "
             f"one output, for each example. Labels of an example have the shape "
             f"{tuple(labels.shape[1:])}, outputs {tuple(logits.shape[1:])}. For language models "
-            "use loss='mlm' or 'clm'; for other losses give a function."
+            "use loss='mlm' or 'clm'; for other losses pass a function."
         )
     return Outputs(logits, labels)
 
@@ -165,17 +166,16 @@ def _language(
 ) -> Outputs:
     counts = predicted.sum(1)
     if int(counts.min()) == 0:
-        raise DataError(f"an example has no {what}; leave it out.")
-    # Predicted tokens come first, then others up to the number of the longest example.
+        raise DataError(f"an example has no {what}. Leave it out.")
+    # Predicted tokens come first; examples with fewer of them are filled up with other tokens.
     order = torch.sort(predicted.int(), dim=1, descending=True, stable=True).indices
     positions = order[:, : int(counts.max())]
-    counted = predicted.gather(1, positions)
+    mask = predicted.gather(1, positions)
     with _only_at(model, positions):
         logits = model(**_without_labels(inputs)).logits.float()
     if logits.shape[:-1] != positions.shape:
         raise _no_head(model)
-    chosen = labels.gather(1, positions).masked_fill(~counted, 0)
-    return Outputs(logits, chosen, counted.to(logits.dtype))
+    return Outputs(logits, labels.gather(1, positions).masked_fill(~mask, 0), mask.to(logits.dtype))
 
 
 @contextmanager
@@ -211,15 +211,15 @@ def _without_labels(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _text_of(batch: AnyBatch, loss: str) -> Mapping[str, Tensor]:
     if isinstance(batch, Batch):
-        raise DataError(f"loss {loss!r} needs text for a language model, not rows of a task.")
+        raise DataError(f"loss {loss!r} needs batches of text. For rows of a task use loss='task'.")
     return batch
 
 
 # Batches of either kind.
 
 
-def checked(batch: AnyBatch, number: int) -> AnyBatch:
-    """Return the batch, or raise a DataError if it is not `AnyBatch` with tensors of one length."""
+def check_batch(batch: AnyBatch, number: int) -> AnyBatch:
+    """Return the batch; raise a DataError unless its tensors have one row for each example."""
     if isinstance(batch, Batch):
         return batch
     where = f"batch {number + 1} must be a dictionary of tensors with one row for each example"

@@ -3,7 +3,7 @@
 The gradient of a layer's weight is a sum over tokens of products of the layer's input and the loss
 gradient at its output. `Capture` records both with hooks, a rule for each kind of layer says what
 they add to which weight, and `add_squares` forms gradients one example and a part of a matrix at a
-time, and keeps only the squares. Plain backward passes, one an example, are several times slower:
+time, and keeps only the squares. Plain backward passes, one per example, are several times slower:
 see ``benchmarks/fisher.py``.
 """
 
@@ -25,23 +25,23 @@ Rule = Callable[..., list[tuple[Tensor | None, Part]]]
 
 
 class Capture:
-    """Watches the layers of a model during forward and backward passes.
+    """Records what the layers of a model add to gradients during forward and backward passes.
 
-    Inside the context only gradients of activations flow back; weights take no gradient, except
-    those that the trial did not see. The parts of a weight are squared and added as soon as all of
-    its uses are complete.
+    Inside the context weights get no gradients, except those that no rule covered in the trial;
+    gradients flow through activations only. The parts of a weight are squared and added as soon as
+    all of its uses are complete.
 
     Parameters
     ----------
     model
-        In evaluation mode.
+        The model, in evaluation mode.
     parameters
         Weights to compute `totals` for, by name.
     gather
         Adds the parts of a weight's gradients to its total; by default their squares.
     like
-        A trial on a few examples whose totals were right. Weights that a batch uses differently
-        are left out.
+        A trial on a few examples with correct totals. Weights that a batch uses differently from
+        the trial are left out.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Capture:
         self.totals = zeros_like(parameters)
         self.uses: Counter[str] = Counter()  # of weights by layers with a rule, in the last pass
         self._expected = None if like is None else {name: like.uses[name] for name in parameters}
-        # The trial saw these in no rule: they are unused, or used in a way that no rule covers.
-        # The graph tells which, by their gradients.
+        # No rule applied to these in the trial: they are unused, or used in a way that no rule
+        # covers. In the latter case they take a gradient.
         self._watched = {n: value for n, value in parameters.items() if like and not like.uses[n]}
         self._handles: list[RemovableHandle] = []
         self._before: list[tuple[nn.Parameter, bool, Tensor | None]] = []
@@ -70,8 +70,7 @@ class Capture:
         for name, value in self._watched.items():
             value.requires_grad_(True)
             value.grad = None
-            # One that takes a gradient is used in a way that no rule covers.
-            hook = partial(lambda name, _: self._left_out.add(name), name)
+            hook = partial(lambda name, _: self._uncovered.add(name), name)
             self._handles.append(value.register_hook(hook))  # type: ignore[no-untyped-call]
         for layer in {self._model, getattr(self._model, "base_model", None)}:
             if isinstance(layer, nn.Module):
@@ -95,23 +94,23 @@ class Capture:
     def add(self, examples: int, losses: Callable[[], Tensor]) -> set[str]:
         """Add the squared gradients of each of `examples` losses, shape (examples,).
 
-        Returns the names of the weights that the pass used in a way that no rule covers, or not as
-        in the trial. It adds nothing to their totals.
+        Returns the names of the weights that the pass used in a way that no rule covers, or
+        differently from the trial. It adds nothing to their totals.
         """
         self._examples = self._rows = examples
         self.uses = Counter()
-        self._left_out: set[str] = set()
+        self._uncovered: set[str] = set()
         self._parts: dict[str, list[Part]] = {}
         total = losses().sum()
         if self._expected is not None:
-            self._left_out |= {n for n, uses in self._expected.items() if self.uses[n] != uses}
+            self._uncovered |= {n for n, uses in self._expected.items() if self.uses[n] != uses}
         if total.requires_grad:
             total.backward()  # type: ignore[no-untyped-call]
         for name, parts in self._parts.items():  # some uses do not reach the loss
-            if name not in self._left_out:
+            if name not in self._uncovered:
                 self._gather(self.totals[name], parts)
         self._parts = {}
-        return self._left_out
+        return self._uncovered
 
     def _names_in(self, layer: nn.Module) -> list[str]:
         own = map(id, layer.parameters(recurse=False))
@@ -120,7 +119,7 @@ class Capture:
     def _before_forward(
         self, _: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        """Note how many rows the model gets."""
+        """Record the number of rows that the model gets."""
         for value in (*positional, *named.values()):
             if isinstance(value, Tensor) and value.dim() > 0:
                 self._rows = len(value)
@@ -134,31 +133,31 @@ class Capture:
         named: dict[str, Any],
         output: Tensor,
     ) -> Tensor | None:
-        """Watch the gradient of the output; begin the graph here if no layer below did."""
-        entered: Tensor = positional[0] if positional else next(iter(named.values()))
+        """Watch the gradient of the output; start the graph here if no layer below did."""
+        inputs: Tensor = positional[0] if positional else next(iter(named.values()))
         self.uses.update(self._names_in(layer))
-        begins = not output.requires_grad
-        if begins:
+        starts_graph = not output.requires_grad
+        if starts_graph:
             output = output.detach()
-            if isinstance(layer, nn.Embedding) and entered.dim() == 2 and len(entered) == 1:
+            if isinstance(layer, nn.Embedding) and inputs.dim() == 2 and len(inputs) == 1:
                 # Position ids that all examples share: repeat them to keep gradients apart.
-                entered = entered.expand(self._rows, -1)
+                inputs = inputs.expand(self._rows, -1)
                 output = output.expand(self._rows, -1, -1)
             output = output.clone().requires_grad_()
-        hook = partial(self._on_output_gradient, rule, layer, entered.detach())
+        hook = partial(self._on_output_gradient, rule, layer, inputs.detach())
         output.register_hook(hook)  # type: ignore[no-untyped-call]
-        return output.clone() if begins else None
+        return output.clone() if starts_graph else None
 
     @torch.no_grad()
     def _on_output_gradient(
-        self, rule: Rule, layer: nn.Module, entered: Tensor, back: Tensor
+        self, rule: Rule, layer: nn.Module, inputs: Tensor, grad: Tensor
     ) -> None:
-        if len(back) != self._examples or len(entered) != self._examples:
-            self._left_out.update(self._names_in(layer))
+        if len(grad) != self._examples or len(inputs) != self._examples:
+            self._uncovered.update(self._names_in(layer))
             return
-        for parameter, part in rule(layer, entered, back):
+        for parameter, part in rule(layer, inputs, grad):
             name = self._names.get(id(parameter))
-            if name is None or name in self._left_out:
+            if name is None or name in self._uncovered:
                 continue
             parts = self._parts.setdefault(name, [])
             parts.append(part)
@@ -174,7 +173,7 @@ def zeros_like(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def squares_one_by_one(
     parameters: Mapping[str, Tensor], losses: Iterable[Callable[[], Tensor]]
 ) -> dict[str, Tensor]:
-    """Return sums of squared gradients by one backward pass for each loss, a scalar."""
+    """Return sums of squared gradients, by one backward pass for each loss (a scalar)."""
     totals = zeros_like(parameters)
     for loss in losses:
         value = loss()
@@ -191,7 +190,7 @@ def squares_one_by_one(
 
 
 def rule_of(layer: nn.Module) -> Rule | None:
-    """Return the rule for a layer of exactly that class, or None."""
+    """Return the rule for the exact class of a layer, or None if there is none."""
     kind = type(layer)
     if kind is nn.Linear:
         return _dense
@@ -206,58 +205,58 @@ def rule_of(layer: nn.Module) -> Rule | None:
 
 
 def _dense(
-    layer: Any, entered: Tensor, back: Tensor, *, transposed: bool = False
+    layer: Any, inputs: Tensor, grad: Tensor, *, transposed: bool = False
 ) -> list[tuple[Tensor | None, Part]]:
-    back = _tokens(back)
-    entered = _tokens(entered).to(back.dtype)
-    bias = Whole(back.float().sum(1))
-    reached = _reached(back)
-    if reached is not None:
-        back, entered = (
-            values.gather(1, reached[..., None].expand(-1, -1, values.shape[-1]))
-            for values in (back, entered)
+    grad = _tokens(grad)
+    inputs = _tokens(inputs).to(grad.dtype)
+    bias = Whole(grad.float().sum(1))
+    positions = _nonzero_positions(grad)
+    if positions is not None:
+        grad, inputs = (
+            values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
+            for values in (grad, inputs)
         )
-    outer = Outer(entered, back) if transposed else Outer(back, entered)
+    outer = Outer(inputs, grad) if transposed else Outer(grad, inputs)
     return [(layer.weight, outer), (layer.bias, bias)]
 
 
 def _embedding(
-    layer: nn.Embedding, entered: Tensor, back: Tensor
+    layer: nn.Embedding, inputs: Tensor, grad: Tensor
 ) -> list[tuple[Tensor | None, Part]]:
-    back = _tokens(back)
-    ids = entered.reshape(len(entered), -1)
+    grad = _tokens(grad)
+    ids = inputs.reshape(len(inputs), -1)
     if layer.padding_idx is not None:  # its row gets no gradient
-        back = back.masked_fill((ids == layer.padding_idx)[..., None], 0.0)
-    return [(layer.weight, Rows(ids, back))]
+        grad = grad.masked_fill((ids == layer.padding_idx)[..., None], 0.0)
+    return [(layer.weight, Rows(ids, grad))]
 
 
-def _norm(layer: Any, entered: Tensor, back: Tensor) -> list[tuple[Tensor | None, Part]]:
-    back, entered = back.float(), entered.float()
+def _norm(layer: Any, inputs: Tensor, grad: Tensor) -> list[tuple[Tensor | None, Part]]:
+    grad, inputs = grad.float(), inputs.float()
     shape = list(layer.normalized_shape)
     if isinstance(layer, nn.LayerNorm):
-        plain = nn.functional.layer_norm(entered, shape, None, None, layer.eps)
+        plain = nn.functional.layer_norm(inputs, shape, None, None, layer.eps)
     else:
-        plain = nn.functional.rms_norm(entered, shape, None, layer.eps)
-    middle = tuple(range(1, back.dim() - len(shape)))
-    scaled, back = ((v.sum(middle) if middle else v) for v in (back * plain, back))
-    return [(layer.weight, Whole(scaled)), (getattr(layer, "bias", None), Whole(back))]
+        plain = nn.functional.rms_norm(inputs, shape, None, layer.eps)
+    middle = tuple(range(1, grad.dim() - len(shape)))
+    scaled, grad = ((v.sum(middle) if middle else v) for v in (grad * plain, grad))
+    return [(layer.weight, Whole(scaled)), (getattr(layer, "bias", None), Whole(grad))]
 
 
 def _tokens(values: Tensor) -> Tensor:
-    """Return shape (b, t, n): all between the example and the last dimension is tokens."""
+    """Return `values` as (b, t, n): all dimensions between first and last become tokens."""
     return values.reshape(len(values), -1, values.shape[-1])
 
 
-def _reached(back: Tensor) -> Tensor | None:
-    """Return the positions (b, m) of tokens that the gradient reaches, or None for all.
+def _nonzero_positions(grad: Tensor) -> Tensor | None:
+    """Return the positions (b, m) of tokens with a gradient, or None if all have one.
 
-    It does not reach padding, nor in the last layer what the loss does not read. Examples with
-    fewer such tokens than others are filled up with tokens that it does not reach.
+    Padding has none, nor do tokens of the last layer that the loss does not read. Examples with
+    fewer such tokens are filled up with other tokens.
     """
-    if bool((back[..., :8] != 0).any(-1).all()):  # mostly true, and faster than the whole
+    if bool((grad[..., :8] != 0).any(-1).all()):  # mostly true, and faster than the whole
         return None
-    reached = (back != 0).any(-1)
-    most = int(reached.sum(1).max())
-    if most == reached.shape[1]:
+    nonzero = (grad != 0).any(-1)
+    most = int(nonzero.sum(1).max())
+    if most == nonzero.shape[1]:
         return None
-    return torch.sort(reached.int(), dim=1, descending=True, stable=True).indices[:, :most]
+    return torch.sort(nonzero.int(), dim=1, descending=True, stable=True).indices[:, :most]

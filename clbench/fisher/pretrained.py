@@ -44,7 +44,7 @@ def pretrained_fisher(
     device: torch.device,
     precision: Precision,
 ) -> tuple[dict[str, Tensor], Facts]:
-    """Return the Fisher information at the pretrained weights, computed once and kept on disk.
+    """Return the Fisher information at the pretrained weights, computed once and cached on disk.
 
     `corpus` is what `clbench.tasks.corpus.resolve_corpus` returns.
 
@@ -76,7 +76,7 @@ def pretrained_fisher(
         tokenizer = load_tokenizer(name, revision)
         length = min(recipe.text_length, usable_length(model.config) or recipe.text_length)
         if language.loss == "mlm" and tokenizer.mask_token_id is None:
-            raise ModelError(f"model {name!r}: its tokenizer has no mask token.")
+            raise ModelError(f"model {name!r}: its tokenizer has no mask token. Set mask_token.")
         batches = list(
             text_batches(
                 read_corpus(corpus, recipe.examples, recipe.seed),

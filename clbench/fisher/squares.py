@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 TILE = (768, 512)
-"""Rows and columns of a gradient formed at a time on the CPU, whose cache they fit into."""
+"""Rows and columns of a gradient formed at a time on the CPU, so that they fit into its cache."""
 TOGETHER = 4
 """Examples in one product in bf16, where a single one is too small to be divided among cores."""
 CHUNK_ACCELERATOR = 1 << 25
 """Numbers of gradients formed at a time on accelerators."""
 PAIRED = 3
-"""Number of tokens up to which the CPU expands the square and forms no gradient."""
+"""Most tokens for which the CPU expands the square instead of forming the gradient."""
 ROWS = 2048
 """Rows of a weight whose squares are expanded at a time."""
 CANCELLED = 0.02
-"""Expanded squares are computed again in float64 where so small a share of their terms is left."""
+"""Share of their terms below which expanded squares have cancelled: they are redone in float64."""
 
 
 class Outer(NamedTuple):
@@ -52,11 +52,11 @@ def add_squares(total: Tensor, parts: Sequence[Part]) -> None:
 
     There is one part for each use of the weight; their gradients are added before squaring.
     """
-    outer: Outer | None = _joined(Outer, parts)
-    rows: Rows | None = _joined(Rows, parts)
+    outer: Outer | None = _join(Outer, parts)
+    rows: Rows | None = _join(Rows, parts)
     whole = [part.values for part in parts if isinstance(part, Whole)]
     if whole and (outer or rows):
-        _add_formed(total, outer, rows, torch.stack(whole).sum(0))
+        _add_by_example(total, outer, rows, torch.stack(whole).sum(0))
     elif whole:
         total += torch.stack(whole).sum(0).float().square().sum(0)
     else:
@@ -66,12 +66,12 @@ def add_squares(total: Tensor, parts: Sequence[Part]) -> None:
             _add_outer(total, outer)
 
 
-def _joined(kind: type, parts: Sequence[Part]) -> Any:
+def _join(kind: type, parts: Sequence[Part]) -> Any:
     """Return all parts of a kind as one with more tokens, or None."""
-    some = [part for part in parts if isinstance(part, kind)]
-    if len(some) < 2:
-        return some[0] if some else None
-    return kind(*(torch.cat(values, 1) for values in zip(*some, strict=True)))
+    matches = [part for part in parts if isinstance(part, kind)]
+    if len(matches) < 2:
+        return matches[0] if matches else None
+    return kind(*(torch.cat(values, 1) for values in zip(*matches, strict=True)))
 
 
 def _add_outer(total: Tensor, part: Outer) -> None:
@@ -86,21 +86,21 @@ def _add_outer(total: Tensor, part: Outer) -> None:
             block.addcmul_(gradient, gradient)
     else:
         for rows in _slices(len(total), ROWS):
-            own, mixed = _expanded(left[..., rows].float(), right.float())
-            if bool((own + mixed < CANCELLED * own).any()):
-                own, mixed = _expanded(left[..., rows].double(), right.double())
-            total[rows] += (own + mixed).clamp_(min=0.0)
+            squares, cross = _expand(left[..., rows].float(), right.float())
+            if bool((squares + cross < CANCELLED * squares).any()):
+                squares, cross = _expand(left[..., rows].double(), right.double())
+            total[rows] += (squares + cross).clamp_(min=0.0)
 
 
-def _expanded(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``(l_t r_t)²`` over tokens t and ``2 l_s l_t r_s r_t`` over pairs, over examples."""
-    own = left.flatten(0, 1).square().T @ right.flatten(0, 1).square()
+def _expand(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sums over examples of ``(l_t r_t)²`` and of the terms ``2 l_s l_t r_s r_t``."""
+    squares = left.flatten(0, 1).square().T @ right.flatten(0, 1).square()
     pairs = [(s, t) for t in range(left.shape[1]) for s in range(t)]
     if not pairs:
-        return own, torch.zeros(())
+        return squares, torch.zeros(())
     lefts = torch.cat([left[:, s] * left[:, t] for s, t in pairs])
     rights = torch.cat([right[:, s] * right[:, t] for s, t in pairs]).mul_(2.0)
-    return own, lefts.T @ rights
+    return squares, lefts.T @ rights
 
 
 def gradients_by_parts(
@@ -122,16 +122,16 @@ def gradients_by_parts(
             part = total[rows, columns]
             product = torch.empty((together, *part.shape), dtype=left.dtype)
             gradients = torch.empty_like(product, dtype=torch.float32) if in_bf16 else product
-            singly = gradients.unbind(0)
+            views = gradients.unbind(0)
             # All views at once: one by one they would take as long as small products.
             lefts = torch.split(left[:, rows], together)
             rights = torch.split(right[..., columns], together)
-            for some, others in zip(lefts, rights, strict=True):
-                count = len(some)
-                torch.bmm(some, others, out=product[:count])
+            for left_part, right_part in zip(lefts, rights, strict=True):
+                count = len(left_part)
+                torch.bmm(left_part, right_part, out=product[:count])
                 if in_bf16:
                     gradients[:count].copy_(product[:count])
-                for gradient in singly[:count]:
+                for gradient in views[:count]:
                     yield part, gradient
 
 
@@ -155,8 +155,8 @@ def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> Outer | None:
         limits = torch.arange(examples + 1, device=pairs.device) * size
         bounds = torch.searchsorted(pairs, limits).tolist()
         for example, (start, end) in enumerate(pairwise(bounds)):
-            touched = outer.left[example][:, numbers[start:end]]
-            sums[start:end] += (touched.T @ outer.right[example]).float()
+            left = outer.left[example][:, numbers[start:end]]
+            sums[start:end] += (left.T @ outer.right[example]).float()
         left = outer.left.clone()
         left[pairs // size, :, numbers] = 0.0
         outer = Outer(left, outer.right)
@@ -164,7 +164,7 @@ def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> Outer | None:
     return outer
 
 
-def _add_formed(total: Tensor, outer: Outer | None, rows: Rows | None, whole: Tensor) -> None:
+def _add_by_example(total: Tensor, outer: Outer | None, rows: Rows | None, whole: Tensor) -> None:
     for example in range(len(whole)):
         gradient = whole[example].float()
         if outer is not None:

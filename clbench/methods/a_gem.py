@@ -18,9 +18,9 @@ class AGem(Rehearsal):
     """Averaged gradient episodic memory: project gradients that conflict with earlier tasks.
 
     With g the gradient of the batch and r that of rows drawn from the memory, g becomes
-    g - (g·r / r·r) r wherever g·r < 0 (Chaudhry et al. 2019a, "Efficient lifelong learning
+    g - (g·r / r·r) r if g·r < 0 (Chaudhry et al. 2019a, "Efficient lifelong learning
     with A-GEM", equation 11). g and r cover the weights that tasks share: backbone and
-    shared heads. `Rehearsal` has the settings of the memory.
+    shared heads. See `Rehearsal` for the settings of the memory.
     """
 
     name: ClassVar[str] = "a-gem"
@@ -31,7 +31,7 @@ class AGem(Rehearsal):
         self._steps = 0
 
     def before_phase(self, stage: Stage) -> None:
-        """Leave heads of earlier tasks alone."""
+        """Train no heads of earlier tasks, unlike other rehearsal methods."""
 
     def edit_gradients(self, stage: Stage) -> None:
         """Project a conflicting gradient, without waiting for the device."""
@@ -46,7 +46,7 @@ class AGem(Rehearsal):
             for weight, reference in zip(shared, references, strict=True)
             if weight.grad is not None and reference is not None
         ]
-        dot = project([own for own, _ in pairs], [old for _, old in pairs])
+        dot = project([g for g, _ in pairs], [r for _, r in pairs])
         self._conflicts += dot < 0
         self._steps += 1
         if should_record(stage):
@@ -55,9 +55,9 @@ class AGem(Rehearsal):
 
 @torch.no_grad()
 def project(gradients: list[Tensor], references: list[Tensor]) -> Tensor:
-    """Remove from the gradients, in place, the component that points against the references.
+    """Remove from the gradients g, in place, the component that points against the references r.
 
-    Both, g and r, are given weight by weight. Return g·r before the projection, a scalar.
+    Both are lists with one tensor for each weight. Returns g·r before the projection, a scalar.
     """
     dot = _dot(gradients, references)
     norm = _dot(references, references)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 CURVE_POINTS = 30
-"""Points that a method adds to a curve per stage, at most; each waits for the device."""
+"""Most points that a method adds to a curve in a stage; recording one waits for the device."""
 
 
 class Method(Configured):
@@ -72,7 +72,7 @@ class Method(Configured):
         Raises
         ------
         SettingsError
-            If they do not, with what to change.
+            If they do not fit; the message says what to change.
         """
 
     def setup(self, context: Context) -> None:
@@ -82,37 +82,37 @@ class Method(Configured):
         """Called when a stage begins, before `training_data`."""
 
     def training_data(self, stage: Stage) -> Sequence[TaskData]:
-        """Called once per stage: the rows to train on; batches of several tasks are mixed."""
+        """Called once per stage: return the rows to train on; tasks are mixed batch by batch."""
         return [stage.data]
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        """Called once per stage: its phases in order, normally one."""
+        """Called once per stage: return its phases in order, normally one."""
         return [Phase()]
 
     def before_phase(self, stage: Stage) -> None:
         """Called when a phase begins, before its optimizer is created."""
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """Called once per phase: parameter groups for the optimizer, each with its ``lr``."""
+        """Called once per phase: return the optimizer's parameter groups, each with its ``lr``."""
         return [{"params": stage.trainable(), "lr": stage.protocol.lr}]
 
     def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
-        """Called once per phase, with what `parameter_groups` returned."""
+        """Called once per phase with those groups: return the optimizer."""
         return stage.adam(groups)
 
     def schedule(self, stage: Stage, optimizer: Optimizer) -> LRScheduler | None:
-        """Called once per phase: the scheduler to step after each training step."""
+        """Called once per phase: return the scheduler to step after each training step."""
         return stage.schedule(optimizer)
 
     def before_step(self, stage: Stage) -> None:
         """Called before the forward pass of a step."""
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """Called every step under autocast: the loss of a batch, a scalar."""
+        """Called every step: return the loss of a batch, a scalar."""
         return stage.loss(batch)
 
     def penalty(self, stage: Stage) -> Tensor | None:
-        """Called every step, in float32: a scalar to add to the loss, or None."""
+        """Called every step, in float32: return a scalar to add to the loss, or None."""
         return None
 
     def edit_gradients(self, stage: Stage) -> None:
@@ -125,7 +125,7 @@ class Method(Configured):
         """Called when a stage is trained, before it is scored: consolidate."""
 
     def scoring(self, task: int) -> AbstractContextManager[object]:
-        """Called around the scoring of task number `task`: use other weights for it."""
+        """Called to score task number `task`: return a context that sets its weights."""
         return nullcontext()
 
     def state(self) -> dict[str, Any]:
@@ -156,13 +156,13 @@ def should_record(stage: Stage) -> bool:
 M = TypeVar("M", bound=type[Method])
 
 
-def _error(name: str, entry: object) -> str | None:
+def _check_class(name: str, entry: object) -> str | None:
     if isinstance(entry, type) and issubclass(entry, Method):
         return None
     return "not a subclass of clbench.Method. Derive the class from it."
 
 
-METHODS: Registry[type[Method]] = Registry("method", check=_error, group="clbench.methods")
+METHODS: Registry[type[Method]] = Registry("method", check=_check_class, group="clbench.methods")
 for _name, _class in {
     "a-gem": "a_gem:AGem",
     "der++": "der_plus_plus:DerPlusPlus",

@@ -1,4 +1,4 @@
-"""Dark experience replay: preserve the outputs and the labels of rows in the memory."""
+"""Dark experience replay: replay rows of the memory and preserve the outputs for them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from clbench.training.stage import Stage
 
 
 class DerPlusPlus(Rehearsal):
-    """DER++: replay that also holds the outputs of rows in the memory.
+    """DER++: replay that also preserves the outputs for rows in the memory.
 
     Loss = loss of the batch + α · mean squared difference between current and stored
     outputs + β · loss on labels, each on its own draw from the memory (Buzzega et
     al. 2020, equation 6; the mean is over rows and outputs, as in the authors' code).
-    `Rehearsal` has the settings of the memory.
+    See `Rehearsal` for the settings of the memory.
 
     Outputs are stored without dropout when a row's stage ends, because task boundaries are
     known here; the paper, written for streams without boundaries, stores them during training.
@@ -59,7 +59,7 @@ class DerPlusPlus(Rehearsal):
             entry["outputs"] = torch.from_numpy(outputs).to(stage.device)
 
     def _distance(self, stage: Stage) -> Tensor:
-        """Return the mean squared difference to the stored outputs on a draw; a scalar."""
+        """Return the mean squared difference to the stored outputs of drawn rows, a scalar."""
         terms = []
         for part in self.draw(stage, "outputs"):
             stored = self.kept[part.batch.task]["outputs"]

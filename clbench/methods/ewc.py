@@ -68,12 +68,10 @@ class EWC(PullingMethod):
         super().after_stage(stage)
         if stage.index == stage.stages - 1:
             return
-        names = [
-            *stage.model.backbone_parameters(),
-            *stage.model.head_parameter_names(stage.data.head),  # a later task may share it
-        ]
-        trained = {name for name, p in stage.model.named_parameters() if p.requires_grad}
-        names = [name for name in names if name in trained]
+        weights = dict(stage.model.named_parameters())
+        head = stage.model.head_parameter_names(stage.data.head)  # a later task may share it
+        names = [*stage.model.backbone_parameters(), *head]
+        names = [name for name in names if weights[name].requires_grad]
         fisher = diagonal_fisher(
             stage.model,
             self._rows(stage),
@@ -83,22 +81,21 @@ class EWC(PullingMethod):
             names=names,
             precision="bf16" if stage.precision.name == "bf16" else "float32",
         )
-        weights = stage.snapshot(names)
+        anchor = stage.snapshot(names)
         if not hasattr(self, "fisher"):
-            self.fisher, self.anchor = fisher, weights
+            self.fisher, self.anchor = fisher, anchor
         else:
-            self._add(fisher, weights)
+            self._add(fisher, anchor)
 
-    def _add(self, fisher: dict[str, Tensor], weights: Snapshot) -> None:
+    def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
         """Add a task's Fisher information; move the anchor to the weighted mean."""
-        for name, added in fisher.items():
-            weight = weights[name]
+        for name, value in fisher.items():
             if name not in self.fisher:
-                self.fisher[name], self.anchor[name] = added, weight
+                self.fisher[name], self.anchor[name] = value, anchor[name]
                 continue
-            total = self.fisher[name] + added
-            share = torch.where(total > 0, added / total, torch.ones_like(total))
-            self.anchor[name] = torch.lerp(self.anchor[name], weight, share)
+            total = self.fisher[name] + value
+            share = torch.where(total > 0, value / total, torch.ones_like(total))
+            self.anchor[name] = torch.lerp(self.anchor[name], anchor[name], share)
             self.fisher[name] = total
 
     def _rows(self, stage: Stage) -> Iterator[AnyBatch]:
@@ -112,9 +109,9 @@ class EWC(PullingMethod):
 
 
 class EWCOnline(EWC):
-    """Pull towards the weights after the last task, with a decaying sum of Fisher information.
+    """Pull towards the previous task's weights, with a decaying sum of Fisher information.
 
-    ``F ← γF + F_new``, and the anchor is the weights after the last task (Schwarz et al.
+    ``F ← γF + F_new``, and the anchor is the weights after the previous task (Schwarz et al.
     2018, section 3.2, eq. 9; Huszár 2018). F_new is 0 for a head that the task does not use.
     With two tasks it equals `ewc`.
 
@@ -127,11 +124,11 @@ class EWCOnline(EWC):
     name: ClassVar[str] = "ewc-online"
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
 
-    def _add(self, fisher: dict[str, Tensor], weights: Snapshot) -> None:
-        """Decay the sum, heads of other tasks included; add, and move the anchor."""
-        for value in self.fisher.values():
-            value.mul_(self.gamma)
-        for name, added in fisher.items():
+    def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
+        """Decay the sum for all weights, add a task's Fisher information and move the anchor."""
+        for total in self.fisher.values():
+            total.mul_(self.gamma)
+        for name, value in fisher.items():
             if name in self.fisher:
-                added += self.fisher[name]
-            self.fisher[name], self.anchor[name] = added, weights[name]
+                value += self.fisher[name]
+            self.fisher[name], self.anchor[name] = value, anchor[name]

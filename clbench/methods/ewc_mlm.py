@@ -63,7 +63,7 @@ class EWCMLM(PullingMethod):
     head_steps: Annotated[int, Field(ge=1)] = 300
 
     def setup(self, context: Context) -> None:
-        """Take the anchor and the Fisher information; a resumed cell computes both again."""
+        """Take the anchor and compute or load the Fisher information, in a resumed cell too."""
         from clbench.fisher.pretrained import Recipe, pretrained_fisher
 
         fisher, facts = pretrained_fisher(
@@ -106,7 +106,7 @@ class EWCMLM(PullingMethod):
 
 
 def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return F by the classifier's names, on its device, cut to a trimmed vocabulary."""
+    """Return F by the classifier's names, on its device, for the rows of its vocabulary."""
     table = model.backbone.get_input_embeddings().weight
     result = {}
     for name, parameter in model.backbone_parameters().items():

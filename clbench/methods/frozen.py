@@ -1,4 +1,4 @@
-"""Train the heads only: no forgetting, and little learning."""
+"""Train the heads only, on the frozen pretrained backbone."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class L2SP(PullingMethod):
         Strength on the head in training.
     anchor
         θ0: the ``pretrained`` weights, or the ``previous`` ones, with which the stage
-        begins; a head that an earlier task trained then has a starting point too.
+        begins. With ``previous``, a head that an earlier task trained has a starting point too.
     """
 
     name: ClassVar[str] = "l2-sp"
@@ -44,7 +44,7 @@ class L2SP(PullingMethod):
             self._pretrained = context.snapshot()
 
     def pull(self, stage: Stage) -> QuadraticPull:
-        """Return the pull towards the starting points, and of a new head towards 0."""
+        """Return the pull: towards θ0, or towards 0 for a new head."""
         if self.anchor == "pretrained":
             start = dict(self._pretrained)
         else:

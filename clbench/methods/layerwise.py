@@ -20,21 +20,21 @@ Multiples = Annotated[list[Annotated[float, Field(gt=0.0, le=1e6)]], Field(min_l
 class Layerwise(Method):
     """Fine-tune each depth of the model at its own rate (Kenneweg et al. 2022).
 
-    The first rate is for the embeddings, the last for the head and anything else that is
-    neither embedding nor layer, those between for groups of layers from the bottom up;
-    ten rates give the groups of the paper (section 3.1). The curves ``rate.embeddings``,
-    ``rate.layers.1`` … and ``rate.head`` show the rates of each stage.
+    The first rate is for the embeddings, the next ones for groups of layers from the bottom
+    up, the last for the head and whatever is neither embedding nor layer. Ten rates give the
+    groups of the paper (section 3.1). The curves ``rate.embeddings``, ``rate.layers.1`` …
+    and ``rate.head`` show the rates of each stage.
 
     Attributes
     ----------
     rates
         Absolute rates, at least three.
     multiples
-        The same as multiples of the protocol's flat rate, so that a distribution stays
-        meaningful at another flat rate. Set either `rates` or `multiples`.
+        Rates as multiples of the protocol's flat rate, so that a distribution carries over to
+        another flat rate. Set either `rates` or `multiples`.
     depth
         Number of layers of the model that the distribution was found on. A model of another
-        depth gets it by relative position, one rate per layer (geometric means; see
+        depth gets one rate per layer, by relative position (geometric means; see
         `clbench.models.groups.transfer_rates`); ALBERT, whose layers share their weights, gets
         one for all of them. None divides the model's own layers, whatever their number.
     division
@@ -57,8 +57,8 @@ class Layerwise(Method):
         super().__init__(**settings)
         if (self.rates is None) == (self.multiples is None):
             raise SettingsError(
-                "set either rates (absolute) or multiples (of the flat rate). The baseline "
-                "bertcl-combined has the published ones."
+                "method 'layerwise': set either rates (absolute) or multiples (of the flat rate). "
+                "The baseline bertcl-combined has the published multiples."
             )
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ Names = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)
 
 
 class Lora(Method):
-    """Train low-rank additions to the attention (LoRA); the pretrained weights stay.
+    """Train low-rank additions to frozen pretrained weights (LoRA).
 
     W becomes W + (`alpha` / `r`)·BA, with B = 0 at first (Hu et al. 2021). Needs peft:
     ``pip install 'clbench[lora]'``.
@@ -43,14 +43,14 @@ class Lora(Method):
     Attributes
     ----------
     r, alpha
-        Rank, and scale of the addition times the rank.
+        Rank of the additions, and numerator of their scale.
     dropout
-        On the input of the additions.
+        Dropout rate on the input of the additions.
     targets
         ``query-value`` (Hu et al. 2021, section 5.1; all three where the architecture keeps
-        query, key and value in one matrix), ``all-linear``, or names of modules.
+        query, key and value in one matrix), ``all-linear``, or names of linear modules.
     adapters
-        ``one`` is trained by all tasks in turn, so it can forget. ``task``: each task
+        ``one``: all tasks train the same adapter in turn, so it can forget. ``task``: each task
         trains its own adapter and is scored with it; only a shared head can then forget.
     lr
         Learning rate of additions and heads; None takes the protocol's.
@@ -104,12 +104,12 @@ class Lora(Method):
     @contextmanager
     def scoring(self, task: int) -> Iterator[None]:
         """Score a task with its own adapter, if it has one."""
-        before = self._active
+        previous = self._active
         self._activate(task)
         try:
             yield
         finally:
-            self._activate(before)
+            self._activate(previous)
 
     def _activate(self, task: int) -> None:
         from peft.tuners.tuners_utils import BaseTunerLayer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -17,13 +18,13 @@ from clbench.training.stage import Stage
 class LwF(Method):
     """Distil the earlier heads' outputs for the new rows while the new task is learned.
 
-    When a stage begins, every earlier head is evaluated once on all of its rows, without
-    dropout. During training, the loss gets for each of these heads the divergence between its
-    current outputs and the recorded ones, both softened by a temperature (Li & Hoiem 2016,
-    section 3): ``KL(softmax(z_then/T) ‖ softmax(z_now/T))``, which is the paper's cross-entropy
+    When a stage begins, every earlier head is evaluated once on all rows of the stage, without
+    dropout. During training, each of these heads adds to the loss the divergence of its current
+    outputs z from the recorded ones z_old, both softened by a temperature (Li & Hoiem 2016,
+    section 3): ``KL(softmax(z_old/T) ‖ softmax(z/T))``, which is the paper's cross-entropy
     minus the entropy of the target and has the same gradient; for a regression head, the mean
     squared difference. There is no factor T². The earlier heads are trained too, as in the
-    paper; a head that all tasks share is held to its own outputs. The paper's warm-up
+    paper; a head that all tasks share is distilled from its own outputs. The paper's warm-up
     of the new head alone is left out.
 
     Attributes
@@ -72,24 +73,23 @@ class LwF(Method):
         rows = torch.from_numpy(batch.positions).to(stage.device, non_blocking=True)
         terms = []
         for head, targets in self._targets.items():
-            kind: dict[str, Any] = {
-                "temperature": self.temperature,
-                "regression": self._regression[head],
-            }
-            terms.append(distillation(outputs[head], targets[rows], **kind))
+            distance = partial(distillation, regression=self._regression[head])
+            terms.append(distance(outputs[head], targets[rows], temperature=self.temperature))
         total = torch.stack(terms).sum()
         if should_record(stage):
             stage.record("distillation", total)
         return loss + self.weight * total
 
 
-def distillation(now: Tensor, then: Tensor, *, temperature: float, regression: bool) -> Tensor:
-    """Return the distance of a head's outputs from earlier ones, mean over rows; a scalar.
+def distillation(
+    outputs: Tensor, targets: Tensor, *, temperature: float, regression: bool
+) -> Tensor:
+    """Return the mean over rows of the distance between a head's outputs and targets, a scalar.
 
-    Both have the shape (b, outputs). For regression it is the squared difference, else the
-    divergence of classes softened by the temperature.
+    Both have the shape (b, outputs). The distance is the squared difference for regression, else
+    the divergence of the softened class probabilities.
     """
     if regression:
-        return nn.functional.mse_loss(now, then)
-    log_now, log_then = (torch.log_softmax(z / temperature, dim=-1) for z in (now, then))
-    return nn.functional.kl_div(log_now, log_then, reduction="batchmean", log_target=True)
+        return nn.functional.mse_loss(outputs, targets)
+    log_q, log_p = (torch.log_softmax(z / temperature, dim=-1) for z in (outputs, targets))
+    return nn.functional.kl_div(log_q, log_p, reduction="batchmean", log_target=True)

@@ -34,7 +34,7 @@ RTOL, ATOL = 1e-2, 1e-5
 
 
 class MAS(PullingMethod):
-    """Hold weights by the sensitivity of the outputs for earlier rows to them.
+    """Pull towards the previous weights, each by how sensitive the outputs are to it (MAS).
 
     After a stage, ``Ω += mean over rows of |∂‖f(x)‖² / ∂θ|`` with f(x) the outputs of the
     task's head without dropout, the absolute value taken row by row (Aljundi et al.
@@ -54,7 +54,7 @@ class MAS(PullingMethod):
     examples: Annotated[int, Field(gt=0)] | None = 1000
 
     def acts_in(self, index: int) -> bool:
-        """Return False for the first stage, in which nothing is important yet."""
+        """Return False for the first stage, which has no earlier task."""
         return index > 0
 
     def setup(self, context: Context) -> None:
@@ -172,7 +172,7 @@ def add_absolutes(total: Tensor, parts: Sequence[Part]) -> None:
     elif len(sparse) == len(parts):
         ids = torch.cat([part.ids for part in sparse], 1)
         _add_rows(total, ids, torch.cat([part.values for part in sparse], 1))
-    # A weight used in several ways is left out; the comparison finds it.
+    # With parts of several kinds the total stays 0 and fails the comparison with plain passes.
 
 
 def _add_outer(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -28,7 +28,7 @@ class Mixout(Method):
     Attributes
     ----------
     p
-        Probability of the pretrained value. With 0 (and `dropout`) the method is vanilla.
+        Probability of the pretrained value. With 0 and `dropout` the method equals vanilla.
     anchor
         u: the ``pretrained`` weights, or the ``previous`` ones, with which the stage began.
     dropout
@@ -43,12 +43,12 @@ class Mixout(Method):
     def setup(self, context: Context) -> None:
         """Keep the pretrained weights."""
         if self.anchor == "pretrained":
-            self._anchor = context.snapshot(mixed_names(context.model.backbone))
+            self._anchor = context.snapshot(matrix_names(context.model.backbone))
 
     def before_stage(self, stage: Stage) -> None:
         """Start the stream of masks."""
         if self.anchor == "previous":
-            self._anchor = stage.snapshot(mixed_names(stage.model.backbone))
+            self._anchor = stage.snapshot(matrix_names(stage.model.backbone))
         self._masks = Masks(stage.random_seed("mixout"), self.p, stage.device)
         self._weights = dict(stage.model.named_parameters())
 
@@ -56,10 +56,10 @@ class Mixout(Method):
         """Return the loss of the mixed weights; its gradient goes to the trained weights."""
         if not self.dropout and stage.model.training:
             stage.model.eval()
-        return stage.loss(batch, weights=mixed(self._weights, self._anchor, self._masks))
+        return stage.loss(batch, weights=mix(self._weights, self._anchor, self._masks))
 
 
-def mixed_names(backbone: nn.Module) -> list[str]:
+def matrix_names(backbone: nn.Module) -> list[str]:
     """Return the names, from the classifier's root, of the matrices that mixout mixes.
 
     These are all weights of two or more dimensions outside embedding tables, which includes
@@ -73,8 +73,8 @@ def mixed_names(backbone: nn.Module) -> list[str]:
     ]
 
 
-def mixed(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: Masks) -> dict[str, Tensor]:
-    """Return mixed values of the trained weights that `anchor` names, with gradients to them."""
+def mix(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: Masks) -> dict[str, Tensor]:
+    """Return the trained weights mixed with those of `anchor`; gradients flow to the weights."""
     return {
         name: torch.lerp(value, weights[name], masks.draw(value.shape))
         for name, value in anchor.items()
@@ -95,7 +95,7 @@ class Masks:
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """Return the next factors, float32, of that shape."""
+        """Return the next factors, float32, of the given shape."""
         if self._bits is not None:
             return self._bits.mask(shape, self._rate, torch.float32)
         factors = torch.empty(shape, device=self._device)

@@ -53,7 +53,7 @@ class PackNet(Method):
         self.heads: dict[int, Snapshot] = {}
 
     def before_stage(self, stage: Stage) -> None:
-        """Freeze all but the matrices once a task has been learned."""
+        """From the second task on, freeze all of the backbone but its matrices."""
         if not self.heads:
             return
         for name, value in stage.model.backbone_parameters().items():
@@ -65,7 +65,7 @@ class PackNet(Method):
             )
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        """Return training, as long as the protocol says, and retraining."""
+        """Return two phases: training as long as the protocol says, then retraining."""
         steps, _ = stage.protocol.stage_length(stage.name, len(stage.data.rows))
         return [Phase("train"), Phase("retrain", steps=math.ceil(self.retrain * steps))]
 
@@ -77,11 +77,11 @@ class PackNet(Method):
         self._free = {name: owners == owner for name, owners in self.owner.items()}
         # Adam keeps a weight whose gradients have always been zero; weight decay does not.
         decays = stage.protocol.weight_decay > 0
-        self._held = {n: w.detach().clone() for n, w in self._weights.items()} if decays else {}
+        self._backup = {n: w.detach().clone() for n, w in self._weights.items()} if decays else {}
 
     @torch.no_grad()
     def edit_gradients(self, stage: Stage) -> None:
-        """Set the gradient of weights that may not change to 0."""
+        """Zero the gradients of weights that must not change."""
         if stage.phase == 0 and not self.heads:
             return  # all weights are free
         for name, weight in self._weights.items():
@@ -91,9 +91,9 @@ class PackNet(Method):
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:
         """Restore the weights that only weight decay changed."""
-        for name, held in self._held.items():
+        for name, backup in self._backup.items():
             weight = self._weights[name]
-            weight.copy_(torch.where(self._free[name], weight, held))
+            weight.copy_(torch.where(self._free[name], weight, backup))
 
     def after_stage(self, stage: Stage) -> None:
         """Keep a copy of the task's head."""
@@ -122,7 +122,7 @@ class PackNet(Method):
         """Give the task the largest of its weights, matrix by matrix, and zero the others."""
         remaining = stage.stages - stage.index
         share = (remaining - 1) / remaining if self.prune == "equal" else self.prune
-        freed = 0
+        free_count = 0
         for name, weight in self._weights.items():
             owner = self.owner[name].view(-1)
             free = owner == 0
@@ -131,9 +131,9 @@ class PackNet(Method):
             sizes = torch.where(free, weight.detach().abs().reshape(-1), -1.0)
             owner[sizes.topk(size).indices] = stage.index + 1
             weight.mul_(self.owner[name] > 0)
-            freed += count - size
+            free_count += count - size
         total = sum(owner.numel() for owner in self.owner.values())
-        stage.record("free_share", freed / total)
+        stage.record("free_share", free_count / total)
 
 
 def matrices(model: Classifier) -> dict[str, Tensor]:

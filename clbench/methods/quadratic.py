@@ -62,47 +62,47 @@ class QuadraticPull:
         self._weights = [parameters[key] for key in anchor]
         self._anchors = [value.detach().contiguous() for value in anchor.values()]
         self._importance = [importance[key].detach().contiguous() for key in anchor]
-        acting = False
+        nonzero = False
         for key, weight, value in zip(anchor, self._weights, self._importance, strict=True):
             largest = float(value.abs().max()) if value.numel() else 0.0
             if not largest < float("inf"):
                 raise PluginError(
-                    f"the importance of {key} is not a finite number. Lower the learning rate, "
+                    f"the importance of {key} is not a finite number. Lower lr, "
                     "or use --precision float32."
                 )
-            acting = acting or (weight.requires_grad and self._scale * largest > 0)
-        if not acting:
+            nonzero = nonzero or (weight.requires_grad and self._scale * largest > 0)
+        if not nonzero:
             raise PluginError(
                 "the penalty is always 0, because its strength or the importance of every trained "
-                "weight is 0. For no penalty use vanilla."
+                "weight is 0. Raise the strength, or use vanilla to train without a penalty."
             )
 
     @torch.no_grad()
     def edit_gradients(self, stage: Stage | None = None) -> None:
-        """Add the pull to the gradients; call it in the hook of that name.
+        """Add the pull to the gradients; call it in the method's hook of the same name.
 
         With a `stage`, the penalty is also recorded as the curve ``penalty``.
         """
         if stage is not None and should_record(stage):
             stage.record("penalty", self.value())
-        fused = []
+        on_accelerator = []
         for i, weight in enumerate(self._weights):
             if not weight.requires_grad:
                 continue
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             if weight.device.type != "cpu":
-                fused.append(i)
+                on_accelerator.append(i)
                 continue
             parts = torch.split(weight.grad.view(-1), CHUNK)
             for (value, anchor, importance), part in zip(self._pieces(i), parts, strict=True):
                 part.addcmul_(importance, value - anchor, value=self._scale)
-        if fused:
-            self._add_fused(fused)
+        if on_accelerator:
+            self._add_fused(on_accelerator)
 
     @torch.no_grad()
     def value(self) -> Tensor:
-        """Return the penalty now: a float32 scalar without a graph."""
+        """Return the current penalty, a float32 scalar without a graph."""
         device = self._anchors[0].device
         dtype = torch.float64 if device.type == "cpu" else torch.float32
         total = torch.zeros((), dtype=dtype, device=device)
@@ -118,12 +118,12 @@ class QuadraticPull:
         tensors = (weight, self._anchors[i], self._importance[i].expand_as(weight))
         return zip(*(torch.split(tensor.reshape(-1), size) for tensor in tensors), strict=True)
 
-    def _add_fused(self, which: list[int]) -> None:
-        """Add the pull to all tensors in two launches, as suits accelerators."""
-        weights = [self._weights[i].detach() for i in which]
-        differences = torch._foreach_sub(weights, [self._anchors[i] for i in which])
-        importance = [self._importance[i].expand_as(self._weights[i]) for i in which]
-        gradients = [self._weights[i].grad for i in which]
+    def _add_fused(self, numbers: list[int]) -> None:
+        """Add the pull to the weights of these numbers in two launches, fast on accelerators."""
+        weights = [self._weights[i].detach() for i in numbers]
+        differences = torch._foreach_sub(weights, [self._anchors[i] for i in numbers])
+        importance = [self._importance[i].expand_as(self._weights[i]) for i in numbers]
+        gradients = [self._weights[i].grad for i in numbers]
         torch._foreach_addcmul_(gradients, importance, differences, value=self._scale)  # type: ignore[arg-type]
 
 

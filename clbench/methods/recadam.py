@@ -26,7 +26,7 @@ MIN_T0 = 3.0
 class RecAdam(Method):
     """Recall the pretrained weights first, then shift to learning (Chen et al. 2020).
 
-    `clbench.optim.RecAdam` trains every stage and counts its steps anew: λ(t) rises from 0 to
+    `clbench.optim.RecAdam` trains every stage and counts its steps from 0: λ(t) rises from 0 to
     1 and weighs learning against a pull towards the anchor. Plain Adam trains the new head
     of a task (section 4.1). With the anchor ``pretrained`` it also trains a head that tasks
     share, which was not pretrained; with ``previous`` that head is recalled like the backbone.
@@ -74,12 +74,12 @@ class RecAdam(Method):
     for_lr: Annotated[float, Field(gt=0.0, le=1.0)] = 2e-5
 
     def check_protocol(self, protocol: Protocol) -> None:
-        """Refuse a strength that overshoots the anchor at the flat rate."""
+        """Raise a SettingsError if the pull overshoots the anchor at the flat rate."""
         scaled = self.scaling == "stage"
         try:
             optim.check_pull(self.for_lr if scaled else protocol.lr, self.gamma)
         except ValueError as error:
-            hint = "lr is for_lr here." if scaled else 'Or set scaling = "stage".'
+            hint = "Here lr is the setting for_lr." if scaled else 'Or set scaling = "stage".'
             raise SettingsError(f"method {self.name!r}: {error} {hint}") from error
 
     def setup(self, context: Context) -> None:
@@ -141,7 +141,7 @@ class RecAdam(Method):
             self._record_distance(stage, stage.steps)
 
     def after_stage(self, stage: Stage) -> None:
-        """Take the weights as the next anchor if it is the previous ones."""
+        """With ``anchor = "previous"``, make the current weights the next anchor."""
         if self.anchor == "previous":
             self._anchor = stage.snapshot([name for name, _ in stage.model.named_parameters()])
 
@@ -159,8 +159,8 @@ class RecAdam(Method):
     def _record_distance(self, stage: Stage, step: int) -> None:
         """Record the Euclidean distance to the anchor, in total and by layer."""
         sums = [
-            torch.stack(torch._foreach_norm(torch._foreach_sub(now, anchors))).square().sum()
-            for now, anchors in self._layers.values()
+            torch.stack(torch._foreach_norm(torch._foreach_sub(weights, anchors))).square().sum()
+            for weights, anchors in self._layers.values()
         ]
         squares = torch.stack(sums).tolist()  # waits for the device once
         stage.record("distance", math.sqrt(sum(squares)), step=step)

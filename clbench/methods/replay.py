@@ -76,7 +76,7 @@ class Rehearsal(Method):
         stage.heads |= {stage.earlier(task).head for task in self.kept}
 
     def after_stage(self, stage: Stage) -> None:
-        """Add rows of the stage's task and drop others."""
+        """Store rows of the stage's task; drop rows of other tasks to make room."""
         count = len(stage.data.rows)
         keys = torch.rand(count, generator=stage.rng("memory"), dtype=torch.float64).numpy()
         best = np.argsort(keys, kind="stable")[: self.memory]
@@ -88,8 +88,8 @@ class Rehearsal(Method):
         """Return how many rows of each task the memory holds."""
         tasks = sorted(self.kept)
         if self.choice == "task":
-            each, more = divmod(self.memory, len(tasks))
-            return {task: each + (number < more) for number, task in enumerate(tasks)}
+            share, rest = divmod(self.memory, len(tasks))
+            return {task: share + (number < rest) for number, task in enumerate(tasks)}
         keys = np.concatenate([self.kept[task]["keys"] for task in tasks])
         owners = np.repeat(tasks, [len(self.kept[task]["keys"]) for task in tasks])
         best = owners[np.argsort(keys, kind="stable")[: self.memory]]
@@ -98,16 +98,16 @@ class Rehearsal(Method):
     def draw(self, stage: Stage, name: str) -> list[MemoryBatch]:
         """Draw random rows of the memory without replacement, one batch per task.
 
-        `name` is that of the random stream.
+        `name` names the random stream.
         """
         tasks = [task for task in sorted(self.kept) if len(self.kept[task]["positions"])]
         sizes = np.array([len(self.kept[task]["positions"]) for task in tasks])
         total = int(sizes.sum())
         count = min(self.recall or stage.protocol.batch_of(stage.name), total)
-        drawn = torch.randperm(total, generator=stage.rng(name))[:count].numpy()
+        draw = torch.randperm(total, generator=stage.rng(name))[:count].numpy()
         batches = []
         for task, size, start in zip(tasks, sizes, np.cumsum(sizes) - sizes, strict=True):
-            indices = drawn[(drawn >= start) & (drawn < start + size)] - start
+            indices = draw[(draw >= start) & (draw < start + size)] - start
             if len(indices):
                 positions = self.kept[task]["positions"][indices]
                 batch = stage.earlier(task).batch(positions, stage.device)
@@ -115,7 +115,7 @@ class Rehearsal(Method):
         return batches
 
     def memory_loss(self, stage: Stage, batches: list[MemoryBatch]) -> Tensor:
-        """Return the mean loss of the rows drawn; a scalar."""
+        """Return the mean loss of the rows of a draw, a scalar."""
         return torch.stack([stage.loss(part.batch) * part.share for part in batches]).sum()
 
 
@@ -125,7 +125,7 @@ class Replay(Rehearsal):
     Loss = loss of the batch + `weight` · mean loss of the rows drawn from the memory
     (Chaudhry et al. 2019b, "On tiny episodic memories in continual learning", Algorithm 1,
     which takes the mean over both together: the same gradient, halved, at weight 1 and equal
-    sizes). These rows train their own heads too. `Rehearsal` has the settings of the memory.
+    sizes). These rows train their own heads too. See `Rehearsal` for the memory's settings.
 
     Attributes
     ----------
@@ -137,11 +137,11 @@ class Replay(Rehearsal):
     weight: Annotated[float, Field(gt=0.0)] = 1.0
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """Return the loss of the batch and of rows of the memory."""
+        """Return the loss of the batch plus the weighted loss of rows from the memory."""
         loss = stage.loss(batch)
         if not self.kept:
             return loss
-        old = self.memory_loss(stage, self.draw(stage, "replay"))
+        replay_loss = self.memory_loss(stage, self.draw(stage, "replay"))
         if should_record(stage):
-            stage.record("replay_loss", old)
-        return loss + self.weight * old
+            stage.record("replay_loss", replay_loss)
+        return loss + self.weight * replay_loss

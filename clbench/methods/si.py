@@ -1,4 +1,4 @@
-"""Synaptic intelligence: a weight is as important as its path lowered the loss."""
+"""Synaptic intelligence: a weight is as important as its movement lowered the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SI(PullingMethod):
-    """Hold weights by how much their movement lowered the losses of earlier tasks.
+    """Pull towards the previous weights, each by how much its movement lowered the loss (SI).
 
     During a stage every weight accumulates ``ω += −g·Δθ`` over the steps, with the
     gradient g of the task's loss alone: before the pull is added and before clipping
@@ -29,8 +29,8 @@ class SI(PullingMethod):
     ----------
     c
         Strength. Ω has the units of the loss over squared weights, and fine-tuning moves
-        weights by far less than √ξ, so the paper's value, found on small networks trained
-        from scratch, is a weak pull here.
+        weights by far less than √ξ. The paper's value, for small networks trained from
+        scratch, is therefore a weak pull here.
     xi
         ξ, which bounds Ω where a weight has hardly moved.
     """
@@ -65,7 +65,7 @@ class SI(PullingMethod):
     def edit_gradients(self, stage: Stage) -> None:
         """Keep the gradients of the task's loss, then add the pull."""
         self._gradients = [weight.grad for weight in self._weights.values()]
-        if self._pull is not None or stage.protocol.clip_norm is not None:  # they will change
+        if self._pull is not None or stage.protocol.clip_norm is not None:  # they change below
             self._gradients = [None if g is None else g.clone() for g in self._gradients]
         super().edit_gradients(stage)
 
@@ -74,27 +74,27 @@ class SI(PullingMethod):
         """Add ``−g·Δθ`` to the path integral; turn it into importance after the last step."""
         weights = [weight.detach() for weight in self._weights.values()]
         lists: tuple[Any, ...] = (weights, self._before, self._gradients, self._integral)
-        moved = [tensors for tensors in zip(*lists, strict=True) if tensors[2] is not None]
+        updates = [tensors for tensors in zip(*lists, strict=True) if tensors[2] is not None]
         self._gradients = []
-        if moved and stage.device.type != "cpu":
-            now, before, gradients, integrals = (list(t) for t in zip(*moved, strict=True))
-            torch._foreach_sub_(before, now)
+        if updates and stage.device.type != "cpu":
+            after, before, gradients, integrals = (list(t) for t in zip(*updates, strict=True))
+            torch._foreach_sub_(before, after)
             torch._foreach_addcmul_(integrals, gradients, before)
-            torch._foreach_copy_(before, now)
+            torch._foreach_copy_(before, after)
         else:
-            for tensors in moved:  # in parts that stay in the CPU's cache
+            for tensors in updates:  # in parts that stay in the CPU's cache
                 flat = (torch.split(tensor.reshape(-1), CHUNK) for tensor in tensors)
-                for now_part, before_part, gradient_part, integral_part in zip(*flat, strict=True):
-                    integral_part.addcmul_(gradient_part, before_part.sub_(now_part))
-                    before_part.copy_(now_part)
+                for weight, previous, gradient, integral in zip(*flat, strict=True):
+                    integral.addcmul_(gradient, previous.sub_(weight))
+                    previous.copy_(weight)
         if stage.done_before + stage.step + 1 == stage.total_steps:
             for (name, weight), integral in zip(self._weights.items(), self._integral, strict=True):
-                added = integral.div_((weight - self._start[name]).square_().add_(self.xi))
+                importance = integral.div_((weight - self._start[name]).square_().add_(self.xi))
                 if name in self.importance:
-                    added.add_(self.importance[name])
-                self.importance[name] = added.clamp_(min=0.0)
+                    importance.add_(self.importance[name])
+                self.importance[name] = importance.clamp_(min=0.0)
 
     def after_stage(self, stage: Stage) -> None:
-        """Keep the importance only."""
+        """Release everything but the importance."""
         super().after_stage(stage)
         self._weights, self._start, self._before, self._integral = {}, {}, [], []

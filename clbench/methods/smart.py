@@ -1,4 +1,4 @@
-"""SMART: outputs robust to small noise, and small changes of the outputs from step to step."""
+"""SMART: make outputs robust to small noise and let them change little from step to step."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class Smart(Method):
     mu
         Weight of the proximal term.
     projection
-        How the noise is bounded. ``box``: each of its numbers within ±`epsilon`, as printed
-        in algorithm 1; at the printed 1e-5 the smoothness term is almost 0.
-        ``unit``: the noise of each token is scaled to a largest size of 1, as in the
-        authors' public code, which has no ε.
+        How the noise is bounded. ``box``: each element within ±`epsilon`, as printed in
+        algorithm 1; at the printed 1e-5 the smoothness term is almost 0. ``unit``: the noise
+        of each token is scaled to a largest absolute value of 1, as in the authors' public
+        code, which has no ε.
     epsilon
-        Largest size of any number of the noise in its box.
+        Largest absolute value of the noise with the projection ``box``.
     step_size
-        η: step of the noise along its gradient, which is scaled to a largest number of 1
-        in each row.
+        η: step of the noise along its gradient, which is scaled to a largest absolute value
+        of 1 in each row.
     sigma
         Standard deviation of the initial noise.
     ascents
-        Moves of the noise per step.
+        Steps of the noise per training step.
     momentum, late_momentum
-        β of the moving average in the first tenth of the steps and after it.
+        β of the moving average: in the first tenth of the steps, and in the others.
     """
 
     name: ClassVar[str] = "smart"
@@ -90,8 +90,8 @@ class Smart(Method):
         if self.mu:
             stage.restart_dropout()
             with torch.no_grad():
-                before = exact.logits(batch, weights=self._average)
-            proximity = divergence(outputs, before, regression=batch.regression)
+                targets = exact.logits(batch, weights=self._average)
+            proximity = divergence(outputs, targets, regression=batch.regression)
             terms.append(("proximity", self.mu, proximity))
         for name, weight, term in terms:
             if should_record(stage):
@@ -102,26 +102,26 @@ class Smart(Method):
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:
         """Update the moving average."""
-        done = stage.done_before + stage.step + 1
-        momentum = self.momentum if 10 * done <= stage.total_steps else self.late_momentum
+        steps = stage.done_before + stage.step + 1
+        momentum = self.momentum if 10 * steps <= stage.total_steps else self.late_momentum
         if self._average:
-            now = [weight.detach() for weight in self._weights.values()]
-            torch._foreach_lerp_(list(self._average.values()), now, 1.0 - momentum)
+            weights = [weight.detach() for weight in self._weights.values()]
+            torch._foreach_lerp_(list(self._average.values()), weights, 1.0 - momentum)
 
     def _smoothness(self, stage: Stage, batch: Batch, outputs: Tensor) -> Tensor:
-        """Return the divergence under the noise moved to increase it."""
+        """Return the divergence that adversarial noise causes, a scalar."""
         embedded = stage.model.embed(batch.inputs["input_ids"])
         noise = torch.empty_like(embedded, requires_grad=False)
         noise.normal_(0.0, self.sigma, generator=self._generator)
-        fixed = outputs.detach()
+        targets = outputs.detach()
         radius = self.epsilon if self.projection == "box" else None
         for _ in range(self.ascents):
             noise.requires_grad_(True)
             stage.restart_dropout()
             noisy = stage.logits(batch, inputs_embeds=embedded.detach() + noise)
-            gap = divergence(noisy, fixed, regression=batch.regression)
+            gap = divergence(noisy, targets, regression=batch.regression)
             (gradient,) = torch.autograd.grad(gap, noise)
-            noise = moved_noise(noise.detach(), gradient, self.step_size, radius)
+            noise = move_noise(noise.detach(), gradient, self.step_size, radius)
         stage.restart_dropout()
         noisy = stage.logits(batch, inputs_embeds=embedded + noise)
         return divergence(noisy, outputs, regression=batch.regression)
@@ -139,16 +139,16 @@ def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:
     return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1).mean()
 
 
-def moved_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: float | None) -> Tensor:
-    """Return the noise after a step up (Jiang et al. 2020, algorithm 1).
+def move_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: float | None) -> Tensor:
+    """Return the noise after a step along its gradient (Jiang et al. 2020, algorithm 1).
 
-    `noise` and `gradient` have the shape (b, t, e); the gradient is scaled to a largest size of 1
-    in each row. `epsilon` is the radius of the box around 0; None scales the noise of each token
-    to a largest size of 1 instead.
+    `noise` and `gradient` have the shape (b, t, e); the gradient is scaled to a largest absolute
+    value of 1 in each row. `epsilon` is the radius of the box around 0; None instead scales the
+    noise of each token to a largest absolute value of 1.
     """
     tiny = torch.finfo(gradient.dtype).tiny
     largest = gradient.abs().amax(dim=(1, 2), keepdim=True)
-    raised = noise + step_size * gradient / largest.clamp(min=tiny)
+    noise = noise + step_size * gradient / largest.clamp(min=tiny)
     if epsilon is None:
-        return raised / raised.abs().amax(dim=2, keepdim=True).clamp(min=tiny)
-    return raised.clamp_(-epsilon, epsilon)
+        return noise / noise.abs().amax(dim=2, keepdim=True).clamp(min=tiny)
+    return noise.clamp_(-epsilon, epsilon)

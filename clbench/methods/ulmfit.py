@@ -63,12 +63,10 @@ class Ulmfit(Method):
 
     def schedule(self, stage: Stage, optimizer: Optimizer) -> LambdaLR:
         """Return one slanted triangle over the phase, the same for all groups."""
-        options: dict[str, Any] = {
-            "steps": stage.steps,
-            "cut_frac": self.cut_frac,
-            "ratio": self.ratio,
-        }
-        return LambdaLR(optimizer, partial(slanted_triangle, **options))
+        factor = partial(
+            slanted_triangle, steps=stage.steps, cut_frac=self.cut_frac, ratio=self.ratio
+        )
+        return LambdaLR(optimizer, factor)
 
     def before_step(self, stage: Stage) -> None:
         """Unfreeze the groups that are due."""
@@ -79,7 +77,7 @@ class Ulmfit(Method):
             due = min(count, 1 + stage.step // stage.epoch_steps)
         else:
             due = sum(stage.step >= depth * stage.steps // count for depth in range(count))
-        if due > self._trained:
+        if due > self._trained_groups:
             self._unfreeze(due)
             stage.model.train()  # the engine turns dropout off in a frozen backbone
         elif stage.step > 0:
@@ -94,7 +92,7 @@ class Ulmfit(Method):
         for depth, group in enumerate(self._groups):
             for parameter in group:
                 parameter.requires_grad_(depth < count)
-        self._trained = count
+        self._trained_groups = count
 
 
 def depth_groups(stage: Stage) -> list[list[nn.Parameter]]:
@@ -113,7 +111,7 @@ def slanted_triangle(step: int, *, steps: int, cut_frac: float, ratio: float) ->
 
     Howard & Ruder 2018, equation 3, for step number `step`, from 0, of `steps`. At least one
     step rises. If ``steps·cut_frac`` is not a whole number, the paper's line falls below the
-    lowest rate, even below 0; here it ends at the last step, as for whole numbers.
+    lowest rate, even below 0; here it reaches the lowest rate after the last step.
     """
     cut = max(1, int(steps * cut_frac))
     rising = step < cut

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 RECOMPUTED = (".position_ids", ".attn.bias", ".attn.masked_bias", ".inv_freq")
-"""Last parts of the names of buffers that old checkpoints hold and models compute."""
+"""Name endings of buffers that old checkpoints store and models recompute."""
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> P
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             str(folder), trust_remote_code=False, local_files_only=True
         )
-    # Neither changes a number: how outputs are packed, and how many tokens go at a time.
+    # Neither changes a result: the type of the outputs, and the tokens processed at a time.
     config.return_dict = True
     if getattr(config, "chunk_size_feed_forward", 0):
         config.chunk_size_feed_forward = 0
@@ -103,7 +103,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     if size is not None and largest >= size:
         raise ModelError(
             f"model {name!r}: its tokenizer has token number {largest}, but its weights stop at "
-            f"{size - 1} (vocab_size in config.json). They do not belong together."
+            f"{size - 1} (vocab_size in config.json). Use the tokenizer that belongs to the model."
         )
     segments = ["token_type_ids"] if reads_segments(config) else []
     tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
@@ -112,7 +112,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
 
 
 def _add_start_and_separator(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Mark the texts if the tokenizer adds no special tokens itself."""
+    """Add a start token and a separator if the tokenizer itself adds no special tokens."""
     from tokenizers.processors import TemplateProcessing
 
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -137,7 +137,7 @@ def load_backbone(
     name, revision
         As in `local_folder`.
     random_seed
-        Draw the weights from this seed, as the architecture does, and read none.
+        Seed for the architecture's own initialisation; with it no weights are read.
 
     Raises
     ------
@@ -223,7 +223,7 @@ def read_weights(
 
 
 def random_backbone(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Return a backbone with random weights; leaves torch's random state as it was."""
+    """Return a backbone with random weights; torch's random state does not change."""
     kind = _backbone_class(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -242,6 +242,6 @@ def _backbone_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def _without_pooler(kind: type[PreTrainedModel]) -> dict[str, Any]:
-    """Arguments that leave the pooler out, if the architecture has one."""
+    """Return the arguments that leave the pooler out, if the architecture has one."""
     has_option = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
     return {"add_pooling_layer": False} if has_option else {}

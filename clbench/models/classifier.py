@@ -61,9 +61,9 @@ class Classifier(nn.Module):
     Parameters
     ----------
     head_seed
-        Gives the seed of a head's weights from its name; nothing else decides them.
+        Function from a head's name to the seed of its weights, which depend on nothing else.
     pooling
-        ``first`` token, ``last`` real token, ``mean``, or ``auto`` by architecture.
+        ``first`` token, ``last`` real token, ``mean`` over real tokens, or ``auto`` by family.
     head_dropout
         Dropout between pooled vector and head.
 
@@ -155,12 +155,12 @@ class Classifier(nn.Module):
         return outputs
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """Return the word embeddings, shape (b, t, e): `forward` takes them as `inputs_embeds`."""
+        """Return word embeddings, shape (b, t, e), which `forward` takes as `inputs_embeds`."""
         embedded: Tensor = self.backbone.get_input_embeddings()(input_ids)
         return embedded
 
     def head(self, name: str) -> nn.Module:
-        """Return the head called `name`; an unknown name is a `ModelError`."""
+        """Return the head called `name`; raise a `ModelError` if there is none."""
         key = head_key(name)
         if key not in self.heads:
             raise ModelError(f"the model has no head {name!r}.{did_you_mean(name, self.heads)}")
@@ -181,13 +181,13 @@ class Classifier(nn.Module):
         return layer_groups_of(self, self.family, "backbone.")
 
     def randomise_backbone(self, seed: int) -> None:
-        """Initialise the backbone anew, as its architecture does.
+        """Reinitialise the backbone as its architecture does.
 
         A trimmed table gets the rows that the whole table would get.
         """
-        fresh = random_backbone(self.config, seed)
-        values = dict(fresh.named_parameters())
-        table = fresh.get_input_embeddings().weight
+        backbone = random_backbone(self.config, seed)
+        values = dict(backbone.named_parameters())
+        table = backbone.get_input_embeddings().weight
         with torch.no_grad():
             for name, parameter in self.backbone.named_parameters():
                 value = values[name]
@@ -196,7 +196,7 @@ class Classifier(nn.Module):
                 parameter.copy_(value)
 
     def _new_head(self, width: int, seed: int) -> nn.Linear:
-        """Return a dense layer with the backbone's own spread and zero bias, as in transformers."""
+        """Return a dense layer with the backbone's initial spread and zero bias."""
         generator = torch.Generator().manual_seed(seed)
         spread = float(getattr(self.config, "initializer_range", None) or 0.02)
         with torch.device("meta"):  # draws nothing from torch's own stream
@@ -208,10 +208,10 @@ class Classifier(nn.Module):
         return layer
 
     def _position_numbers(self) -> Tensor | None:
-        """Explicit position numbers, shape (1, t), if the backbone derives them from padding ids.
+        """Return position numbers, shape (1, t), if the backbone derives them from padding ids.
 
         They stay correct when ids are positions in a trimmed vocabulary, or embeddings take
-        their place. Only padding gets other numbers, which no real token sees.
+        their place. Only padding gets other numbers, which affects no real token.
         """
         if not self.family.offset_positions:
             return None
@@ -220,7 +220,7 @@ class Classifier(nn.Module):
 
 
 def head_key(name: str) -> str:
-    """Return the key of a head in `Classifier.heads`, with names that torch forbids altered."""
+    """Return the key of head `name` in `Classifier.heads`; names that torch forbids are altered."""
     key = name.replace(".", "\N{ONE DOT LEADER}")
     return f"{key} " if hasattr(nn.ModuleDict, key) or key in ("", "training") else key
 

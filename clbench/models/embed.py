@@ -39,12 +39,12 @@ def embed_rows(
     backbone, tokenizer
         A whole pretrained backbone, which is moved to `device`, and its tokenizer.
     rows, max_length
-        Texts, and to how many tokens they are truncated; labels are ignored.
+        Texts, and the number of tokens to truncate them to; labels are ignored.
     pooling
         As in `clbench.models.classifier.build_classifier`; ``auto`` is [CLS] for encoders.
     identity
         The model's identity, from `clbench.models.locate.model_identity`. With it the vectors are
-        kept in the user's cache, by identity, rows and settings.
+        stored in the user's cache, by identity, rows and settings.
 
     Returns
     -------

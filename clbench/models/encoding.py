@@ -1,4 +1,4 @@
-"""Tokenise rows once, cut batches out of them, and trim embedding tables to their tokens."""
+"""Tokenise rows once, form batches of them, and trim embedding tables to their tokens."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 CHUNK = 4096
 """Rows given to the tokenizer at once."""
-WIDTHS = 8
-"""The width of a batch is a multiple of this.
+WIDTH_STEP = 8
+"""The width of a batch is rounded up to a multiple of this.
 
-The matrix library plans its products anew for each shape and keeps the plan: on MRPC (MiniLM,
+The matrix library plans its products for each new shape and keeps the plans: on MRPC (MiniLM,
 bf16, 60 steps) unrounded widths take 400 MB more memory and a tenth more time.
 """
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Tokenised rows, end to end."""
+    """Tokenised rows, stored end to end."""
 
     ids: npt.NDArray[np.int32]
     """Token numbers of all rows, shape (sum of lengths,)."""
     types: npt.NDArray[np.uint8] | None
-    """Segment numbers beside `ids`, or None if the tokenizer gives none."""
+    """Segment number of each token, or None if the tokenizer gives none."""
     offsets: IntArray
     """Shape (n + 1,): row i is ``ids[offsets[i]:offsets[i + 1]]``."""
     labels: npt.NDArray[Any]
@@ -64,7 +64,7 @@ class EncodedRows:
         return EncodedRows(self.ids[flat], types, offsets, self.labels[at])
 
     def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Return one batch, padded on the right to its longest row, rounded up to `WIDTHS`.
+        """Return one batch, padded on the right to its longest row and up to `WIDTH_STEP`.
 
         Returns
         -------
@@ -76,7 +76,8 @@ class EncodedRows:
         """
         at = np.asarray(positions, dtype=np.int64)
         lengths = self.lengths[at]
-        width = min(-(-int(lengths.max()) // WIDTHS) * WIDTHS, int(self.lengths.max()))
+        width = -(-int(lengths.max()) // WIDTH_STEP) * WIDTH_STEP
+        width = min(width, int(self.lengths.max()))  # the model may take no more
         mask = np.arange(width)[None, :] < lengths[:, None]
         flat = _flat_positions(self.offsets[at], lengths)
 
@@ -93,7 +94,7 @@ class EncodedRows:
 
 
 def _flat_positions(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Positions in the flat arrays of rows that begin at `starts`, row after row."""
+    """Return the positions in the flat arrays of rows that begin at `starts`, row after row."""
     before = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
@@ -103,7 +104,7 @@ def encode(
 ) -> EncodedRows:
     """Tokenise `rows`, special tokens included, and truncate them to `max_length` tokens.
 
-    The longer text of a pair is truncated first. With `cache` the result is kept in the user's
+    The longer text of a pair is truncated first. With `cache` the result is stored in the user's
     cache, by tokenizer and content.
     """
 
@@ -160,11 +161,11 @@ def vocabulary_of(
     `encoded` holds all rows of all splits of a scenario; `size` is the number of rows of the
     embedding table.
     """
-    seen = np.zeros(size, dtype=bool)
-    seen[list(special_ids)] = True
-    for part in encoded:
-        seen[part.ids] = True
-    return np.flatnonzero(seen).astype(np.int64)
+    present = np.zeros(size, dtype=bool)
+    present[list(special_ids)] = True
+    for rows in encoded:
+        present[rows.ids] = True
+    return np.flatnonzero(present).astype(np.int64)
 
 
 def trim_embeddings(backbone: PreTrainedModel, vocabulary: IntArray) -> Tensor:
@@ -176,7 +177,7 @@ def trim_embeddings(backbone: PreTrainedModel, vocabulary: IntArray) -> Tensor:
     filling and updating a dense gradient of the whole table at each step.
 
     The backbone must have no masked-language or other head that reads the table. `vocabulary`
-    comes from `vocabulary_of`: original token numbers, ascending; it is returned as a tensor.
+    holds original token numbers, ascending (see `vocabulary_of`); it is returned as a tensor.
     """
     ids = torch.from_numpy(np.array(vocabulary, dtype=np.int64))
     whole = backbone.get_input_embeddings().weight

@@ -1,6 +1,6 @@
 """What differs between architectures: layers, embeddings, pooling and inputs.
 
-Each known architecture has a `Family` record. For any other, `inspect_backbone` reads one off
+Common architectures have a `Family` record. For any other, `inspect_backbone` derives one from
 the model itself.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Family:
-    """Where models of one architecture have their parts."""
+    """The places of layers and embeddings in models of one architecture, and their inputs."""
 
     layers: str
     """Path of the list of encoder or decoder layers inside the backbone."""
@@ -35,9 +35,9 @@ class Family:
     within_layer: Mapping[str, int] = field(default_factory=dict)
     """Prefixes of parameters outside the list, with the number of their layer."""
     offset_positions: bool = False
-    """Whether position numbers start after the padding token's number."""
+    """Whether position numbers start after the number of the padding token, as in RoBERTa."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of every forward pass."""
+    """Additional arguments of every forward pass."""
     last_layer: LastLayer | None = None
     """Computes the last layer for the first token alone; None computes it whole."""
 
@@ -95,7 +95,7 @@ def family_of(backbone: PreTrainedModel) -> Family:
 
 
 def inspect_backbone(backbone: PreTrainedModel) -> Family:
-    """Return a family read off the backbone: its longest list of modules is its layers."""
+    """Return the family of an unknown architecture: the longest list of modules is its layers."""
     from transformers.models.auto import modeling_auto as auto
 
     config = backbone.config
@@ -110,7 +110,7 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
     except NotImplementedError:
         table = None
     if not isinstance(table, nn.Embedding):
-        raise ModelError(f"models of type {name!r} have no table of tokens. Use a text model.")
+        raise ModelError(f"models of type {name!r} have no token embeddings. Use a text model.")
     lists: dict[str, int] = {}
     for path, module in backbone.named_modules():
         # A list inside another one, such as the experts of a layer, does not hold layers.
@@ -155,7 +155,7 @@ def reads_segments(config: PreTrainedConfig) -> bool:
 
 
 def usable_length(config: PreTrainedConfig) -> int | None:
-    """Return the most tokens of a row that a model takes, special ones included; None if any.
+    """Return the most tokens that a row may have, special ones included; None if unlimited.
 
     RoBERTa's table of 514 positions begins after the padding number 1, so 512 are usable.
     """

@@ -104,8 +104,8 @@ def lr_groups(
     Raises
     ------
     ValueError
-        If there are fewer than three rates, one is negative or not finite, or a rate of 0 is to
-        be transferred to another depth.
+        If there are fewer than three rates, one is negative or not finite, or one is 0 and they
+        are transferred to another depth.
     ModelError
         If the model cannot be divided into layers.
     """
@@ -174,7 +174,7 @@ def transfer_rates(
     depth
         Number of layers of the new model; layers that share their weights count once.
     division
-        How the layers of the first model are grouped; see `divide_layers`.
+        How the layers of the source model are grouped; see `divide_layers`.
 
     Returns
     -------

@@ -24,10 +24,10 @@ class LanguageModel:
     loss: Literal["mlm", "clm"]
     """``mlm`` for encoders, ``clm`` for causal decoders."""
     missing: tuple[str, ...]
-    """Weights of the head that the checkpoint lacks; they are random."""
+    """Weights of the head that the checkpoint lacks; they are initialised at random."""
 
     def backbone_names(self) -> dict[str, str]:
-        """Names of the weights below the head: in this model → in the backbone."""
+        """Return the backbone's weight names in this model, mapped to those in the backbone."""
         prefix = f"{self.model.base_model_prefix}."
         return {
             name: name.removeprefix(prefix)
@@ -66,8 +66,8 @@ def load_language_model(
         kind, loss = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "clm"
     else:
         raise ModelError(
-            f"model {name!r}: transformers has no language-model head for it "
-            f"({config.model_type}), which ewc-mlm needs."
+            f"model {name!r}: transformers has no language-model head for {config.model_type!r}, "
+            "which ewc-mlm and the shift pretraining need. Use another model."
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(head_seed)

@@ -4,7 +4,7 @@ The other tokens then need only keys and values in the last layer, no query, att
 or feed-forward part. The pooled vector is the same up to rounding; a model with six layers saves
 a sixth of its work, one with twelve a twelfth (``benchmarks/engine.py``).
 
-A last layer that somebody changed or observes (a hook, another `forward` or module) is computed
+A last layer that was changed or is observed (a hook, another `forward` or module) is computed
 whole: see `is_stock`.
 """
 
@@ -35,17 +35,17 @@ LastLayer = Callable[[Any, Tensor, Tensor | None], Tensor]
 def is_stock(backbone: nn.Module, layers: str) -> bool:
     """Whether the last layer computes what its architecture does, and nothing observes it.
 
-    False with a hook on the way to the layer or inside it, a `forward` set on a module or its
-    class, a module from elsewhere, or a custom attention function. `layers` is the path of the
-    list of layers, such as ``encoder.layer``.
+    False if there is a hook on the layer, above or inside it, a replaced `forward`, a module from
+    another package, or a custom attention function. `layers` is the path of the list of layers,
+    such as ``encoder.layer``.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     attention = getattr(backbone.config, "_attn_implementation", "eager")
-    way: list[Any] = [backbone]
+    path: list[Any] = [backbone]
     for name in layers.split("."):
-        way.append(way[-1].get_submodule(name))
-    inside = list(way[-1][-1].modules())
+        path.append(path[-1].get_submodule(name))
+    inside = list(path[-1][-1].modules())
     return (
         not _has_any_global_hook()  # type: ignore[no-untyped-call]
         and not any(
@@ -54,13 +54,13 @@ def is_stock(backbone: nn.Module, layers: str) -> bool:
             or module._backward_hooks
             or module._backward_pre_hooks
             or "forward" in vars(module)
-            for module in (*way, *inside)
+            for module in (*path, *inside)
         )
         and all(
             type(module) in TOKENWISE or type(module).forward.__module__.startswith(STOCK)
             for module in inside
         )
-        and (  # an attention that is not registered is in the model's own file
+        and (  # an attention that is not registered is part of the model's own code
             attention not in ALL_ATTENTION_FUNCTIONS
             or ALL_ATTENTION_FUNCTIONS[attention].__module__.startswith(STOCK)
         )
@@ -71,7 +71,7 @@ def is_stock(backbone: nn.Module, layers: str) -> bool:
 def only_first_token(layer: nn.Module, forward: LastLayer) -> Iterator[None]:
     """Make `layer` compute `forward` inside the context.
 
-    It computes as always if the mask is not a dense tensor, as with some attention kernels, or
+    It computes every token if the mask is not a dense tensor, as with some attention kernels, or
     if gradient checkpointing runs the layer again in the backward pass.
     """
     whole = layer.forward
@@ -111,16 +111,16 @@ def distilbert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _first(states: Tensor) -> Tensor:
-    """The first token's states, shape (b, 1, h), contiguous.
+    """Return the first token's states, shape (b, 1, h), contiguous.
 
-    On a strided tensor, a dense layer adds its bias in another order, with other last bits,
-    under torch's dispatch modes.
+    On a strided tensor, under torch's dispatch modes, a dense layer adds its bias in another
+    order, which changes the last bits.
     """
     return states[:, :1].contiguous()
 
 
 def _attend(own: Any, parts: tuple[Tensor, Tensor, Tensor], mask: Tensor | None) -> Tensor:
-    """The first token's attention over all tokens, shape (b, 1, h); query, keys, values."""
+    """Return the first token's attention, shape (b, 1, h); `parts` are query, keys and values."""
     query, key, value = (
         part.reshape(*part.shape[:2], -1, own.attention_head_size).transpose(1, 2) for part in parts
     )
@@ -132,5 +132,5 @@ def _attend(own: Any, parts: tuple[Tensor, Tensor, Tensor], mask: Tensor | None)
         else:
             scores = scores + first
     weights = own.dropout(torch.softmax(scores, dim=-1, dtype=scores.dtype))
-    mixed: Tensor = torch.matmul(weights, value).transpose(1, 2).flatten(2)
-    return mixed
+    context: Tensor = torch.matmul(weights, value).transpose(1, 2).flatten(2)
+    return context

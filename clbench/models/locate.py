@@ -1,4 +1,4 @@
-"""Find a model (built in, in a folder or on the hub) and tell exactly which one it is.
+"""Locate a model (built in, in a folder or on the hub) and identify it exactly.
 
 Imports neither torch nor transformers, so that finished cells are recognised at once.
 """
@@ -46,7 +46,7 @@ class ModelEntry:
 def _check_entry(name: str, entry: object) -> str | None:
     if isinstance(entry, ModelEntry):
         return None
-    return "a model entry must be a clbench.models.locate.ModelEntry"
+    return "not a clbench.models.locate.ModelEntry. Wrap the model in one."
 
 
 MODELS: Registry[ModelEntry] = Registry("model", check=_check_entry, group="clbench.models")
@@ -55,7 +55,7 @@ MODELS.add("tiny", ModelEntry("small BERT that comes with clbench; works offline
 
 
 def resolve(name: str, revision: str | None = None) -> Path | None:
-    """Return the folder of a built-in or local model, which has no revision; None for the hub."""
+    """Return the folder of a built-in or local model, without a revision; None for a hub model."""
     if name in MODELS:
         folder = MODELS.get(name).locate()
     else:
@@ -97,7 +97,7 @@ def local_folder(name: str, revision: str | None = None) -> Path:
             try:
                 _require_hub()
             except errors.OfflineModeIsEnabled:
-                return cached  # loading it says what is missing
+                return cached  # loading it raises an error that names the missing file
             snapshot_download(
                 name, revision=commit, allow_patterns=HUB_FILES, ignore_patterns="*/*"
             )
@@ -105,10 +105,10 @@ def local_folder(name: str, revision: str | None = None) -> Path:
 
 
 def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
-    """Return what identifies the model, for fingerprints of runs and caches.
+    """Return what identifies the model in fingerprints of runs and caches.
 
-    That is ``files``, the digest of each file that decides the scores, for a built-in model or a
-    folder, whatever its path; ``hub`` and ``commit`` for a hub model.
+    For a hub model these are ``hub`` and ``commit``; for a built-in model or a folder, ``files``:
+    the digest of each file that decides the scores. The folder's path does not matter.
     """
     folder = resolve(name, revision)
     if folder is None:
@@ -120,7 +120,7 @@ def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
-    """Content digest of `path`, cached by path, size and modification time."""
+    """Return the content digest of `path`, cached by path, size and modification time."""
     real = path.resolve()
     state = real.stat()
     key = f"{real}\0{state.st_size}\0{state.st_mtime_ns}".encode()
@@ -136,7 +136,7 @@ def _digest(path: Path) -> str:
 
 
 def _hub_commit(name: str, revision: str | None) -> str:
-    """The commit of a hub model: the cached one, else the hub's."""
+    """Return the commit of a hub model: the cached one, else the hub's."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     with _hub_errors(name, revision):
@@ -148,7 +148,7 @@ def _hub_commit(name: str, revision: str | None) -> str:
 
 
 def _require_hub() -> None:
-    """Raise `OfflineModeIsEnabled` if the hub does not answer; its own calls retry for long."""
+    """Raise `OfflineModeIsEnabled` if the hub does not answer; its own calls retry for a while."""
     from huggingface_hub import constants, errors, get_session
 
     try:
@@ -170,9 +170,10 @@ def _hub_errors(name: str, revision: str | None) -> Iterator[None]:
     reasons: dict[type[Exception], str] = {  # a subclass comes before its base
         errors.HFValidationError: "not a built-in model, an existing folder or a valid name of a "
         f"hub model.{near}",
-        errors.GatedRepoError: "its owner asks for an agreement first. Accept it on the model's "
-        "page and log in with `hf auth login`.",
-        errors.RevisionNotFoundError: "the hub has no such revision of it.",
+        errors.GatedRepoError: "its owner requires an agreement. Accept it on the model's page on "
+        "the hub and log in with `hf auth login`.",
+        errors.RevisionNotFoundError: "the hub has no such revision. Use a branch, tag or commit "
+        "of this model.",
         errors.RepositoryNotFoundError: "not a built-in model, a local folder or a public model of "
         f"the hub.{near}",
         errors.LocalEntryNotFoundError: offline,

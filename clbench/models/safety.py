@@ -25,7 +25,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 def one_line_errors(name: str, what: str) -> Iterator[None]:
     """Turn whatever a library raises about the model `name` into a `ModelError` of one line.
 
-    `what` says what failed, such as ``"its tokenizer cannot be loaded"``.
+    `what` describes the failure, such as ``"its tokenizer cannot be loaded"``.
     """
     try:
         yield
@@ -70,10 +70,11 @@ def check_folder(
             "and cannot be trained. Use the full-precision model."
         )
     # This key makes transformers read another file than the one that is checked here.
-    other = config.get("transformers_weights", WEIGHTS)
-    if other not in (WEIGHTS, INDEX):
+    weights_file = config.get("transformers_weights", WEIGHTS)
+    if weights_file not in (WEIGHTS, INDEX):
         raise ModelError(
-            f"model {name!r}: config.json names the weights {other!r}. Only {WEIGHTS} is read."
+            f"model {name!r}: config.json names the weights {weights_file!r}. Remove its key "
+            f"transformers_weights: only {WEIGHTS} is read."
         )
     if weights:
         _check_weights(folder, name)
@@ -114,9 +115,9 @@ def _check_weights(folder: Path, name: str) -> None:
         if not pickles:
             raise ModelError(f"model {name!r}: {folder} has no weights ({WEIGHTS}).")
         raise ModelError(
-            f"model {name!r}: has its weights only as {', '.join(pickles)}, which can run code "
-            f"when loaded; refused. Use a revision with {WEIGHTS}, or convert them once where "
-            "you trust them."
+            f"model {name!r}: its only weights, {', '.join(pickles)}, are refused because they can "
+            f"run code when loaded. Use a revision with {WEIGHTS}, or convert them if you trust "
+            "their source."
         )
     for file in files:
         if Path(file).name != file or not file.endswith(".safetensors"):

@@ -1,4 +1,4 @@
-"""Every method beside vanilla, seed by seed: as a table and in sentences."""
+"""Compare every method with vanilla, seed by seed: a table and sentences."""
 
 from __future__ import annotations
 
@@ -31,26 +31,25 @@ Row = Mapping[Any, Any]
 
 
 def comparisons_frame(frame: pd.DataFrame, reference: str = REFERENCE) -> pd.DataFrame:
-    """Return summaries of all methods, and their differences to one of them.
+    """Return summaries of all methods, and their differences from a reference.
 
     Differences are taken seed by seed. If m methods are compared in a scenario, intervals have the
-    level 1 − 0.05/m, so that together they hold with 95 % (Bonferroni), and p is corrected after
-    Holm.
+    level 1 − 0.05/m, so that they hold jointly at 95 % (Bonferroni); p is corrected after Holm.
 
     Parameters
     ----------
     frame
         Result of `clbench.results.scores.scores_frame`; failed cells are ignored.
     reference
-        The method that others are compared with.
+        The method that the others are compared with.
 
     Returns
     -------
     pandas.DataFrame
-        Columns as in `COLUMNS`, as fractions. Of each score that is `compared`: ``n`` seeds, mean,
-        median, deviation, range, bootstrap 95 % interval; of the difference to the reference:
-        common seeds (``pairs``), mean, paired interval and its level, sign-flip p, p after Holm,
-        verdict, seeds needed to settle it, and ``why`` there is no verdict.
+        Columns as in `COLUMNS`; scores are fractions. For each score that is `compared`: ``n``
+        seeds, mean, median, deviation, range, bootstrap 95 % interval. For its difference from
+        the reference: common seeds (``pairs``), mean, paired interval and its level, sign-flip p,
+        p after Holm, verdict, seeds needed to settle it, and ``why`` there is no verdict.
     """
     import pandas as pd
 
@@ -104,14 +103,14 @@ def _why(comparison: Comparison) -> str:
     if comparison.verdict != "no difference shown" or comparison.seeds_needed is not None:
         return ""
     if comparison.difference_low == comparison.difference_high == 0:
-        return "all seeds differ by exactly 0"
+        return "the difference is exactly 0 on every seed"
     return f"more than {MOST_SEEDS} seeds would be needed to settle it"
 
 
 def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
-    """Return the verdict on one scenario; it says nothing that an interval does not support.
+    """Return sentences on one scenario, one for each kind of verdict on p_o.
 
-    It has a sentence for each kind of verdict on p_o, with its numbers and the cost in p_s.
+    They claim nothing that an interval does not support, and name the cost in p_s.
     """
     rows = comparisons[comparisons["scenario"] == scenario].to_dict("records")
     old: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_o"}
@@ -119,15 +118,15 @@ def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
     if not old:
         return ["No finished cell has scores on two tasks."]
     if REFERENCE not in old:
-        return [f"{REFERENCE} was not run here, so there is no comparison with it."]
+        return [f"{REFERENCE} was not run, so there is nothing to compare with."]
     compared = {name: row for name, row in old.items() if isinstance(row["verdict"], str)}
     if not compared:
         if len(old) == 1:
-            return [f"Only {REFERENCE} was run here."]
+            return [f"Only {REFERENCE} was run."]
         return [f"No method has a seed in common with {REFERENCE}."]
     most = max(int(row["pairs"]) for row in compared.values())
     if most < FEWEST:
-        return [f"No verdict: that takes {FEWEST} common seeds or more, not {most}."]
+        return [f"No verdict: at least {FEWEST} common seeds are needed (here {most})."]
     by_verdict: dict[str, list[str]] = {}
     for name in sorted(compared, key=lambda name: -abs(compared[name]["difference"])):
         by_verdict.setdefault(compared[name]["verdict"], []).append(name)
@@ -135,17 +134,17 @@ def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
     for verdict, word in (("better", "more"), ("worse", "less")):
         if names := by_verdict.get(verdict):
             keep = "keeps" if len(names) == 1 else "keep"
-            methods = _join([_shown(name, compared[name], new.get(name, {})) for name in names])
+            methods = _join([_describe(name, compared[name], new.get(name, {})) for name in names])
             lines.append(f"{methods} {keep} {word} of the old task than {REFERENCE}.")
     if names := by_verdict.get("no difference shown"):
-        methods = _join([_open(name, compared[name]) for name in names])
-        lines.append(f"No difference in p_o to {REFERENCE} is shown for {methods}.")
+        methods = _join([_describe_open(name, compared[name]) for name in names])
+        lines.append(f"No difference in p_o from {REFERENCE} is shown for {methods}.")
     if names := by_verdict.get("no verdict"):
         lines.append(f"There are too few seeds for a verdict on {_join(names)}.")
     return lines
 
 
-def _shown(name: str, row: Row, new: Row) -> str:
+def _describe(name: str, row: Row, new: Row) -> str:
     low, high = row["difference_low"], row["difference_high"]
     numbers = f"p_o {row['difference']:+.3f}, {low:+.3f} to {high:+.3f}"
     if new.get("verdict") in ("better", "worse"):
@@ -153,7 +152,7 @@ def _shown(name: str, row: Row, new: Row) -> str:
     return f"{name} ({numbers})"
 
 
-def _open(name: str, row: Row) -> str:
+def _describe_open(name: str, row: Row) -> str:
     needed = row["seeds_needed"]
     enough = needed is not None and needed == needed  # pandas has NaN for None
     more = f"; about {int(needed)} seeds would settle it" if enough else ""

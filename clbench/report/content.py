@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.report.comparisons import REFERENCE, comparisons_frame
 from clbench.results.cell import CellResult
-from clbench.results.scores import failures, scores_frame, shown_scores, summary
+from clbench.results.scores import failures, scores_frame, summary, visible_scores
 from clbench.results.statistics import LEVEL
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Content:
-    """All of a report but its figures: cells, references included, and tables.
+    """Everything in a report but its figures: cells (references included) and tables.
 
-    `frame` has a row for each cell, `means` those over seeds, `comparisons` differences to vanilla.
+    `frame` has a row for each cell, `means` for each method; `comparisons` is against vanilla.
     """
 
     cells: tuple[CellResult, ...]
@@ -42,25 +42,26 @@ def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
 
 def table_rows(content: Content) -> list[dict[str, Any]]:
     """Return the rows of the table of scores: numbers to sort by, and texts to show."""
-    compared = content.comparisons[content.comparisons["score"] == "p_o"].to_dict("records")
-    on_p_o = {(row["scenario"], row["method"]): row for row in compared}
+    on_p_o = content.comparisons[content.comparisons["score"] == "p_o"].to_dict("records")
+    by_method = {(row["scenario"], row["method"]): row for row in on_p_o}
     means = content.means.to_dict("records")
-    names = [score.name for score in shown_scores(means)]
+    names = [score.name for score in visible_scores(means)]
     names += ["train_seconds", "training_memory_mb", "search_seconds"]
     rows = []
     for row in means:
-        beside = on_p_o.get((row["scenario"], row["method"]), {})
-        verdict, why = (
-            value if isinstance(value := beside.get(key), str) else "" for key in ("verdict", "why")
-        )
+        comparison = by_method.get((row["scenario"], row["method"]), {})
+        texts = [comparison.get(key) for key in ("verdict", "why")]
+        verdict, why = (text if isinstance(text, str) else "" for text in texts)
         entry = {
             **{
                 key: row[key]
                 for key in ("scenario", "shift", "method", "keeps_rows", "seeds", "failed")
             },
             "verdict": f"{verdict}: {why}" if verdict == "no verdict" and why else verdict or why,
-            **{key: number(beside.get(key)) for key in ("p_holm", "difference")},
-            "interval": [number(beside.get(key)) for key in ("difference_low", "difference_high")],
+            **{key: number(comparison.get(key)) for key in ("p_holm", "difference")},
+            "interval": [
+                number(comparison.get(key)) for key in ("difference_low", "difference_high")
+            ],
         }
         for name in names:
             entry[name] = number(row[f"{name}_mean"])
@@ -70,7 +71,7 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
 
 
 def overview(content: Content) -> dict[str, Any]:
-    """Return what stands at the head of the page."""
+    """Return counts, failures and other facts that the page states once."""
     frame = content.frame
     return {
         "cells": len(frame),
@@ -87,5 +88,5 @@ def overview(content: Content) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """Return a float, or None for what is missing."""
+    """Return `value` as a float, or None if it is None or NaN."""
     return None if value is None or math.isnan(value) else float(value)

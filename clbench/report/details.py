@@ -1,4 +1,4 @@
-"""Details of single cells: score matrix, stages, and curves as small lines."""
+"""Details of single cells: score matrix, stages, and curves as sparklines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from clbench.results.cell import CellResult, StageRecord
 MOST_DETAILS = 500
 """Above this number of cells, the page shows details of failed ones only."""
 WIDTH, HEIGHT, MARGIN = 160, 32, 2
-"""Box of a small line in pixels, and the space around it."""
+"""Size of a sparkline in pixels, and the margin inside it."""
 ENGINE_CURVES = {"loss": "training loss", "lr": "learning rate"}
-"""Curves that the engine records at the steps of ``step``."""
+"""Curves that the engine records at the steps in ``step``, and their names on the page."""
 
 Points = list[tuple[float, float]]
 
@@ -35,10 +35,10 @@ class Line:
 
 
 def cell_details(cells: Sequence[CellResult]) -> tuple[list[dict[str, Any]], int]:
-    """Return the details of cells, and how many were left out because there are too many."""
-    chosen = list(cells)
-    if len(chosen) > MOST_DETAILS:
-        chosen = [cell for cell in chosen if cell.status == "failed"][:MOST_DETAILS]
+    """Return the details of cells, and how many cells were left out to keep the page small."""
+    selection = list(cells)
+    if len(selection) > MOST_DETAILS:
+        selection = [cell for cell in selection if cell.status == "failed"][:MOST_DETAILS]
     details = [
         {
             "key": cell.key,
@@ -48,14 +48,14 @@ def cell_details(cells: Sequence[CellResult]) -> tuple[list[dict[str, Any]], int
             "versions": json.dumps({**cell.versions, **cell.host}, indent=1),
             "tasks": cell.tasks,
             "stages": [_stage(cell, row) for row in range(len(cell.R))],
-            "curve_rows": cell.settings.get("protocol", {}).get("curve_rows", "some"),
+            "curve_rows": cell.settings.get("protocol", {}).get("curve_rows"),
             "notes": cell.notes,
             "search": {name: value for name, value in cell.search.items() if value is not None},
             "training_memory_mb": cell.training_memory_mb,
             "peak_memory_mb": cell.peak_memory_mb,
             "started": cell.started,
         }
-        for cell in chosen
+        for cell in selection
     ]
     return details, len(cells) - len(details)
 
@@ -93,7 +93,7 @@ def _curves(curves: Mapping[str, Any]) -> Iterator[tuple[str, Points]]:
 
 
 def _points(pairs: Any) -> Points:
-    """Return steps and values; none if a method recorded something else."""
+    """Return steps and finite values; empty if `pairs` is something else."""
     try:
         points = [(float(step), float(value)) for step, value in pairs]
     except (TypeError, ValueError):
@@ -110,12 +110,12 @@ def _line(name: str, points: Points) -> Line:
     if low < min(values[0], values[-1]) or high > max(values[0], values[-1]):
         words += f"; from {low:.4g} to {high:.4g}"
     x = _scale(steps, WIDTH)
-    y = [HEIGHT - value for value in _scale(values, HEIGHT)]  # in a picture y runs downwards
+    y = [HEIGHT - value for value in _scale(values, HEIGHT)]  # y points down in SVG
     return Line(name, " ".join(f"{a:.3g},{b:.3g}" for a, b in zip(x, y, strict=True)), words)
 
 
 def _scale(values: Sequence[float], size: float) -> list[float]:
-    """Return the positions of values in a box of that size; in the middle if all are equal."""
+    """Return the positions of values in a box of that size; the middle if all are equal."""
     low, span = min(values), max(values) - min(values)
     if not span:
         return [size / 2] * len(values)

@@ -1,4 +1,4 @@
-"""Figures in several formats, each laid out once, on two processors."""
+"""Draw figures in several formats, in up to two processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 PNG, PAGE = 200, 110
-"""Dots per inch of the PNG files, and of the images on the page."""
+"""Dots per inch of the PNG files and of the images on the page."""
 COLOURS = 256
-"""Colours of the images on the page, which makes them a third as large."""
+"""Number of colours in the images on the page; makes the files a third as large."""
 MOST_PIXELS = 6e6
-"""Most pixels of a PNG file: figures of many panels get fewer dots per inch."""
+"""Most pixels of a PNG file; figures with many panels get fewer dots per inch."""
 MOST_PROCESSES = 2
-"""Most processes that draw at a time: each takes some 200 MB."""
+"""Most processes that draw at a time; each takes some 200 MB."""
 
 Drawing = tuple[str, str, str, dict[str, bytes]]
 
@@ -29,11 +29,11 @@ Drawing = tuple[str, str, str, dict[str, bytes]]
 def draw_all(
     figures: Iterable[tuple[str, str, Figure]], formats: Sequence[str]
 ) -> Iterator[Drawing]:
-    """Draw figures with their names and titles; drawing begins at once, in the background.
+    """Draw figures, given with names and titles; drawing starts at once, in the background.
 
-    On a machine with several processors it is done in processes, which need no guard of the main
-    module; ``LOKY_MAX_CPU_COUNT=1`` in the environment prevents that. Consume all results:
-    processes that are stopped halfway print warnings.
+    On several cores, other processes draw, unless ``LOKY_MAX_CPU_COUNT=1`` is in the environment.
+    Scripts need no ``if __name__ == "__main__"`` for this. Consume all results: processes that
+    are stopped halfway print warnings.
 
     Yields
     ------
@@ -55,8 +55,8 @@ def _draw_one(name: str, title: str, figure: Figure, formats: Sequence[str]) -> 
 def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
     """Return the figure in each of `formats`, and as ``page``, a smaller PNG.
 
-    ``Figure.savefig`` lays the figure out for every file, which takes half of the time; here that
-    is done once, since the differences between formats are not visible.
+    ``Figure.savefig`` computes the layout for every file, which takes half of the time. Here it is
+    computed once, since formats do not differ visibly.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf

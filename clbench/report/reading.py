@@ -1,4 +1,4 @@
-"""The cells of several runs in one report."""
+"""Read the cells of one or more runs for a report."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from clbench.results.cell import CellResult, summarizer
 from clbench.results.store import Cells, Store
 
 MOST_SCENARIOS = 6
-"""The first scenarios have figures of their own on the page."""
+"""Number of scenarios, from the first, that have figures of their own on the page."""
 
 Meanings = dict[tuple[str, str], Any]
-"""Settings by what has a name, ``method`` or ``scenario``, and by the name."""
+"""What names stand for: settings, by kind (``method`` or ``scenario``) and name."""
 
 
 def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
-    """Return the cells of all runs, and notes for the user: invalid files, and what differs.
+    """Return the cells of all runs, and notes on invalid files and on differences.
 
-    Names that stand for different things are made different. The name of the run is added to a
-    scenario that an earlier run has with other rows or settings, to a method that an earlier run
-    has with other settings or on the same seed, and to all methods of a run whose protocol differs
-    from that of the first. Cells keep their curves only if the report shows them.
+    If a name means different things in two runs, the name of the later run is added to it: to a
+    scenario with other rows or settings, to a method with other settings or with a seed that an
+    earlier run has too, and to all methods of a run whose protocol differs from the first run's.
+    Cells keep their curves only if the report shows them.
 
     Raises
     ------
@@ -35,14 +35,14 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     keys: set[str] = set()
     earlier: Meanings = {}
     labels = _labels(stores)
-    summarize = summarizer(_curves_shown())
+    summarize = summarizer(_curve_filter())
     for store, label in zip(stores, labels, strict=True):
         run, meanings = _read_run(store, summarize)
         notes += run.broken_lines(())
         changed = {key for key, value in meanings.items() if earlier.get(key, value) != value}
         what = {"method": "settings", "scenario": "tasks or settings"}
         notes += [
-            f"{name} has other {what[kind]} in {label} than in the runs before it."
+            f"{name} in {label} has other {what[kind]} than in earlier runs."
             for kind, name in meanings
             if (kind, name) in changed
         ]
@@ -62,7 +62,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     if differences := _protocol_differences(stores, labels):
         notes.append(
             f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
-            "are not only those of their methods."
+            "are not due to their methods alone."
         )
     return cells, notes
 
@@ -72,34 +72,34 @@ def _read_run(
 ) -> tuple[Cells, Meanings]:
     meanings: Meanings = {}
 
-    def look(cell: CellResult) -> CellResult:
+    def record(cell: CellResult) -> CellResult:
         if cell.status == "ok" and cell.reference_of is None:
-            own = [cell.method, cell.settings.get("method")]
-            meanings.setdefault(("method", cell.baseline), own)
+            method = [cell.method, cell.settings.get("method")]
+            meanings.setdefault(("method", cell.baseline), method)
         sections = [cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")]
         meanings.setdefault(("scenario", cell.scenario), sections)
         return summarize(cell)
 
     store.require()
-    run = store.read(each=look)
+    run = store.read(transform=record)
     if not run.cells:
-        raise RunFolderError(f"{store.out} has no finished cell yet.")
+        raise RunFolderError(f"{store.out} has no finished cell yet. Run it first.")
     return run, meanings
 
 
-def _curves_shown() -> Callable[[CellResult], bool]:
-    """Return whether the page shows a cell's curves: in its details or in a scenario's figures."""
+def _curve_filter() -> Callable[[CellResult], bool]:
+    """Return a function that tells whether the page shows a cell's curves anywhere."""
     count = 0
     scenarios: set[str] = set()
 
-    def shown(cell: CellResult) -> bool:
+    def is_shown(cell: CellResult) -> bool:
         nonlocal count
         count += 1
         if cell.status == "ok" and len(scenarios) < MOST_SCENARIOS:
             scenarios.add(cell.scenario)
         return count <= MOST_DETAILS or cell.status == "failed" or cell.scenario in scenarios
 
-    return shown
+    return is_shown
 
 
 def _labels(stores: Sequence[Store]) -> list[str]:

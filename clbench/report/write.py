@@ -1,4 +1,4 @@
-"""Writes a report: the page, its figures, its tables."""
+"""Write a report: page, figures and tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.results.cell import CellResult
 from clbench.results.output_folder import as_folder_error, write_text
-from clbench.results.published import beside
-from clbench.results.scores import shown_scores
+from clbench.results.published import compare_published
+from clbench.results.scores import visible_scores
 from clbench.results.store import Store
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Report:
-    """A report on the disk: the path of ``index.html``, its numbers, and notes for the user."""
+    """A written report: the path of ``index.html``, its numbers, and notes for the user."""
 
     page: Path
     content: Content
@@ -48,40 +48,40 @@ def write_report(
     out: str | Path | None = None,
     *,
     formats: Sequence[str] = FORMATS,
-    read: tuple[Sequence[CellResult], Sequence[str]] | None = None,
+    contents: tuple[Sequence[CellResult], Sequence[str]] | None = None,
 ) -> Report:
     """Write ``index.html``, ``figures/`` and ``tables/`` from the results of runs.
 
     Parameters
     ----------
     runs
-        Folders of runs; `read_runs` says how methods of several runs are told apart.
+        Folders of runs; see `read_runs` for names that several of them use.
     out
         Folder of the report; by default ``report`` in the first run's folder.
     formats
         Formats of the figure files: png, svg, pdf.
-    read
+    contents
         Result of `read_runs` for these runs, if it was called already.
 
     Raises
     ------
     RunFolderError
-        If a folder is not a run, has no finished cell, or the report cannot be written.
+        If a folder is not a run or has no finished cell, or the report cannot be written.
     """
     import pandas as pd
 
     stores = [Store(Path(run)) for run in runs]
-    cells, notes = read_runs(stores) if read is None else read
+    cells, notes = read_runs(stores) if contents is None else contents
     folder = Path(out) if out is not None else stores[0].out / "report"
     with as_folder_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, dict[str, Any]] = {}
     for store in stores:
         pictures = store.read_pictures() | pictures
-    drawn = draw_all(_figures(cells, pictures), formats)
-    content = gather(cells)  # while figures are drawn
+    drawings = draw_all(_figures(cells, pictures), formats)
+    content = gather(cells)  # meanwhile figures are drawn
     figures = []
-    for name, title, caption, files in list(drawn):
+    for name, title, caption, files in list(drawings):
         for kind in formats:
             path = folder / "figures" / f"{name}.{kind}"
             with as_folder_error(path):
@@ -91,7 +91,7 @@ def write_report(
     suites = [store.read_suite() for store in stores]
     frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
-    published = [row for name in names for row in beside(name, cells).to_dict("records")]
+    published = [row for name in names for row in compare_published(name, cells).to_dict("records")]
     if published:
         frames["published"] = pd.DataFrame(published)
     for name, frame in frames.items():
@@ -105,7 +105,7 @@ def write_report(
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
         verdicts=[(name, sentences(content.comparisons, name)) for name in scenarios],
-        scores=shown_scores(content.means.to_dict("records")),
+        scores=visible_scores(content.means.to_dict("records")),
         rows=table_rows(content),
         figures=figures,
         published=published,
@@ -119,7 +119,7 @@ def write_report(
 
 
 def render(**values: Any) -> str:
-    """Return the page; every value is escaped."""
+    """Return the HTML of the page, with every value escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -163,7 +163,7 @@ def _cell(value: object) -> str:
 def _figures(
     cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, Figure]]:
-    """Yield name, title and figure of all that have something to show."""
+    """Yield name, title and figure of every figure that has something to show."""
     from clbench.figures import report_figures
     from clbench.figures.style import ReportData
 
@@ -189,7 +189,7 @@ def _figures(
 def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """Return name, description and commands of a run's suite."""
     commands = suite.get("commands")
-    if not commands:  # runs of earlier versions did not keep them
+    if not commands:  # runs of earlier versions did not save them
         protocol = suite.get("protocol", {})
         options = {
             "--model": protocol.get("model"),

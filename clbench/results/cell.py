@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 
 SCHEMA_VERSION = 1
-"""Version of the file format; raise it when older files can no longer be read as they are."""
+"""Version of the file format. Raise it when a change makes older files unreadable."""
 
 Number = float | None
 Matrix = list[list[Number]]
@@ -17,7 +17,7 @@ Metrics = list[list[dict[str, Number] | None]]
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as JSON can hold it, in new containers.
+    """Return a copy of `value` in types that JSON can hold.
 
     NumPy scalars become Python numbers, tuples become lists, NaN and infinity become None.
     """
@@ -62,7 +62,7 @@ class StageRecord(_Record):
         trained it.
     curves
         ``step``, ``loss`` and ``lr`` as lists of equal length, ``scores`` as a list of
-        ``[step, score]`` for each task, and whatever else the method logged.
+        ``[step, score]`` for each task, and the method's own curves.
     """
 
     task: str
@@ -109,10 +109,10 @@ class CellResult(_Record):
     peak_memory_mb
         Peak memory in megabytes: of the allocator on CUDA, of the process elsewhere.
     search
-        Cost of the search for the baseline's settings, which no other field includes:
+        Cost of the search for the baseline's settings, not included in any other field:
         ``trials``, ``epochs`` and ``seconds``. Empty if there was no search.
     keeps_rows
-        Whether the method keeps rows of earlier tasks and so is an upper reference for methods
+        Whether the method keeps rows of earlier tasks. It is then an upper reference for methods
         that may not.
     """
 
@@ -155,10 +155,10 @@ class CellResult(_Record):
 def summarizer(
     keep_curves: Callable[[CellResult], bool] = lambda cell: False,
 ) -> Callable[[CellResult], CellResult]:
-    """Return a function that strips cells, so that thousands of them fit into memory.
+    """Return a function that shrinks cells, so that thousands of them fit into memory.
 
-    It drops the recipe, the metrics matrix, the scenario report and, unless `keep_curves` says
-    otherwise, the curves, and shares equal settings, versions and hosts between cells.
+    It drops the recipe, the metrics matrix, the scenario report and, where `keep_curves` returns
+    False, the curves. Cells with equal settings, versions or hosts share one copy of them.
     """
     shared: dict[str, Any] = {}
 

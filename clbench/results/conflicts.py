@@ -1,4 +1,4 @@
-"""Whether the cells in a run's folder fit the settings of the run that is asked for."""
+"""Find the cells of a run's folder that do not fit the settings of a new run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCENARIO_SECTIONS = (
 )
 """Sections of a recipe that all cells of one scenario share."""
 RUN_SECTIONS = ("version", "model", "protocol")
-"""Sections that all cells of a run share, but for `TASK_KEYS`."""
+"""Sections that all cells of a run share, except for `TASK_KEYS`."""
 TASK_KEYS = ("task_epochs", "task_steps")
 """Keys of the protocol that may differ between the scenarios of one suite."""
 
@@ -25,24 +25,24 @@ DIGESTS = {
     "model": "a different model or different weights",
     "tasks": "different rows of {key}",
     "metrics": "a different implementation of the metric {key}",
-    "files": "a different content of its {key} file",
+    "files": "different content in its {key} file",
     "source": "a different implementation of the method",
 }
-"""Words for values that are digests, which tell a reader nothing."""
+"""Descriptions of differing digests, which themselves tell a reader nothing."""
 
 _MISSING = object()
 
 
-def conflicts(cells: Sequence[Cell], present: Iterable[CellResult]) -> dict[str, str]:
-    """Return the finished cells that cannot share a table with `cells`: keys, and what differs.
+def conflicts(cells: Sequence[Cell], results: Iterable[CellResult]) -> dict[str, str]:
+    """Return what differs, by key, for finished cells that cannot share a table with `cells`.
 
-    A conflict is a cell of the same key and another fingerprint, or a cell of another key with
-    other rows, another model or another protocol. `present` are the cells in the folder.
+    A cell of the same key conflicts if its fingerprint differs, a cell of another key if its
+    rows, model or protocol differ. `results` are the cells in the folder.
     """
     by_key = {cell.key: cell for cell in cells}
     by_scenario = {cell.scenario.name: cell for cell in reversed(cells)}
     differences = {}
-    for old in present:
+    for old in results:
         if old.status != "ok":
             continue
         difference = None
@@ -54,7 +54,7 @@ def conflicts(cells: Sequence[Cell], present: Iterable[CellResult]) -> dict[str,
             difference = first_difference(old.recipe, cell.recipe, sections=SCENARIO_SECTIONS)
         elif old.recipe and cells:
             difference = first_difference(
-                old.recipe, cells[0].recipe, sections=RUN_SECTIONS, without=TASK_KEYS
+                old.recipe, cells[0].recipe, sections=RUN_SECTIONS, ignore=TASK_KEYS
             )
         if difference:
             differences[old.key] = difference
@@ -66,11 +66,11 @@ def first_difference(
     new: Mapping[str, Any],
     *,
     sections: Sequence[str] | None = None,
-    without: Sequence[str] = (),
+    ignore: Sequence[str] = (),
 ) -> str | None:
     """Return the first difference of two recipes, as ``"was run with epochs = 3, now 1"``, or None.
 
-    `sections` are compared, by default all of `new`; the keys in `without` are ignored.
+    `sections` are compared, by default all of `new`, except for the keys in `ignore`.
     """
     for section in new if sections is None else sections:
         before, now = plain(old.get(section)), plain(new.get(section))
@@ -79,13 +79,13 @@ def first_difference(
         if not isinstance(before, dict) or not isinstance(now, dict) or section == "model":
             return f"was run with {_describe(section, section, before, now)}"
         for key, value, new_value in _differences(before, now):
-            if key not in without:
+            if key not in ignore:
                 return f"was run with {_describe(section, key, value, new_value)}"
     return None
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the keys whose values differ, with both values; a method's settings one by one."""
+    """Yield each key whose values differ, with both values; settings of a method one by one."""
     for key in {**now, **before}:
         old, new = before.get(key, _MISSING), now.get(key, _MISSING)
         if key == "settings" and isinstance(old, dict) and isinstance(new, dict):

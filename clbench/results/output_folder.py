@@ -1,4 +1,4 @@
-"""Output folders: locked by one process, and written with errors in one line."""
+"""Lock output folders, write their files, and report write errors in one line."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def as_folder_error(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be written: {error.strerror or error}. Free space, change the "
-            "permissions, or take another --out."
+            "permissions, or choose another --out."
         ) from error
 
 
 @contextmanager
-def locked(out: Path, *, begun: Path) -> Iterator[None]:
+def locked(out: Path, *, marker: Path) -> Iterator[None]:
     """Lock the folder `out` against other processes and remove half-written files.
 
-    The lock is released when the process ends, also when it is killed. A folder created here is
-    removed again if an error occurs before the file `begun` exists.
+    The lock is released when the process ends, even if it is killed. A folder created here is
+    removed again if an error occurs before the file `marker` exists.
 
     Raises
     ------
     RunFolderError
         If another process holds the lock, or the folder cannot be created.
     """
-    created = [path for path in (out, *out.parents) if not path.exists()]
+    new_folders = [path for path in (out, *out.parents) if not path.exists()]
     with as_folder_error(out):
         out.mkdir(parents=True, exist_ok=True)
         handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -51,10 +51,10 @@ def locked(out: Path, *, begun: Path) -> Iterator[None]:
                 part.unlink()
         yield
     except BaseException:
-        if created and not begun.exists():
+        if new_folders and not marker.exists():
             shutil.rmtree(out, ignore_errors=True)
             with suppress(OSError):  # stop at a parent that is in use by now
-                for folder in created[1:]:
+                for folder in new_folders[1:]:
                     folder.rmdir()
         raise
     finally:
@@ -81,7 +81,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _acquire(handle: int, out: Path) -> None:
-    """Lock the open file and write into it who holds the lock.
+    """Lock the open file and write this process's id and host into it.
 
     Ray's workers compare this text to find out whether they see the same folder.
     """
@@ -93,7 +93,7 @@ def _acquire(handle: int, out: Path) -> None:
         holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip()
         raise RunFolderError(
             f"{out} is in use by another clbench process{f' ({holder})' if holder else ''}. "
-            "Wait until it ends, or take another --out."
+            "Wait until it ends, or choose another --out."
         ) from error
     except (ImportError, OSError) as error:
         # Windows and some network file systems have no such locks; runs there go unlocked.

@@ -1,4 +1,4 @@
-"""Published results, to be shown beside a run's scores and never as ours."""
+"""Published results, and their comparison with the scores of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clbench.training.protocol import Protocol
 
 OVER_SEEDS: dict[str, Callable[[list[float]], float]] = {"median": median, "maximum": max}
-"""Statistics of several runs; our mean stands beside single runs."""
+"""Statistics over several runs. A single published run is compared with our mean."""
 
 COMPARED = (
     *("lr", "batch_size", "task_batch_size", "max_length", "schedule", "warmup", "weight_decay"),
@@ -30,9 +30,9 @@ def published() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``source``, ``table``; our ``suite`` and ``scenario``, if one follows the table, and the
-        ``task`` if it is a single one; ``method`` by our name; ``score`` (p_s for a single task)
-        in a ``metric``; ``statistic`` over ``n`` runs; ``value``, a fraction; ``model``,
+        ``source``, ``table``; the ``suite`` and ``scenario`` that reproduce the result, if any;
+        the ``task`` of a single-task result; ``method`` by our name; ``score`` (p_s for a single
+        task) in a ``metric``; ``statistic`` over ``n`` runs; ``value``, a fraction; ``model``,
         ``split``, ``protocol``; a ``note``; and how our suite ``differs`` from the paper.
     """
     import pandas as pd
@@ -43,17 +43,17 @@ def published() -> pd.DataFrame:
     )
 
 
-def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Return the published results of a suite beside those of the cells of a run of it.
+def compare_published(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
+    """Compare the cells of a run with the published results of its suite.
 
     Returns
     -------
     pandas.DataFrame
         ``source``, ``table``, ``scenario``, ``method``, ``score``, ``statistic``, ``published``,
-        ``ours`` (the same statistic over seeds, or the mean beside a single run), ``seeds``,
-        ``difference`` (ours minus theirs), ``differs`` (differences in protocol) and ``note``.
-        Of a table with several models, the rows of our model, or else of the first. Empty for a
-        suite without published results.
+        ``ours`` (the same statistic over seeds; the mean for a single published run), ``seeds``,
+        ``difference`` (ours minus published), ``differs`` (differences in protocol) and ``note``.
+        If a table covers several models, only the run's model is compared, or else the first.
+        Empty for a suite without published results.
     """
     import pandas as pd
 
@@ -64,25 +64,25 @@ def beside(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for row in theirs[theirs["model"].isin(models)].to_dict("records"):
         pair = (row["scenario"], row["method"])
-        mine = [cell for cell in good if (cell.scenario, cell.baseline) == pair]
-        values = [v for cell in mine if (v := cell.scores.get(row["score"])) is not None]
+        matching = [cell for cell in good if (cell.scenario, cell.baseline) == pair]
+        values = [v for cell in matching if (v := cell.scores.get(row["score"])) is not None]
         if not values:
             continue
         ours = OVER_SEEDS.get(row["statistic"], fmean)(values)
         texts = ("source", "table", "scenario", "method", "score", "statistic")
         numbers = {"published": row["value"], "ours": ours, "seeds": len(values)}
         numbers["difference"] = ours - row["value"]
-        notes = {"differs": "; ".join(_differences(row, mine)), "note": row["note"]}
+        notes = {"differs": "; ".join(_differences(row, matching)), "note": row["note"]}
         rows.append({key: row[key] for key in texts} | numbers | notes)
     return pd.DataFrame(rows)
 
 
 def _differences(row: Mapping[Any, Any], cells: Sequence[CellResult]) -> list[str]:
-    """Return how our runs differ from theirs, as far as the records tell."""
+    """Return the recorded differences between our runs and the published ones."""
     protocol, model = cells[0].settings.get("protocol", {}), cells[0].model
     differences = [] if model == row["model"] else [f"model {model}, theirs {row['model']}"]
     if protocol.get("limit") is not None:
-        differences.append(f"at most {protocol['limit']} rows of a split, theirs all")
+        differences.append(f"at most {protocol['limit']} rows per split, theirs all")
     if protocol.get("score_on", "validation") != row["split"]:
         differences.append(f"scored on {protocol['score_on']} rows, theirs on {row['split']}")
     if len(cells) != row["n"]:
@@ -102,17 +102,18 @@ def _differences(row: Mapping[Any, Any], cells: Sequence[CellResult]) -> list[st
 
 
 def _lengths(cells: Sequence[CellResult], theirs: Protocol) -> list[str]:
-    """Return which tasks were trained for another number of steps or epochs."""
+    """Return the tasks trained for another number of steps or epochs than in the paper."""
     differences = []
     tasks = cells[0].tasks[len(cells[0].tasks) - len(cells[0].stages) :]
     for position, task in enumerate(tasks):
         stages = [cell.stages[position] for cell in cells]
         if (steps := theirs.task_steps.get(task)) is not None:
-            if taken := sorted({stage.steps for stage in stages} - {steps}):
-                differences.append(f"{' or '.join(map(str, taken))} steps, theirs {steps}")
+            if other := sorted({stage.steps for stage in stages} - {steps}):
+                differences.append(f"{' or '.join(map(str, other))} steps, theirs {steps}")
             continue
         epochs = theirs.task_epochs.get(task.partition("[")[0], theirs.epochs)
         if passes := sorted({stage.epochs for stage in stages} - {epochs}):
             ours = " or ".join(f"{value:g}" for value in passes)
-            differences.append(f"{task}: {ours} epochs, theirs {epochs}")
+            unit = "epoch" if ours == "1" else "epochs"
+            differences.append(f"{task}: {ours} {unit}, theirs {epochs}")
     return differences

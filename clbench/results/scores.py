@@ -1,4 +1,4 @@
-"""The scores that are computed from the score matrix, and the tables of cells and their means.
+"""Scores computed from the score matrix, and tables of cells and of means over seeds.
 
 R[i][j] is the score on task j after stage i, 0-based; with T tasks, L = T - 1 is the last stage.
 """
@@ -22,24 +22,26 @@ Triangle = list[list[float]]
 
 @dataclass(frozen=True)
 class Score:
-    """One score. A new one needs nothing but an entry in `SCORES`.
+    """A score. Add one by adding an entry to `SCORES`.
 
     Attributes
     ----------
     name, label, meaning
-        Column of ``scores.csv`` and key in the cell files, head of a column, and explanation.
+        Column of ``scores.csv`` and key in cell files; heading in tables; explanation.
     formula
-        Function of `Triangle`, and with `reference` also of R*[L], the score of the last task when
-        trained alone. Scores with a reference are not in the cell files.
+        Function of `Triangle`.
+    reference
+        Whether `formula` also takes R*[L], the score of the last task when trained alone. Such
+        scores are not in the cell files.
     higher_is_better
         Direction, for verdicts.
     single_task
-        Whether it is defined for a scenario of one task.
+        Whether the score is defined for a scenario of one task.
     visibility
-        In which runs the terminal and the page have a column for it: all, those with sequences of
-        more than two tasks, those with a value for it, or none.
+        When the terminal and the report show a column for it: always, for sequences of more than
+        two tasks, if a value is present, or never.
     compared
-        Whether methods are compared by it.
+        Whether the report compares methods by it.
     """
 
     name: str
@@ -71,7 +73,7 @@ SCORES = (
     Score("p_s", "p_s", "score on the new task", lambda r: r[-1][-1],
           single_task=True, visibility="always", compared=True),
     Score("p", "p", "p_o + p_s", lambda r: r[-1][0] + r[-1][-1]),
-    Score("p_o_before", "p_o before", "score on the old task before the others", lambda r: r[0][0]),
+    Score("p_o_before", "p_o before", "p_o before any later task", lambda r: r[0][0]),
     Score("forgetting", "forgetting", "score lost on the first task", lambda r: r[0][0] - r[-1][0],
           higher_is_better=False, visibility="always", compared=True),
     # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
@@ -79,16 +81,16 @@ SCORES = (
     Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
           single_task=True, visibility="sequences"),
     # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
-    Score("mean_forgetting", "mean forgetting", "mean score lost since the best", _mean_forgetting,
+    Score("mean_forgetting", "mean forgetting", "mean drop from the best score", _mean_forgetting,
           higher_is_better=False),
     # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
-    Score("intransigence", "intrans.", "score on the last task trained alone, less that here",
+    Score("intransigence", "intrans.", "score on the last task when trained alone, minus p_s",
           lambda r, alone: alone - r[-1][-1],
           higher_is_better=False, single_task=True, reference=True, visibility="present"),
 )  # fmt: skip
 """All scores in the order of their columns.
 
-Forward transfer is left out: it is not defined for heads that were not trained yet.
+Forward transfer is left out: it is undefined for untrained heads.
 """
 SCORE: Mapping[str, Score] = {score.name: score for score in SCORES}
 
@@ -98,15 +100,15 @@ COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, "keeps_rows", "status", "rea
 
 
 def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | None]:
-    """Return the scores of one cell by name; for a single task most are None.
+    """Return the scores of one cell by name; most are None for a single task.
 
     Parameters
     ----------
     matrix
         T rows of T entries; only those above the diagonal may be None.
     alone
-        R*[L], the score of the last task when trained alone. Without it the scores that need it
-        are left out.
+        R*[L], the score of the last task when trained alone. Without it, scores with a
+        `reference` are left out.
 
     Raises
     ------
@@ -132,38 +134,38 @@ def reference_score(cell: CellResult) -> float | None:
     return scores[0] if len(scores) == 1 else None
 
 
-def shown_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
-    """Return the scores that a table of `means`, rows of `summary`, has columns for."""
+def visible_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
+    """Return the scores that a table of `means` shows; `means` are rows of `summary`."""
     rows = list(means)
 
-    def is_shown(score: Score) -> bool:
+    def is_visible(score: Score) -> bool:
         if score.visibility == "present":
             return any(not math.isnan(row[f"{score.name}_mean"]) for row in rows)
         long = score.visibility == "sequences" and any(row["tasks"] > 2 for row in rows)
         return long or score.visibility == "always"
 
-    return list(filter(is_shown, SCORES))
+    return list(filter(is_visible, SCORES))
 
 
 def score_rows(cells: Iterable[CellResult]) -> list[dict[str, Any]]:
     """Return a row for each cell, in the cells' order, with the keys of `COLUMNS`.
 
     ``method`` is the baseline's name, since two baselines may share a method. Single-task
-    references have no row; the scores that need one are filled in where the reference of the same
-    scenario, seed and protocol is among the cells. Failed cells have no keys for scores.
+    references have no row of their own; they give scores such as intransigence to the cells of the
+    same scenario, seed and protocol. Rows of failed cells have no keys for scores.
     """
-    every = list(cells)
-    alone = {
-        (*_place(cell), cell.reference_of): reference_score(cell)
-        for cell in every
+    all_cells = list(cells)
+    references = {
+        (*_reference_key(cell), cell.reference_of): reference_score(cell)
+        for cell in all_cells
         if cell.reference_of is not None and cell.status == "ok"
     }
     rows = []
-    for cell in every:
+    for cell in all_cells:
         if cell.reference_of is None:
             # The pretraining, where it is the first task, has no stage and no reference.
             last = (len(cell.stages) or len(cell.tasks)) - 1
-            rows.append(_row(cell, alone.get((*_place(cell), last))))
+            rows.append(_row(cell, references.get((*_reference_key(cell), last))))
     return rows
 
 
@@ -176,8 +178,8 @@ def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
     return frame.astype({**numbers, "seed": "int64", "tasks": "int64", "keeps_rows": "bool"})
 
 
-def _place(cell: CellResult) -> tuple[str, int, str, str]:
-    """Return what a cell shares with its reference; one report may hold several protocols."""
+def _reference_key(cell: CellResult) -> tuple[str, int, str, str]:
+    """Return what a cell shares with its references; a report may hold several protocols."""
     return cell.scenario, cell.seed, cell.model, str(cell.settings.get("protocol"))
 
 

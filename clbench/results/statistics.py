@@ -1,6 +1,6 @@
-"""Differences between methods over seeds, and whether they are shown.
+"""Statistics over seeds: summaries of one method, and comparisons of two.
 
-Seeds are pairs: on one seed two methods see the same batches, so differences are taken seed by
+On one seed, two methods see the same batches. Differences are therefore paired: taken seed by
 seed, never between means.
 """
 
@@ -23,11 +23,11 @@ LEVEL = 0.95
 FEWEST = 3
 """Seeds that a verdict needs."""
 MOST_SEEDS = 1000
-"""More seeds than these are never advised."""
+"""Largest number of seeds that is ever advised."""
 EXACT = 14
-"""Up to this many seeds all 2^n sign flips are counted; above, `DRAWS` are drawn."""
+"""Up to this many seeds, all 2^n sign flips are counted; with more, `DRAWS` are sampled."""
 DRAWS = 20_000
-"""Resamples of the bootstrap, and drawn sign flips."""
+"""Resamples of the bootstrap, and sampled sign flips."""
 
 Floats = npt.NDArray[np.float64]
 Verdict = Literal["better", "worse", "no difference shown", "no verdict"]
@@ -60,10 +60,10 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def bootstrap(values: Sequence[float] | Floats) -> tuple[float, float]:
-    """Return the percentile interval of the mean over resamples (Efron 1979) at `LEVEL`.
+    """Return the percentile bootstrap interval of the mean (Efron 1979) at `LEVEL`.
 
-    NaN for fewer than `FEWEST` values. With a handful of seeds the interval is too narrow, so
-    no verdict is based on it.
+    NaN for fewer than `FEWEST` values. With a handful of seeds the interval is too narrow, so no
+    verdict rests on it.
     """
     x = _finite(values)
     if len(x) < FEWEST:
@@ -73,11 +73,11 @@ def bootstrap(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 
 def sign_flips(differences: Sequence[float] | Floats) -> float:
-    """Return the two-sided p of the paired permutation test.
+    """Return the two-sided p of the paired sign-flip (permutation) test.
 
     It is the share of sign flips whose sum is as far from 0 as the observed one. Up to `EXACT`
-    differences it is exact, so at least 2^(1 - n): .25 with 3 seeds, .0625 with 5. Above, flips
-    are drawn, and the observed one counts too (Phipson & Smyth 2010).
+    differences it is exact, so at least 2^(1 - n): .25 with 3 seeds, .0625 with 5. With more, flips
+    are sampled, and the observed one counts too (Phipson & Smyth 2010).
     """
     x = _finite(differences)
     observed = abs(x.sum())
@@ -101,7 +101,7 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of a method to another over the seeds that both have.
+    """The difference between two methods over the seeds that both have.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Comparison:
     difference_low, difference_high, level
         Paired t interval of the mean difference and its level; NaN for a single seed.
     p
-        Of the sign-flip test.
+        p of the sign-flip test.
     verdict
         ``better`` or ``worse`` if the interval lies on one side of 0, else ``no difference
         shown``; ``no verdict`` for fewer than `FEWEST` seeds.
@@ -138,17 +138,17 @@ def compare(
 ) -> Comparison:
     """Compare two methods seed by seed.
 
-    The interval is Student's for paired differences. It keeps its level for a handful of seeds,
-    where a bootstrap interval does not: three seeds of the same sign, one in four triples by
-    chance, never give a bootstrap interval that holds 0.
+    The interval is Student's t for paired differences, which keeps its level with a handful of
+    seeds. A bootstrap interval does not: it excludes 0 whenever three differences have the same
+    sign, which happens by chance in one triple out of four.
 
     Parameters
     ----------
     method, other
         Scores by seed, with a seed in common.
     level
-        Of the interval; with 1 − 0.05/m all intervals of m comparisons hold together with at
-        least 95 % (Bonferroni).
+        Level of the interval. At 1 − 0.05/m, the intervals of m comparisons hold jointly at 95 %
+        or more (Bonferroni).
     higher_is_better
         Direction of the score.
     """
@@ -172,7 +172,7 @@ def compare(
 
 @lru_cache
 def _half_widths(level: float, most: int) -> Floats:
-    """Return half the width of a t interval over the deviation, for 2 … `most` values."""
+    """Return half-widths of t intervals for 2 to `most` values, in units of the deviation."""
     from scipy.special import stdtrit  # scipy.stats takes a second to import
 
     n = np.arange(2, most + 1)
@@ -180,7 +180,7 @@ def _half_widths(level: float, most: int) -> Floats:
     return widths
 
 
-# The draws are shared between calls: `benchmarks/report.py` makes thousands.
+# Calls share the draws: a large report makes thousands of calls.
 @lru_cache(maxsize=4)
 def _resamples(n: int) -> npt.NDArray[np.int64]:
     """Return the positions of n values in each resample, shape (`DRAWS`, n)."""
@@ -189,7 +189,7 @@ def _resamples(n: int) -> npt.NDArray[np.int64]:
 
 @lru_cache(maxsize=4)
 def _signs(n: int) -> Floats:
-    """Return all sign flips of n values up to `EXACT`, else drawn ones; shape (flips, n)."""
+    """Return all sign flips of n values, or a sample for more than `EXACT`; shape (flips, n)."""
     if n <= EXACT:
         return np.array(list(itertools.product((1.0, -1.0), repeat=n)))
     return numpy_stream("flips", n).choice([1.0, -1.0], (DRAWS, n))

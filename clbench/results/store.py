@@ -29,8 +29,8 @@ FORMAT = "clbench-run"
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A file under `cells/` that holds no valid cell, and where in the run's folder it is now."""
+class BrokenFile:
+    """A file under `cells/` without a valid cell, and where it was moved in the run's folder."""
 
     path: Path
     error: str
@@ -39,13 +39,13 @@ class Broken:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a folder in order, and the files that hold none."""
+    """The cells of a folder in order, and its broken files."""
 
     cells: list[CellResult] = field(default_factory=list)
-    broken: list[Broken] = field(default_factory=list)
+    broken: list[BrokenFile] = field(default_factory=list)
 
     def broken_lines(self, rerun: Container[str]) -> list[str]:
-        """Return a line for each broken file; cells with a key in `rerun` will be run again."""
+        """Return a note on each broken file; `rerun` holds the keys that will be run again."""
         return [
             f"{file.path} is not a valid cell file ({file.error})"
             + (f"; moved to {file.moved_to}." if file.moved_to else ".")
@@ -58,7 +58,7 @@ class Store:
     """The results in a run's folder.
 
     Nothing is written before `lock` is entered. Reading needs no lock, so a run can be read while
-    it is going on.
+    it is running.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Store:
             If another process holds the lock, or the folder cannot be created; see also `check`.
         """
         self.check()
-        with locked(self.out, begun=self.suite_path):
+        with locked(self.out, marker=self.suite_path):
             with as_folder_error(self.out):
                 self.cells.mkdir(exist_ok=True)
             yield self
@@ -93,7 +93,7 @@ class Store:
         self,
         *,
         set_aside: Container[str] = (),
-        each: Callable[[CellResult], CellResult] | None = None,
+        transform: Callable[[CellResult], CellResult] | None = None,
     ) -> Cells:
         """Return all cells in the order of the suite's scenarios, methods and seeds.
 
@@ -101,7 +101,7 @@ class Store:
         ----------
         set_aside
             Keys whose files are moved to ``cells/broken/`` if they are broken; requires the lock.
-        each
+        transform
             Applied to every cell as it is read, scenario by scenario, such as
             `clbench.results.cell.summarizer`.
 
@@ -124,10 +124,10 @@ class Store:
             for path in sorted(paths, key=file_order):
                 cell = _read_cell(path)
                 if isinstance(cell, CellResult):
-                    content.cells.append(each(cell) if each else cell)
+                    content.cells.append(transform(cell) if transform else cell)
                     continue
-                moved = self._move(path, "broken") if path.stem in set_aside else None
-                content.broken.append(Broken(path, cell, moved and moved.relative_to(self.out)))
+                moved_to = self._move(path, "broken") if path.stem in set_aside else None
+                content.broken.append(BrokenFile(path, cell, moved_to))
         finally:
             gc.enable()
         content.broken.sort(key=lambda file: file.path)
@@ -135,28 +135,27 @@ class Store:
         return content
 
     def finished(
-        self, cells: Sequence[Cell], *, present: Iterable[CellResult] | None = None
+        self, cells: Sequence[Cell], *, results: Iterable[CellResult] | None = None
     ) -> set[str]:
         """Return the keys of the cells that are finished; failed ones are run again.
 
-        `present` are the cells of `read`, if it was called already.
+        `results` are the cells that `read` returned, if it was called already.
 
         Raises
         ------
         RunFolderError
             If the folder holds finished cells with other settings. Names the first of them.
         """
-        results = self.read().cells if present is None else list(present)
+        results = self.read().cells if results is None else list(results)
         if different := conflicts(cells, results):
             key, difference = next(iter(different.items()))
             more = len(different) - 1
             others = f" (and {more} more cell{'s' if more > 1 else ''})" if more else ""
             raise RunFolderError(
-                f"{self._cell_path(key)} {difference}{others}. Take another --out, or --replace to "
-                "run again and keep the old files in cells/replaced/."
+                f"{self._cell_path(key)} {difference}{others}. Choose another --out, or --replace "
+                "to run again and keep the old files in cells/replaced/."
             )
-        done = {result.key for result in results if result.status == "ok"}
-        return {cell.key for cell in cells if cell.key in done}
+        return {cell.key for cell in cells} & {cell.key for cell in results if cell.status == "ok"}
 
     def replace(self, cells: Sequence[Cell]) -> list[str]:
         """Move the cells that conflict with `cells` to ``cells/replaced/``; return their keys."""
@@ -174,7 +173,7 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite with the command's options, and all commands so far.
 
-        A folder with the run of another suite is a RunFolderError.
+        Raises a RunFolderError if the folder holds a run of another suite.
         """
         self.check(resolved.get("name"))
         commands = [*self.read_suite().get("commands", []), *resolved.get("commands", [])]
@@ -189,7 +188,7 @@ class Store:
         return content.get("suite") or {} if isinstance(content, dict) else {}
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
-        """Return the data for `clbench.figures.shift` by scenario, for those that have some."""
+        """Return the data for `clbench.figures.shift` by scenario, where there is any."""
         suffix = ".picture.json"
         files = sorted((self.out / "scenarios").glob(f"*{suffix}"))
         pictures = {path.name.removesuffix(suffix): _read_json(path) for path in files}
@@ -201,15 +200,16 @@ class Store:
 
     def require(self) -> None:
         """Raise a RunFolderError unless the folder exists and has ``cells/``."""
-        if not self.out.is_dir():
-            is_file = self.out.is_file()
-            problem = f"{self.out} is a file" if is_file else f"There is no folder {self.out}"
-            raise RunFolderError(f"{problem}. Name the folder of a run, its --out.")
-        if not self.cells.is_dir():
-            raise RunFolderError(f"{self.out} holds no run: it has no folder cells/.")
+        if self.cells.is_dir():
+            return
+        problem = f"There is no folder {self.out}"
+        if self.out.exists():
+            no_run = "holds no run: it has no folder cells/"
+            problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
+        raise RunFolderError(f"{problem}. Give the folder of a run, its --out.")
 
     def check(self, suite: str | None = None) -> None:
-        """Raise a RunFolderError unless a run of the suite of that name may write here."""
+        """Raise a RunFolderError unless a run of the suite with this name may write here."""
         problem = None
         content = _read_json(self.suite_path)
         name = self.read_suite().get("name")
@@ -222,7 +222,7 @@ class Store:
         elif self.scores_path.exists() and not (self.suite_path.exists() or self.cells.exists()):
             problem = f"{self.scores_path} belongs to no run and would be overwritten"
         if problem:
-            raise RunFolderError(f"{problem}. Take another --out.")
+            raise RunFolderError(f"{problem}. Choose another --out.")
 
     def _cell_path(self, key: str) -> Path:
         return self.cells / f"{key}.json"
@@ -235,28 +235,28 @@ class Store:
         with as_folder_error(self.out):
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
-        return target
+        return target.relative_to(self.out)
 
 
 def table_order(
     scenarios: Iterable[str], methods: Iterable[str]
 ) -> Callable[[CellResult], tuple[Any, ...]]:
     """Return the sort key of cells in tables: by scenario, method and seed, references last."""
-    places = [{name: i for i, name in enumerate(names)} for names in (scenarios, methods)]
+    positions = [{name: i for i, name in enumerate(names)} for names in (scenarios, methods)]
 
     def key(cell: CellResult) -> tuple[Any, ...]:
         scenario, method = (
-            (place.get(name, len(place)), name)
-            for place, name in zip(places, (cell.scenario, cell.baseline), strict=True)
+            (position.get(name, len(position)), name)
+            for position, name in zip(positions, (cell.scenario, cell.baseline), strict=True)
         )
-        alone = cell.reference_of is not None
-        return scenario, alone, method, cell.seed, cell.reference_of or 0
+        is_reference = cell.reference_of is not None
+        return scenario, is_reference, method, cell.seed, cell.reference_of or 0
 
     return key
 
 
 def _read_cell(path: Path) -> CellResult | str:
-    """Return the cell, or what is wrong with its file."""
+    """Return the cell, or a description of what is wrong with its file."""
     try:
         cell = CellResult.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -268,7 +268,7 @@ def _read_cell(path: Path) -> CellResult | str:
         if first["loc"] == ("schema_version",) and newer:
             raise RunFolderError(
                 f"{path} was written by a newer clbench (schema {version}; this one reads "
-                f"{SCHEMA_VERSION}). Update clbench, or take another --out."
+                f"{SCHEMA_VERSION}). Update clbench, or choose another --out."
             ) from error
         if first["type"] == "json_invalid":
             return "truncated or not JSON"

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BASE = 1.8
-"""b of Kenneweg et al. 2022, section 3.2: each rank counts b times less than the one above."""
+"""b of Kenneweg et al. 2022, section 3.2: each rank weighs b times less than the one above."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Learning rates, and the scores of a pair of tasks trained with them.
+    """Learning rates, and the scores of a pair of tasks that were trained with them.
 
     Attributes
     ----------
@@ -21,12 +21,12 @@ class Trial:
     p_o, p_s
         Scores on D_o and on D_s after training on both; fractions.
     p_o_before
-        Score on D_o before the shift, if it is known.
+        Score on D_o before the shift, or None.
 
     Raises
     ------
     ValueError
-        If there are fewer than three rates, a rate is not above 0, or a score not from -1 to 1.
+        If there are fewer than three rates, a rate is not above 0, or a score is not in [-1, 1].
     """
 
     rates: tuple[float, ...]
@@ -64,15 +64,15 @@ def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
     """Combine the trials of one or more pairs (Kenneweg et al. 2022, section 3.2).
 
     Within a pair the trials are ranked by p = p_o + p_s, best first with rank 0, and each rate
-    is averaged geometrically with the weights b^(−rank); of equal p the earlier trial ranks
-    first. Across pairs the mean is the plain geometric one.
+    is averaged geometrically with weights b^(−rank); of equal p the earlier trial ranks first.
+    Across pairs, each rate is the plain geometric mean.
 
     Parameters
     ----------
     pairs
         The trials of each pair of tasks.
     b
-        With 1 all trials of a pair count alike; larger values favour the best one.
+        1 gives all trials of a pair equal weight; larger values favour the best ones.
 
     Raises
     ------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clbench.suite.plan import Plan
 
 FEW_ROWS = 100
-"""Rows below which the reward is too coarse and the user is warned."""
+"""Rows below which the reward is so coarse that the user is warned."""
 
 QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -36,10 +36,10 @@ NOISY = ("ray.tune", "ray.air", "ray.train", "autogluon", "hyperopt")
 
 
 class SearchListener:
-    """Receives the progress of a search, in the process that searches; the base ignores it."""
+    """Receives the progress of a search, in the searching process; the base ignores it."""
 
     def started(self, trials: int, pending: int, epochs: int) -> None:
-        """Called once with all trials, those still to run, and the epochs of a whole trial."""
+        """Called once with the numbers of trials, pending trials, and epochs of a whole trial."""
 
     def trial_ended(self, trial: TrialRecord) -> None:
         """Called when a trial is complete, stopped or failed."""
@@ -50,15 +50,15 @@ class SearchListener:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What is searched, and how."""
+    """The pair of tasks to search on, the settings, and the search space."""
 
-    run: Plan  # of one cell of the pair, scored on the rows that trials are rewarded on
+    run: Plan  # of one cell of the pair, scored on the rows that give the rewards
     settings: SearchSettings
     space: SearchSpace
 
     @property
     def split(self) -> str:
-        """Description of the rows that trials are rewarded on."""
+        """Description of the rows that give the rewards."""
         if self.settings.paper_split:
             return "validation (the paper's choice: the split that is also reported)"
         share = self.run.protocol.tuning_fraction
@@ -86,15 +86,15 @@ def make_search(
     settings
         How to search.
     options
-        Those of a run, except what is to be run; `out` is ``results/SUITE-search/SCENARIO`` by
-        default.
+        Those of a run, except `methods`, `scenarios` and `seeds`; `out` is by default
+        ``results/SUITE-search/SCENARIO``.
     changes
         Deprecated: single options by name.
 
     Raises
     ------
     ClbenchError
-        If anything is wrong or unknown.
+        If a name, setting or option is wrong.
     """
     from clbench.models.checkpoint import load_backbone
     from clbench.models.groups import depth_of
@@ -119,12 +119,13 @@ def make_search(
     names = [spec.name for spec in plan.scenarios]
     if len(names) > 1:
         raise SettingsError(
-            f"--scenario: a search takes one pair of tasks, not {len(names)} scenarios. Give one "
+            f"--scenario: a search needs one pair of tasks, not {len(names)} scenarios. Give one "
             f"of {', '.join(names)}."
         )
     if (count := stages_of(plan.scenarios[0])) != 2:
         raise SettingsError(
-            f"--scenario {names[0]}: has {count} tasks. The reward p_o + p_s needs two."
+            f"--scenario {names[0]}: has {count} tasks, and the reward p_o + p_s needs two. Choose "
+            "another scenario."
         )
     if options.out is None:
         plan = replace(plan, out=Path("results") / f"{source.name}-search" / names[0])
@@ -149,7 +150,7 @@ def search(
     plan
         From `make_search`.
     resources
-        Where trials are trained, and how many at a time.
+        Where trials run, and how many at a time.
     listener
         Receives progress.
     place
@@ -158,22 +159,22 @@ def search(
     Raises
     ------
     ClbenchError
-        A SearchError if no trial is complete or the first ones all fail; others if the folder is
-        in use or holds another search, or Ray cannot be reached.
+        A SearchError if no trial is complete or the first ones all fail; another one if the folder
+        is in use or holds another search, or Ray cannot be reached.
     """
     if place is not None:
         warnings.warn("place is now called resources", DeprecationWarning, stacklevel=2)
         resources = place
     folder = SearchFolder(plan.run.out)
     folder.check(plan.recipe())
-    with locked(folder.path, begun=folder.file):
+    with locked(folder.path, marker=folder.file):
         past = folder.read()
         pending = plan.settings.trials - sum(trial.status != "running" for trial in past)
         try:
             if pending > 0:
                 _search(plan, resources, listener or SearchListener(), folder, past, pending)
         finally:
-            # Write the outcome of an interrupted search, too.
+            # Also write the outcome of an interrupted search.
             with suppress(SearchError):
                 outcome = SearchOutcome.of(folder.read(), plan.space, plan.split)
                 outcome.write(folder.path, plan.run.scenarios[0].name)
@@ -203,7 +204,7 @@ def _search(
         base=run.suite.base,
         own=run.suite.file.task,
         device=resolve_device(run.device if resources.address is None else "auto"),
-        saved=None,
+        output=None,
     )
     scenario = preparer.prepare(run.scenarios[0])
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]
@@ -217,7 +218,7 @@ def _search(
     with connected(resources) as ray, quiet_ray_tune():
         from clbench.search.ray_tune import TrialRecorder, run_trials
 
-        needs = cell_resources(ray, resources, run.device)
+        cell = cell_resources(ray, resources, run.device)
         facts = {
             "suite": run.suite.name,
             "scenario": scenario.scenario.name,
@@ -232,8 +233,8 @@ def _search(
         for data in scenario.scored:
             if (rows := len(data.rows)) < FEW_ROWS:
                 listener.note(
-                    f"{data.name}: trials are rewarded on {rows} rows, so a reward moves in steps "
-                    f"of {1 / rows:.3f} and the best of many is mostly luck. Raise --limit."
+                    f"{data.name}: rewards come from {rows} rows, so they move in steps of "
+                    f"{1 / rows:.3f} and the best of many is mostly luck. Raise --limit."
                 )
         if settings.scheduler == "asha" and settings.grace >= epochs:
             listener.note(f"--grace {settings.grace}: no trial of {epochs} epochs stops early.")
@@ -242,19 +243,19 @@ def _search(
             scenario=scenario,
             model=start_model(run.cells[0], scenario),
             division=plan.space.origin.division,
-            threads=needs.threads,
+            threads=cell.threads,
             version=clbench.__version__,
         )
         recorder = TrialRecorder(settings, plan.space, epochs, past, write)
-        at_a_time = resources.workers or (1 if resources.address is None else None)
+        workers = resources.workers or (1 if resources.address is None else None)
         try:
-            run_trials(run_trial, setup, pending, recorder, needs, at_a_time)
+            run_trials(run_trial, setup, pending, recorder, cell, workers)
         finally:
             recorder.close()
     if recorder.all_failed:
         raise SearchError(
-            f"the first {len(recorder.failures)} trials failed, so others would fail too. The "
-            f"last one: {recorder.failures[-1]}"
+            f"the first {len(recorder.failures)} trials failed, so the search has ended. Reason of "
+            f"the last one: {recorder.failures[-1]}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Train one trial in a worker: a pair of tasks, with a report every epoch."""
+"""Train one trial in a worker: a pair of tasks, with a report after every epoch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Report = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class TrialSetup:
-    """What all trials of a search share; sent to each worker once."""
+    """The data that all trials of a search share; sent to each worker once."""
 
-    plan: Plan  # of the one cell of the pair
+    plan: Plan  # with the one cell of the pair
     scenario: PreparedScenario
     model: Classifier  # each worker trains its own copy
     division: Division
@@ -33,9 +33,9 @@ class TrialSetup:
 def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
     """Train both stages at `rates`.
 
-    After every epoch `report` gets ``reward`` (sum of the scores of the tasks trained so far),
-    ``stage``, ``stage_epoch`` and ``scores``. An error becomes a last report with ``failure`` and
-    the reward `FAILED`: the searcher learns nothing from a trial that raises.
+    After every epoch, `report` is called with ``reward`` (sum of the scores of the tasks so far),
+    ``stage``, ``stage_epoch`` and ``scores``. An error becomes a final report with ``failure`` and
+    the reward `FAILED`, as the searcher learns nothing from a trial that raises.
     """
     import clbench
     from clbench.boundary import explain

@@ -29,11 +29,11 @@ class SearchOutcome:
     trials
         All trials, in the order in which their rates were proposed.
     best
-        Complete trial with the highest p_o + p_s, the earlier of equals: BERTcL of the paper.
+        Complete trial with the highest p_o + p_s, the earlier one if tied: the paper's BERTcL.
     mean
-        Rates: mean of the complete trials, weighted by b^(−rank) with b = 1.8.
+        Mean rates of the complete trials, weighted by b^(−rank) with b = 1.8.
     space, split
-        What was searched, and a description of the rows that trials were rewarded on.
+        The search space, and a description of the rows that gave the rewards.
     cost
         Cost of all trials, including those without a result.
     """
@@ -52,9 +52,9 @@ class SearchOutcome:
         if not complete:
             reasons = [trial.reason for trial in trials if trial.reason]
             raise SearchError(
-                f"No trial is complete yet ({len(trials)} begun). Run the same command again to "
+                f"No trial is complete yet ({len(trials)} started). Run the same command again to "
                 "resume, with more time or trials."
-                + (f" The last one ended because: {reasons[-1]}" if reasons else "")
+                + (f" Reason of the last one: {reasons[-1]}" if reasons else "")
             )
         mean = combine([[trial for record in complete if (trial := record.trial())]]).rates
         best = max(complete, key=lambda record: (record.p_o or 0.0) + (record.p_s or 0.0))
@@ -85,11 +85,11 @@ class SearchOutcome:
                 f"Geometric mean with weights {BASE:g}^(-rank) of {search}, ranked by {reward}.",
             ),
         }
-        for file, (rates, what, source) in files.items():
+        for file, (rates, name_of_rates, source) in files.items():
             text = baseline_text(
                 rates,
                 origin,
-                description=f"Learning rates searched on {name}: {what}.",
+                description=f"Learning rates searched on {name}: {name_of_rates}.",
                 sources={
                     "multiples": f"{source} Over the flat rate {origin.flat:g}.",
                     "depth": "Layers of the model that was searched on.",

@@ -26,21 +26,21 @@ from clbench.search.space import SearchSettings, SearchSpace
 from clbench.seeds import stream_seed
 
 MAX_FAILURES = 3
-"""Failures before any trial succeeds after which a search ends."""
+"""A search ends after this many failures if no trial has succeeded."""
 
 
 class _NotSaved:
-    """Ray Tune pickles its callbacks to restore them; ours restore from the trial files."""
+    """Base of callbacks without saved state: Ray Tune pickles them, but trial files hold it all."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
 class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[misc]
-    """Keeps a record of every trial, and stops a search that is out of time or fails.
+    """Keeps a record of every trial, and stops a search that fails or is out of time.
 
     A whole trial has `epochs` epochs; `past` are the trials of earlier sessions. `write` is called
-    with the record of a trial whenever it changes.
+    with each record that changes.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         self._start: dict[str, float] = {}
 
     def on_trial_start(self, trial: Any, trials: list[Any], **info: Any) -> None:
-        """Begin a record; trials proposed together may start in any order."""
+        """Start a record; trials proposed together may start in any order."""
         self._start[trial.trial_id] = time.monotonic()
         number = self._first + trials.index(trial)
         rates = self.space.rates(trial.config)
         self._update(trial, TrialRecord(number=number, rates=rates, started=_now()))
 
     def on_trial_result(self, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """Record an epoch or a failure; ``done`` in `result` means that the scheduler stops it."""
+        """Record an epoch or a failure; ``done`` in `result`: the scheduler stops the trial."""
         seconds = float(result["time_total_s"])
         if "failure" in result:
             self._fail(trial, str(result["failure"]), seconds)
@@ -96,27 +96,27 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         self._update(trial, record.model_copy(update=changes))
 
     def on_trial_error(self, trial: Any, **info: Any) -> None:
-        """Record that a worker died; an exception in a trial is a result instead."""
+        """Record that a worker died; exceptions in a trial are reported as results instead."""
         seconds = time.monotonic() - self._start[trial.trial_id]
-        self._fail(trial, "its worker died, perhaps for lack of memory", seconds)
+        self._fail(trial, "its worker died, perhaps out of memory", seconds)
 
     def __call__(self, trial_id: str, result: Any) -> bool:
-        """Return False: the scheduler decides on single trials."""
+        """Return False: stopping single trials is up to the scheduler."""
         return False
 
     def stop_all(self) -> bool:
-        """Whether the time since the first trial began is over, or all trials fail."""
+        """Whether the time limit, from the start of the first trial, is over or all trials fail."""
         limit, start = self.settings.time_limit, min(self._start.values(), default=None)
         late = limit is not None and start is not None and time.monotonic() - start > limit
         return late or self.all_failed
 
     @property
     def all_failed(self) -> bool:
-        """Whether trials fail so consistently that others would fail too."""
+        """Whether only failures have occurred, and at least `MAX_FAILURES`."""
         return not self._succeeded and len(self.failures) >= MAX_FAILURES
 
     def close(self) -> None:
-        """Charge interrupted trials for the time until now."""
+        """Add the time until now to the cost of interrupted trials."""
         for key, record in self._records.items():
             if record.status == "running":
                 seconds = max(record.seconds, time.monotonic() - self._start[key])
@@ -129,8 +129,9 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
 
     def _stop_reason(self, trial: Any, epoch: int, reward: float) -> str:
         """Return the comparison by which `AsyncHyperBandScheduler` stops a trial."""
-        now = [record for key, record in self._records.items() if key != trial.trial_id]
-        rewards = [t.rewards[epoch - 1] for t in [*self.ended, *now] if len(t.rewards) >= epoch]
+        others = [record for key, record in self._records.items() if key != trial.trial_id]
+        others += self.ended
+        rewards = [t.rewards[epoch - 1] for t in others if len(t.rewards) >= epoch]
         cutoff = np.percentile(rewards, 100.0 * (1.0 - 1.0 / self.settings.reduction))
         return (
             f"reward {reward:.4f} after epoch {epoch} of {self.epochs} is below the cutoff "
@@ -143,18 +144,17 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
 
 
 class PastTrials(_NotSaved, tune.Callback):  # type: ignore[misc]
-    """Informs searcher and scheduler of the trials of earlier sessions.
+    """Replays the trials of earlier sessions to searcher and scheduler.
 
-    Ray Tune restores an experiment from its own pickles only, with the number of trials that it
-    began with; the trial files have neither limit. `HyperOptSearch` takes no evaluated points, so
-    they are its first suggestions.
+    Ray Tune itself restores an experiment only from its own pickles and with the original number
+    of trials. `HyperOptSearch` accepts no evaluated points, so they are its first suggestions.
     """
 
     def __init__(self, searcher: Any, scheduler: Any, trials: Sequence[TrialRecord]) -> None:
         self._searcher, self._scheduler, self._trials = searcher, scheduler, trials
 
     def setup(self, **info: Any) -> None:
-        """Called when searcher and scheduler know the search space, before either is used."""
+        """Called once searcher and scheduler have the search space, before the first trial."""
         for trial in self._trials:
             stub = SimpleNamespace(trial_id=f"past{trial.number}")
             if isinstance(self._searcher, HyperOptSearch):
@@ -195,7 +195,7 @@ def run_trials(
     resources: CellResources,
     workers: int | None,
 ) -> None:
-    """Run `trials` trials on the connected Ray, or until the time is over or all fail.
+    """Run `trials` trials on the connected Ray; end early if the time is over or all fail.
 
     Interrupted trials of earlier sessions come first; a new search starts with the flat rate.
     Workers call ``objective(rates, setup, report)``; `setup` is sent to each once. At most
@@ -223,10 +223,10 @@ def run_trials(
 
 
 def make_searcher(recorder: TrialRecorder) -> Any:
-    """Return a searcher that proposes past rates first, then interrupted ones, or the flat rate."""
+    """Return a searcher whose first points are past and interrupted trials, or the flat rate."""
     settings, space, past = recorder.settings, recorder.space, recorder.past
-    first = [trial.rates for trial in recorder.interrupted] if past else [space.flat]
-    points = [space.config(rates) for rates in dict.fromkeys(map(tuple, first))]
+    initial = [trial.rates for trial in recorder.interrupted] if past else [space.flat]
+    points = [space.config(rates) for rates in dict.fromkeys(map(tuple, initial))]
     seed = stream_seed("search", settings.seed, len(past)) % 2**32
     if settings.searcher == "random":
         return BasicVariantGenerator(points_to_evaluate=points or None, random_state=seed)

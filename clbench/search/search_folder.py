@@ -20,7 +20,7 @@ from clbench.suite.baselines import Cost
 
 FORMAT = "clbench-search"
 SCHEMA_VERSION = 1
-"""Raised whenever older files can no longer be read."""
+"""Increase it when older files can no longer be read."""
 FAILED = -2.0
 """Reward of a failed trial: below any sum of two scores, correlations included."""
 
@@ -31,7 +31,7 @@ class EpochRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     stage: int  # 0 for D_o, 1 for D_s
-    epoch: int  # epochs done in this stage
+    epoch: int  # from 1 in each stage
     scores: list[float]  # of the tasks trained so far, in their order; fractions
     reward: float  # sum of the scores
     seconds: float  # since the trial began
@@ -43,17 +43,17 @@ class TrialRecord(BaseModel):
     Attributes
     ----------
     number, rates
-        From 1, in the order in which rates were proposed; rates from the embeddings to the head.
+        Number from 1, in the order of proposals; rates from the embeddings to the head.
     status
-        ``complete``; ``stopped`` early; ``failed``; or ``running``, which an interrupted trial
-        keeps. An interrupted trial counts for the cost only, and its rates are tried again.
+        ``complete``; ``stopped`` early; ``failed``; or ``running``, also after an interruption. An
+        interrupted trial counts only towards the cost, and its rates are tried again.
     reason
         Why the trial was stopped or failed.
     p_o_before, p_o, p_s
         Scores on D_o before the shift, and on D_o and D_s after both stages; None where the
         trial did not get that far.
     seconds, started, finished
-        Time of training and scoring; times in UTC, ISO 8601.
+        Seconds of training and scoring; start and end in UTC, ISO 8601.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -100,7 +100,7 @@ def cost_of(trials: Sequence[TrialRecord]) -> Cost:
 
 
 class SearchFolder:
-    """The folder of one search, which need not exist yet."""
+    """The folder of one search; it may not exist yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -110,7 +110,7 @@ class SearchFolder:
     def content(self) -> dict[str, Any]:
         """Return the content of `search.json`, or an empty dict if there is none.
 
-        Raises a RunFolderError if the file cannot be read or is not that of a search.
+        Raises a RunFolderError if the file is unreadable or not that of a search.
         """
         try:
             content = json.loads(self.file.read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ class SearchFolder:
         """Check that a search with `recipe` can start or resume here; writes nothing.
 
         Raises a RunFolderError if the folder holds something else, or a search with another
-        recipe; it names the first difference.
+        recipe; the message names the first difference.
         """
         content = self.content()
         if content:
@@ -142,7 +142,7 @@ class SearchFolder:
             )
 
     def begin(self, recipe: Mapping[str, Any], description: Mapping[str, Any]) -> None:
-        """Write `search.json`: what decides the trials, by section, and a description of them."""
+        """Write `search.json`: the recipe of the trials and a description of the search."""
         header = {"format": FORMAT, "schema_version": SCHEMA_VERSION}
         content = plain({**header, **description, "recipe": recipe})
         write_text(self.file, json.dumps(content, indent=1, allow_nan=False) + "\n")

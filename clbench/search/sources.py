@@ -14,7 +14,7 @@ from clbench.search.search_folder import SearchFolder, TrialRecord
 from clbench.search.space import SearchOrigin
 
 SCORES, RATES = 3, 10
-"""Numbers of a trial in a log of the authors' code."""
+"""How many numbers a trial has in a log of the authors' code."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class TrialSource:
     path: Path
     trials: Sequence[Trial]
     name: str
-    split: str = ""  # description of the rows that trials are rewarded on
+    split: str = ""  # description of the rows that give the rewards
     origin: SearchOrigin | None = None
     records: Sequence[TrialRecord] = ()  # all trials of the search
 
 
 def read_source(path: str | Path) -> TrialSource:
-    """Read a search folder or a trial log; a DataError says what is wrong with it."""
+    """Read a search folder or a trial log; raise a DataError if it has no complete trial."""
     path = Path(path)
     if not path.is_dir():
         return TrialSource(path, read_log(path), path.stem)
@@ -52,7 +52,7 @@ def read_log(path: str | Path) -> list[Trial]:
     Raises
     ------
     DataError
-        If the file cannot be read or a number is missing or wrong; names the line and trial.
+        If the file is unreadable, or a number is missing or wrong; names the line and trial.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -70,8 +70,8 @@ def read_log(path: str | Path) -> list[Trial]:
             )
         for start in range(0, len(fields), size):
             try:
-                before, p_s, p_o, *rates = map(float, fields[start : start + size])
-                trials.append(Trial(tuple(rates), p_o, p_s, before))
+                p_o_before, p_s, p_o, *rates = map(float, fields[start : start + size])
+                trials.append(Trial(tuple(rates), p_o, p_s, p_o_before))
             except ValueError as error:
                 raise DataError(
                     f"{path}, line {number}, trial {len(trials) + 1}: {error}."
@@ -90,8 +90,8 @@ def common_origin(
 ) -> SearchOrigin:
     """Return the flat rate and model that the rates of all sources refer to.
 
-    By default these are the searches'; logs count as searched on BERT base at 2e-5. `flat`
-    replaces the rates of the searches.
+    By default these are the searches'; a log counts as a search on BERT base at 2e-5. `flat`
+    replaces the flat rates of the searches.
 
     Raises
     ------
@@ -104,8 +104,8 @@ def common_origin(
     origin = replace(next(iter(origins.values()), SearchOrigin()), **changes)
     for path, other in origins.items():
         for name in ("depth", "division", "flat"):
-            mine, theirs = getattr(origin, name), getattr(other, name)
-            if mine != theirs and not (name == "flat" and flat is not None):
+            expected, value = getattr(origin, name), getattr(other, name)
+            if value != expected and not (name == "flat" and flat is not None):
                 hint = "Give --flat." if name == "flat" else "Combine searches on one model."
-                raise DataError(f"{path} was searched with {name} {theirs}, not {mine}. {hint}")
+                raise DataError(f"{path} was searched with {name} {value}, not {expected}. {hint}")
     return origin

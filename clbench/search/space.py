@@ -1,4 +1,4 @@
-"""What is searched, and how: the rates, their range, and the settings of the search."""
+"""The search space, learning rates and their ranges, and the settings of a search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_GROUPS = 10
 """Groups of Kenneweg et al. 2022, section 3.1: embeddings, eight of layers, head."""
 
 LOWEST, HIGHEST = 1e-7, 1e-3
-"""Range of each rate there."""
+"""Range of each rate in the paper."""
 
 Searcher = Literal["bayes", "random"]
 Scheduler = Literal["asha", "none"]
@@ -21,7 +21,7 @@ Scheduler = Literal["asha", "none"]
 
 @dataclass(frozen=True)
 class SearchOrigin:
-    """The flat rate and model of a search; by default Kenneweg et al. 2022's: BERT base, 2e-5."""
+    """The flat rate and model of a search; defaults of Kenneweg et al. 2022: BERT base, 2e-5."""
 
     flat: float = 2e-5  # baseline files store rates as multiples of it
     depth: int = 12  # number of layers of the model
@@ -44,7 +44,7 @@ class SearchSpace:
     ------
     SettingsError
         If the number of groups does not fit the model, the range is not within (0, 1], or the
-        flat rate lies outside it.
+        flat rate is outside the range.
     """
 
     origin: SearchOrigin
@@ -62,7 +62,7 @@ class SearchSpace:
         if not 0.0 < self.lowest < self.highest <= 1.0:
             raise SettingsError(
                 f"--lowest {self.lowest:g}, --highest {self.highest:g}: must be above 0 and at "
-                "most 1, the lowest first."
+                "most 1, and --lowest the smaller one."
             )
         if not self.lowest <= self.origin.flat <= self.highest:
             raise SettingsError(
@@ -97,23 +97,23 @@ class SearchSpace:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How to search; the defaults are those of Kenneweg et al. 2022 (section 4, authors' code).
+    """The settings of a search, by default those of Kenneweg et al. 2022 (section 4 and code).
 
     Attributes
     ----------
     trials
-        Number of finished trials to reach, those of earlier sessions included.
+        Total number of finished trials, earlier sessions included.
     searcher
         ``bayes`` (tree-structured Parzen estimators) or ``random``.
     scheduler
         ``asha`` stops weak trials early by asynchronous successive halving (Li et al. 2020,
         algorithm 2, one bracket); ``none`` trains every trial to the end.
     grace, reduction
-        After `grace`, grace·reduction, grace·reduction² … epochs ``asha`` continues a trial
-        only if its reward is among the best 1/`reduction` of those so far.
+        After `grace`, grace·reduction, grace·reduction² … epochs, ``asha`` continues a trial only
+        if its reward is among the best 1/`reduction` so far.
     groups
-        Number of rates, embeddings and head included; None means ten, or one for each layer,
-        the embeddings and the head where that is fewer.
+        Number of rates, embeddings and head included; None means ten, or layers + 2 if that is
+        fewer.
     division
         How layers are grouped; see `clbench.models.groups.divide_layers`.
     lowest, highest
@@ -121,10 +121,10 @@ class SearchSettings:
     seed
         Seed of the searcher and of training.
     paper_split
-        Reward trials on the reported split, as the authors' code does, instead of rows held out
-        of the training rows. The resulting scores are too good.
+        Reward trials on the reported split, as the authors' code does, instead of held-out
+        training rows. The resulting scores are optimistic.
     time_limit
-        Seconds after which the search ends, including unfinished trials; None means no limit.
+        Seconds after which the search ends, interrupting running trials; None means no limit.
 
     Raises
     ------
@@ -161,7 +161,7 @@ class SearchSettings:
                 raise SettingsError(f"{option} {getattr(self, name)!r}: must be {rule}.")
 
     def recipe(self, space: SearchSpace, split: str) -> dict[str, Any]:
-        """Return everything that decides which rates are tried, as plain values."""
+        """Return everything that decides which rates are tried, as plain JSON values."""
         halving = {"grace": self.grace, "reduction": self.reduction}
         return {
             **asdict(space.origin),

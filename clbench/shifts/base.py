@@ -1,4 +1,4 @@
-"""What a shift is: a generator of scenarios. And the shifts that have a name."""
+"""The base class of shifts, which generate scenarios, and their registry."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class ShiftContext(Protocol):
-    """What a shift may ask for.
+    """What a shift may use.
 
     Attributes
     ----------
     seed
         The protocol's `data_seed`: one for all cells.
     base
-        Folder of the suite file. Relative paths in settings start there.
+        Folder of the suite file, which relative paths in settings are resolved against.
     """
 
     seed: int
     base: Path
 
     def task(self, name: str) -> Task:
-        """Return the task of that name, already limited."""
+        """Return the task called `name`, already limited to the protocol's rows."""
 
     def lengths(self, rows: Rows) -> IntArray:
-        """Return the tokens of each row, uncut and without specials, of both texts; (n,)."""
+        """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
         """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
@@ -69,28 +69,28 @@ class ColumnScorer(Protocol):
         precision: Precision,
         device: torch.device,
     ) -> dict[str, float]:
-        """Return all metrics of the backbone, on `device` and with its whole vocabulary.
+        """Return all metrics of the backbone, which is on `device` and has its whole vocabulary.
 
-        With `part`, score only a part, for the points of curves.
+        With `part`, score on a part of the data only, for the points of curves.
         """
 
     def describe(self, initial: dict[str, float] | None = None) -> str:
-        """Return a line on what is scored, and on the scores before training."""
+        """Return one line about what is scored and the scores before training."""
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """A column of R that is scored, with a row before training, and never trained.
+    """A column of R that is scored, also before training, and never trained on.
 
     Attributes
     ----------
     name
-        Of the column.
+        Name of the column.
     metric
         The metric that R holds.
     scorer
-        Returns a `ColumnScorer` for a `Protocol`, a device and the settings: a function, or
-        ``"module:object"``, which is imported when the scenario is prepared.
+        Function of a `Protocol`, a device and the settings that returns a `ColumnScorer`; or its
+        ``"module:object"``, imported when the scenario is prepared.
     settings
         Keyword arguments of `scorer`.
     """
@@ -110,7 +110,7 @@ class ScenarioTasks:
     tasks
         In training order. Tasks with an equal `head` share it.
     split
-        How a task was divided, if one was.
+        Division of a task into parts, if there is one.
     numbers
         Plain JSON values for the report, such as mean lengths.
     picture
@@ -140,8 +140,8 @@ class Shift(Configured):
     Attributes
     ----------
     short_name
-        Ends the default names of scenarios, as in ``sst2-length``; None is the shift's name,
-        and an empty text adds nothing.
+        Suffix of the default names of scenarios, as in ``sst2-length``; None stands for the
+        shift's name, an empty string for no suffix.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class Shift(Configured):
         Raises
         ------
         ShiftError
-            If the rows do not allow the shift.
+            If the rows do not allow this shift.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Shifts from one task to another: dataset shift, and from the pretraining to tasks."""
+"""Shifts between tasks: dataset shift, and the shift from the pretraining to tasks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from clbench.shifts.base import ColumnSpec, ScenarioTasks, Shift, ShiftContext
 
 
 class DatasetShift(Shift):
-    """Tasks in the order given, each with a head of its own.
+    """Different tasks one after another, each with its own head.
 
-    A task that is named twice keeps its head (Kenneweg et al. 2022, section 4.1, has the
-    pairs).
+    A task that is named twice keeps its head. For the pairs of the paper see Kenneweg et al. 2022,
+    section 4.1.
 
     Attributes
     ----------
@@ -39,26 +39,26 @@ class DatasetShift(Shift):
 class Pretraining(DatasetShift):
     """From the pretraining to one task, or to several one after another.
 
-    D_o is the pretraining, which is scored and not trained. R has a row and a column for it
+    D_o is the pretraining, which is scored but not trained on. R has a row and a column for it
     before those of the tasks, so that p_o is the masked-LM accuracy after all training and
     ``p_o_before`` that of the pretrained model. Chen et al. 2020 (section 4.3, figure 2b) infer
     this forgetting from the distance to the pretrained weights; here both are recorded.
 
-    The texts are the held-out part of the protocol's corpus, which no method sees. In each text
-    15 % of the tokens, always the same ones, are replaced by the mask and predicted by the
-    model's own language-model head, which is not trained along; a head that is tied to the
-    embeddings follows them. A decoder predicts every next token.
+    The texts are the held-out part of the protocol's corpus, which no method sees. In each text a
+    fixed 15 % of the tokens are masked and predicted by the model's own language-model head. That
+    head is not trained; one that is tied to the embeddings follows them. A decoder predicts every
+    next token.
 
     Attributes
     ----------
     tasks
         Names of one or more tasks, in training order.
     texts
-        Most held-out texts.
+        Maximum number of held-out texts.
     text_length
-        Tokens after which a text is cut.
+        Maximum tokens of a text.
     head_steps
-        Steps of fitting a head for a checkpoint without one, its encoder frozen.
+        Training steps for the head of a checkpoint without one, with the encoder frozen.
     """
 
     name = "pretraining"
@@ -82,9 +82,9 @@ class Pretraining(DatasetShift):
 def pretraining_column(
     texts: Sequence[str], text_length: int = 128, head_steps: int = 300
 ) -> ColumnSpec:
-    """Return the column of R that scores what a model keeps of its pretraining.
+    """Return the column of R that scores what a model retains of its pretraining.
 
-    Nothing may be trained on `texts`; the other parameters are settings of `Pretraining`.
+    No model may be trained on `texts`; the other parameters are settings of `Pretraining`.
     """
     return ColumnSpec(
         "pretraining",

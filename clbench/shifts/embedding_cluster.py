@@ -1,4 +1,4 @@
-"""Embedding-cluster shift: the rows of a task grouped by what the pretrained encoder sees."""
+"""Embedding-cluster shift: the rows of a task, clustered by their pretrained embeddings."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from clbench.shifts.split import DividingShift, Split, row_splits
 from clbench.tasks.task import IntArray, Task
 
 FIGURE_ROWS, AXES = 500, 20
-"""Most rows of the figure, and principal axes that their embeddings are kept on."""
+"""Maximum rows of the figure, and principal axes to project their embeddings on."""
 STARTS = 10
-"""Starting points of k-means, of which the best is kept."""
+"""Restarts of k-means; the best result counts."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -27,7 +27,7 @@ class EmbeddingCluster(DividingShift):
     """k-means on the pooled embeddings of the frozen pretrained encoder, largest part first.
 
     The shift of Kenneweg et al. 2022, section 4.1, with the clusters fitted on the training
-    rows and applied to the validation rows; their published code does it the other way round.
+    rows and applied to the validation rows; the published code does it the other way round.
 
     Attributes
     ----------
@@ -41,31 +41,31 @@ class EmbeddingCluster(DividingShift):
     k: Annotated[int, Field(ge=2)] = 2
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
-        """Cluster the training rows; other rows go to the nearest centroid. See `cluster`."""
+        """Cluster the training rows, and assign every row to its nearest centroid."""
         points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
         seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32
         centroids = cluster(points["train"], self.k, seed, f"task {task.name!r}")
-        assigned = {key: nearest(values, centroids) for key, values in points.items()}
+        part_of = {key: nearest(values, centroids) for key, values in points.items()}
         names = [f"cluster-{number}" for number in range(self.k)]
         sizes = {
-            key: dict(zip(names, np.bincount(of, minlength=self.k).tolist(), strict=True))
-            for key, of in assigned.items()
+            key: dict(zip(names, np.bincount(numbers, minlength=self.k).tolist(), strict=True))
+            for key, numbers in part_of.items()
         }
-        numbers: dict[str, Any] = {
+        report: dict[str, Any] = {
             "cluster_sizes": sizes,
             "centroid_distance": float(np.linalg.norm(centroids[0] - centroids[1])),
         }
         fitted = {**self.fitted_settings(), "centroids": centroids.tolist()}
-        return Split.of(self.name, task, names, assigned, fitted, numbers)
+        return Split.of(self.name, task, names, part_of, fitted, report)
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Return some training rows on their first principal axes, with part and label."""
+        """Return a sample of training rows on their principal axes, with parts and labels."""
         from sklearn.decomposition import PCA
 
         rng = numpy_stream("picture", task.name, self.k, context.seed)
         rows = np.sort(rng.permutation(len(task.train))[:FIGURE_ROWS])
         part_of = {i: n for n, part in enumerate(parts) for i in part.train.index.tolist()}
-        # Only these, as a task with a saved split may have had none embedded.
+        # Embed the sample only: with a saved split, no row has been embedded yet.
         points = context.embed(task.train.take(rows))
         projected = PCA(min(AXES, *points.shape), svd_solver="full").fit_transform(points)
         labels = task.train.labels[rows].tolist()
@@ -80,18 +80,18 @@ class EmbeddingCluster(DividingShift):
 
 
 def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> FloatArray:
-    """Return the k centroids of points (n, h), that of the largest cluster first; shape (k, h).
+    """Return k centroids of `points` (n, h), shape (k, h), the largest cluster first.
 
     Raises
     ------
     ShiftError
-        If fewer than `k` points differ; starts with `where`.
+        If there are fewer than `k` distinct points; the message starts with `where`.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # an error below
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a ShiftError below
         fitted = KMeans(n_clusters=k, n_init=STARTS, random_state=seed).fit(points)
     groups = nearest(points, fitted.cluster_centers_.astype(np.float64))
     sizes = np.bincount(groups, minlength=k)
@@ -100,16 +100,16 @@ def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> F
             f"{where}: the embeddings of {len(points)} training rows fall into "
             f"{int((sizes > 0).sum())} groups, fewer than k = {k}. Use more rows or a smaller k."
         )
-    # The means of k-means differ in the last digit with the threads' timing, so take new ones.
+    # The last digits of scikit-learn's means depend on the timing of threads: compute new ones.
     order = np.argsort(-sizes, kind="stable")
     means: FloatArray = np.stack([points[groups == i].mean(axis=0, dtype="f8") for i in order])
     return means
 
 
 def nearest(points: npt.NDArray[np.float32], centroids: FloatArray) -> IntArray:
-    """Return the number of each point's nearest centroid, the first of equals; shape (n,)."""
+    """Return the number of each point's nearest centroid, the first of equally near; (n,)."""
     wide = points.astype(np.float64)
-    # |p - c|^2 without the |p|^2 that all centroids share.
+    # |p - c|² without |p|², which is the same for all centroids.
     distances = (centroids**2).sum(axis=1) - 2.0 * wide @ centroids.T
     numbers: IntArray = distances.argmin(axis=1).astype(np.int64)
     return numbers

@@ -1,4 +1,4 @@
-"""A scenario as built: its tasks in training order, checked and described."""
+"""Build a scenario: its tasks in training order, checked, with a report."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from clbench.suite.schema import ScenarioSpec
 
 FEW_SHARED = 0.02
-"""Share of the validation texts that may also be training texts before it is noted."""
+"""Share of validation texts that may also be training texts without a note."""
 FEW_ROWS = 100
-"""Validation rows below which a part is noted: a score of 0.9 then varies by 0.03 or more."""
+"""Validation rows below which a task gets a note: a score of 0.9 then varies by 0.03 or more."""
 
 
 @dataclass(frozen=True)
 class PartReport:
     """Numbers of rows and label balance of one task of a scenario.
 
-    Labels are the share of each class by name; for regression mean, standard deviation, least
-    and greatest target.
+    The balance is the share of each class by name; for regression it is the mean, standard
+    deviation, minimum and maximum of the targets.
     """
 
     task: str
@@ -48,15 +48,15 @@ class ScenarioReport:
     parts
         One for each task, in training order.
     severity
-        How well a linear classifier tells a task's rows from the next one's by their
-        embeddings: cross-validated balanced accuracy, averaged over neighbouring tasks.
+        How well a linear classifier separates the embeddings of a task from those of the next
+        one: cross-validated balanced accuracy, averaged over neighbouring tasks.
         0.5 = indistinguishable, 1.0 = always distinguishable; None if not measured.
     severities
-        The same for each pair of neighbours.
+        The same for each pair of neighbouring tasks.
     numbers
-        What the shift itself reports (mean lengths, threshold, sizes of clusters).
+        Numbers that the shift reports (mean lengths, threshold, sizes of clusters).
     notes
-        Sentences on what makes its scores uncertain.
+        Sentences about what makes its scores uncertain.
     """
 
     parts: tuple[PartReport, ...]
@@ -66,7 +66,7 @@ class ScenarioReport:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; numbers of NumPy become plain ones."""
+        """Return the report as plain JSON values, without NumPy types."""
 
         def plain(value: Any) -> Any:
             return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
@@ -77,7 +77,7 @@ class ScenarioReport:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario as built; attributes as in `ScenarioTasks` and the suite file.
+    """A scenario that is ready; attributes as in `ScenarioTasks` and the suite file.
 
     `tasks` are in training order: D_o, then D_s; `settings` include the defaults;
     `extra_columns` are the columns of R before those of the tasks.
@@ -101,7 +101,7 @@ class Scenario:
         )
 
     def main_scores(self, row: Sequence[Mapping[str, float] | None]) -> list[float | None]:
-        """Return the main metric of each column of a row of R; None where it was not scored."""
+        """Return the main metric of each column of a row of R; None for columns not scored."""
         return [
             None if values is None else values[metric]
             for (_, metric), values in zip(self.columns, row, strict=True)
@@ -109,9 +109,9 @@ class Scenario:
 
 
 def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool = True) -> Scenario:
-    """Return the scenario of `spec`, checked and described.
+    """Build and check the scenario of `spec`, and describe it in a report.
 
-    Its severity is measured unless `severity` is false; it embeds up to 1000 rows of each task.
+    Unless `severity` is false, it is measured, which embeds up to 1000 rows of each task.
 
     Raises
     ------
@@ -120,22 +120,22 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
     ShiftError
         If a part has no rows, or rows of one class only.
     PluginError
-        If the shift of a plug-in does not return tasks.
+        If a plug-in's shift does not return tasks.
     """
     shift = SHIFTS.get(spec.shift)(**spec.settings)
-    built = shift.build(context)
-    if isinstance(built, Sequence):
-        built = ScenarioTasks(tuple(built))
-    tasks = built.tasks if isinstance(built, ScenarioTasks) else ()
+    result = shift.build(context)
+    if isinstance(result, Sequence):
+        result = ScenarioTasks(tuple(result))
+    tasks = result.tasks if isinstance(result, ScenarioTasks) else ()
     valid = tasks and all(isinstance(task, Task) for task in tasks)
-    if not (isinstance(built, ScenarioTasks) and valid):
+    if not (isinstance(result, ScenarioTasks) and valid):
         raise PluginError(
-            f"shift {spec.shift!r}: build must return a list of tasks, not {built!r:.60}."
+            f"shift {spec.shift!r}: build must return a list of tasks, not {result!r:.60}."
         )
     for task in tasks:
         _check_rows(spec.name, task)
-    each = severities(tasks, context) if severity and len(tasks) > 1 else ()
-    measured = [value for value in each if value is not None]
+    by_pair = severities(tasks, context) if severity and len(tasks) > 1 else ()
+    values = [value for value in by_pair if value is not None]
     parts = [
         PartReport(
             task.name,
@@ -148,9 +148,9 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
     ]
     report = ScenarioReport(
         tuple(parts),
-        float(np.mean(measured)) if measured else None,
-        each,
-        built.numbers,
+        float(np.mean(values)) if values else None,
+        by_pair,
+        result.numbers,
         tuple(uncertainties(tasks)),
     )
     return Scenario(
@@ -158,19 +158,18 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         spec.shift,
         tasks,
         shift.settings(),
-        built.split,
+        result.split,
         report,
-        built.picture,
-        built.columns,
+        result.picture,
+        result.columns,
     )
 
 
 def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield a sentence for each task with few validation rows, or with many in training too.
+    """Yield a sentence per task with few validation rows or many shared with training.
 
-    With fewer than `FEW_ROWS` rows it states the standard error at a score of 0.9: of a share,
-    √(p(1 − p)/n), and of a correlation, (1 − r²)/√(n − 1) (normal data; Matthews's is a
-    correlation too).
+    Below `FEW_ROWS` rows it states the standard error at a score of 0.9: √(p(1 − p)/n) of a
+    share, (1 − r²)/√(n − 1) of a correlation (normal data), Matthews's included.
     """
     for task in tasks:
         rows, metric = len(task.validation), task.metrics[0]
@@ -199,7 +198,7 @@ def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
 
 
 def _check_rows(scenario: str, task: Task) -> None:
-    """Raise ShiftError if a split of a task is empty or has rows of one class only."""
+    """Raise a ShiftError if a split of a task is empty or has rows of one class only."""
     for split, rows in row_splits(task).items():
         where = f"scenario {scenario!r}: the {split} rows of {task.name!r}"
         remedy = "Use more rows (a larger --limit or tuning_fraction), or change the shift."

@@ -22,15 +22,15 @@ class SentenceLength(DividingShift):
     The shift of Kenneweg et al. 2022, section 4.1. Their published code does not divide by
     length: it pairs sorted positions with unsorted rows, and counts a pair as 2.
 
-    The threshold is the middle length of the training rows. Rows below it are short, rows
-    above it long. Training rows of exactly that length are drawn so that the halves differ
-    by one row at most; all other rows of that length go to the side that took more of those
-    training rows (the short one if equal).
+    Of n training rows the n // 2 shortest are short, with ties broken at random; the threshold is
+    the length of the longest of them. In other splits, rows below it are short and rows above it
+    long; all rows of exactly that length go to the half that got more of the training rows of that
+    length (the short one if equal).
 
     Attributes
     ----------
     unit
-        What is counted: the model's ``tokens`` (without special ones and before cutting),
+        Unit of length: the model's ``tokens`` (before truncation, without special ones),
         ``words`` separated by blanks, or ``characters``. Both texts of a pair count.
     """
 
@@ -40,7 +40,7 @@ class SentenceLength(DividingShift):
     unit: Literal["tokens", "words", "characters"] = "tokens"
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
-        """Find the threshold on the training rows and divide every split by it.
+        """Return a split at the threshold of the training rows.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class SentenceLength(DividingShift):
         tied = train == threshold
         ties_short = int((halves[tied] == SHORT).sum())
         side = SHORT if 2 * ties_short >= int(tied.sum()) else LONG
-        assigned = {
+        part_of = {
             key: halves if key == "train" else divide(values, threshold, side)
             for key, values in lengths.items()
         }
@@ -70,16 +70,16 @@ class SentenceLength(DividingShift):
             "tied_training_rows": int(tied.sum()),
             "mean_length": {
                 key: {
-                    name: float(part.mean()) if len(part := values[assigned[key] == i]) else None
+                    name: float(part.mean()) if len(part := values[part_of[key] == i]) else None
                     for i, name in enumerate(NAMES)
                 }
                 for key, values in lengths.items()
             },
         }
-        return Split.of(self.name, task, NAMES, assigned, fitted, numbers)
+        return Split.of(self.name, task, NAMES, part_of, fitted, numbers)
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Return ``[length, rows]`` in order, for each split and part."""
+        """Return a histogram, ``[length, rows]`` in order, for each split and part."""
         counts: dict[str, dict[str, list[list[int]]]] = {}
         for key in ("train", "validation"):
             for name, part in zip(NAMES, parts, strict=True):
@@ -93,15 +93,16 @@ class SentenceLength(DividingShift):
             return np.asarray(context.lengths(rows), dtype=np.int64)
         columns = [rows.first] if rows.second is None else [rows.first, rows.second]
         words = self.unit == "words"
-        each = [[len(text.split() if words else text) for text in column] for column in columns]
-        total: IntArray = np.asarray(each, dtype=np.int64).sum(axis=0)
+        counts = [[len(text.split() if words else text) for text in column] for column in columns]
+        total: IntArray = np.asarray(counts, dtype=np.int64).sum(axis=0)
         return total
 
 
 def equal_halves(lengths: IntArray, rng: np.random.Generator) -> tuple[int, IntArray]:
-    """Return the length of the longest short row, and 0 for n // 2 short rows, 1 for others.
+    """Return the length of the longest short row, and each row's half, `SHORT` or `LONG`.
 
-    `lengths` and the halves have shape (n,). `rng` draws which rows of that length are short.
+    n // 2 rows are short. `lengths` and the halves have shape (n,). `rng` decides which of the
+    rows at the threshold are short.
     """
     half = len(lengths) // 2
     order = np.lexsort((rng.permutation(len(lengths)), lengths))
@@ -111,6 +112,6 @@ def equal_halves(lengths: IntArray, rng: np.random.Generator) -> tuple[int, IntA
 
 
 def divide(lengths: IntArray, threshold: int, side: int) -> IntArray:
-    """Return 0 for rows below `threshold`, 1 above it, `side` for rows of that length."""
+    """Return `SHORT` for rows below `threshold`, `LONG` above it, `side` for that length."""
     halves = np.where(lengths == threshold, side, np.where(lengths < threshold, SHORT, LONG))
     return halves.astype(np.int64)

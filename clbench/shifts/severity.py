@@ -1,4 +1,4 @@
-"""How far apart two tasks are: how well a linear classifier tells their rows apart."""
+"""Severity of a shift: how well a linear classifier separates the rows of two tasks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from clbench.shifts.base import ShiftContext
 from clbench.tasks.task import Task, stratified
 
 MOST_ROWS = 1000
-"""Most training rows of each task that are compared."""
+"""Maximum training rows of each task to compare."""
 FOLDS = 5
 
 
 def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | None, ...]:
-    """Return the severity of each pair of neighbours in training order; see `separability`.
+    """Return the severity between each task and the next one; see `separability`.
 
-    Two neighbours with the same texts have 0.5, whatever their labels.
+    It is 0.5 for two tasks with the same texts, whatever their labels.
     """
     texts, points = [], []
     for task in tasks:
@@ -42,12 +42,12 @@ def separability(
 ) -> float | None:
     """Return the cross-validated balanced accuracy of linear discriminant analysis.
 
-    0.5 = indistinguishable, 1.0 = always distinguishable; below 0.5 by chance only. None if a
-    set has fewer than three different rows.
+    0.5 = indistinguishable, 1.0 = always distinguishable; below 0.5 only by chance. None if a
+    set has fewer than three distinct rows.
 
-    `first` and `second` are embeddings, shapes (n, h) and (m, h), of equal weight; `seed` decides
-    the folds. The covariance is shrunk as Ledoit & Wolf (2004) do, so there is nothing to tune
-    and fewer rows than dimensions suffice.
+    `first` and `second` are embeddings, shapes (n, h) and (m, h), with equal weight; `seed`
+    decides the folds. Ledoit-Wolf shrinkage of the covariance (2004) needs no tuning, and fewer
+    rows than dimensions suffice.
     """
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.metrics import balanced_accuracy_score
@@ -56,12 +56,12 @@ def separability(
     points = np.concatenate([first, second]).astype(np.float64)
     sets = np.repeat([0, 1], [len(first), len(second)])
     _, groups = np.unique(points, axis=0, return_inverse=True)
-    own = [np.unique(groups[sets == number]) for number in (0, 1)]
-    folds = min(FOLDS, *map(len, own))
+    distinct = [np.unique(groups[sets == number]) for number in (0, 1)]
+    folds = min(FOLDS, *map(len, distinct))
     if folds < 3:
         return None
-    # A point in both sets must not be trained on as one's and predicted as the other's.
-    shared = np.intersect1d(own[0], own[1]).size > 0
+    # A point in both sets must not be in a training fold and a test fold at once.
+    shared = np.intersect1d(distinct[0], distinct[1]).size > 0
     predicted = cross_val_predict(
         LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto", priors=(0.5, 0.5)),
         points,

@@ -1,4 +1,4 @@
-"""Shifts that divide one task, and the saved split, which gives the same parts again."""
+"""Shifts that divide one task, and saved splits that reproduce a division."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ REMEDY = "Name a file scenarios/*.split.json of a run, or leave `split` out to d
 class SplitPart:
     """One part of a divided task.
 
-    A part ``short`` is the task ``glue/sst2[short]``. Its rows are positions in the task's source
-    (`Rows.index`), ascending.
+    The part ``short`` becomes the task ``glue/sst2[short]``. Rows are given by their positions in
+    the task's source (`Rows.index`), ascending.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Split:
     Attributes
     ----------
     kind
-        The shift that made it.
+        Name of the shift.
     task
         Name of the divided task.
     fitted
-        Its settings and the numbers fitted on the training rows (threshold, centroids).
+        The shift's settings and what it fitted on the training rows (threshold, centroids).
     parts
         In training order.
     digests
         `Rows.digest` of the divided rows, by split.
     numbers
-        What the shift reported when it was fitted.
+        Numbers that the shift reports.
     """
 
     kind: str
@@ -67,32 +67,32 @@ class Split:
         kind: str,
         task: Task,
         names: Sequence[str],
-        assigned: Mapping[str, IntArray],
+        part_of: Mapping[str, IntArray],
         fitted: Mapping[str, Any],
         numbers: Mapping[str, Any],
     ) -> Split:
-        """Return a split of `task` into parts with these names, in training order.
+        """Return the split of `task` into parts called `names`, in training order.
 
-        `assigned` has, for each split of the task, the number of each row's part, shape (n,).
+        `part_of` holds, for each split of the task, the number of each row's part, shape (n,).
         """
         splits = row_splits(task)
         parts = []
         for number, name in enumerate(names):
             rows = {
                 key: tuple(splits[key].index[part == number].tolist())
-                for key, part in assigned.items()
+                for key, part in part_of.items()
             }
             parts.append(SplitPart(name, **rows))
-        digests = {key: splits[key].digest for key in assigned}
+        digests = {key: splits[key].digest for key in part_of}
         return cls(kind, task.name, fitted, tuple(parts), digests, numbers)
 
     def apply(self, task: Task, where: str = "the saved split") -> tuple[Task, ...]:
-        """Return the parts of `task`, which share its head; `where` starts messages.
+        """Return the parts of `task`, which share its head; messages start with `where`.
 
         Raises
         ------
         ShiftError
-            If the task or its rows are not those of the split.
+            If the task or its rows differ from those of the split.
         """
         if task.name != self.task:
             raise ShiftError(
@@ -103,9 +103,9 @@ class Split:
         for key in SPLITS:
             if (splits[key].digest if key in splits else None) != self.digests.get(key):
                 raise ShiftError(
-                    f"{where} was made of other {key} rows of {task.name!r} than those loaded "
-                    "now (other data, --limit or data_seed). Use the same rows, or leave "
-                    "`split` out to divide these anew."
+                    f"{where} was made from other {key} rows of {task.name!r} (other data, "
+                    "--limit or data_seed). Use the same rows, or leave `split` out to divide "
+                    "these anew."
                 )
         position = {
             key: {source: i for i, source in enumerate(rows.index.tolist())}
@@ -122,7 +122,7 @@ class Split:
         return tuple(tasks)
 
     def save(self, path: Path) -> None:
-        """Write the split, whole or not at all."""
+        """Write the split atomically."""
         write_atomically(path, json.dumps(asdict(self), allow_nan=False) + "\n")
 
     @classmethod
@@ -142,7 +142,7 @@ class Split:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
             raise DataError(
-                f"split {path} is damaged, or not a split that this clbench saves "
+                f"split {path} is damaged, or not a split of this version of clbench "
                 f"({key}{': ' if key else ''}{first['msg']}). {REMEDY}"
             ) from error
 
@@ -155,8 +155,8 @@ class DividingShift(Shift):
     task
         Name of the task.
     split
-        A saved split, relative to the suite file, to use instead of fitting one. It must have
-        been fitted on the same rows with the same settings.
+        Path of a saved split, relative to the suite file, to use instead of fitting one. It must
+        have been fitted on the same rows with the same settings.
     """
 
     task: Annotated[str, Field(min_length=1)]
@@ -168,7 +168,7 @@ class DividingShift(Shift):
         Raises
         ------
         DataError, ShiftError
-            If the saved split cannot be read, or is that of other rows, settings or shifts.
+            If the saved split cannot be read, or has other rows, settings or another shift.
         """
         task, where = context.task(self.task), "the split"
         if self.split is None:
@@ -188,19 +188,19 @@ class DividingShift(Shift):
         return ScenarioTasks(parts, split, split.numbers, self.picture(task, parts, context))
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
-        """Divide `task` by its training rows."""
+        """Return a split of `task`, fitted on its training rows."""
         raise NotImplementedError
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Return what a figure of the division into `parts` is drawn from; by default nothing."""
+        """Return the data for a figure of the division into `parts`; by default none."""
         return {}
 
     def fitted_settings(self) -> dict[str, Any]:
-        """Return the settings that decide the split, which are saved in it."""
+        """Return the settings that decide the split; the split saves them."""
         return {k: v for k, v in self.settings().items() if k not in ("task", "split")}
 
 
 def row_splits(task: Task) -> dict[str, Rows]:
-    """Return the splits that `task` has, by name."""
+    """Return the rows of each split of `task` by name; a missing tuning split is left out."""
     splits = {key: getattr(task, key) for key in SPLITS}
     return {key: rows for key, rows in splits.items() if rows is not None}

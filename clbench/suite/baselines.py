@@ -22,10 +22,10 @@ LIST = "clbench list methods"
 
 
 class Cost(BaseModel):
-    """What the search for a baseline's settings cost; charged to every cell that uses them.
+    """Cost of the search for a baseline's settings; reported with every cell that uses them.
 
-    All `trials`, also failed ones; their passes over the rows of a task, and their `seconds` of
-    training and scoring.
+    Counts all `trials`, failed ones included, their `epochs` over the rows of a task, and their
+    `seconds` of training and scoring.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,16 +42,16 @@ class Baseline:
     Attributes
     ----------
     name, description
-        Unique in a plan, part of cell names and tables; one line for lists.
+        Name in cell keys and tables, unique in a plan; one line for lists.
     method
         Name of a registered method, or ``module:Class``.
     settings, sources
-        What differs from the method's defaults, and where each setting comes from.
+        Settings that differ from the method's defaults, and the source of each.
     path, table
         The file that holds the settings, if any, and the table in it.
     digest
-        Digest of the method's source code; None for methods of clbench. An edited method counts
-        as another method.
+        Digest of the method's source code, so that an edited method counts as a new one; None
+        for methods of clbench.
     cost
         Cost of the search for the settings, if there was one.
     """
@@ -96,14 +96,14 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
         Path of a baseline file; ``module:Class``; name of a packaged baseline; or name of
         a registered method, which then has its default settings.
     base
-        Folder that relative paths start from; by default the working directory.
+        Folder that relative paths are resolved against; by default the working directory.
 
     Raises
     ------
     UnknownNameError
         If nothing has that name.
     SuiteError
-        If the file cannot be read or is wrong; all its errors at once.
+        If the file cannot be read or is invalid; lists all its errors.
     PluginError
         If ``module:Class`` does not exist.
     """
@@ -127,25 +127,25 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
         return Baseline(text, text, digest=_digest(text))
     raise UnknownNameError(
         f"Unknown baseline or method {text!r}.{did_you_mean(text, {*files, *METHODS}, LIST)} "
-        "For your own, add --plugin FILE, or give module:Class or the path of a baseline file."
+        "For a method of your own, add --plugin FILE, or give module:Class or a baseline file."
     )
 
 
 def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
     """Return the baseline of a suite's ``[baseline.NAME]`` table.
 
-    Raises what `read_baseline` does for the original, and an UnknownNameError if the name is taken.
+    Raises the errors of `read_baseline` for `of`, and an UnknownNameError if the name is taken.
     """
     from clbench.methods.base import METHODS
 
-    place = f"[baseline.{quote_key(name)}]"
+    location = f"[baseline.{quote_key(name)}]"
     if name in packaged_files("baselines") or name in METHODS:
-        raise UnknownNameError(f"{place}: {name!r} is already a baseline or method. Rename it.")
+        raise UnknownNameError(f"{location}: {name!r} is already a baseline or method. Rename it.")
     try:
         original = read_baseline(table.of, base=suite.parent)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{place} of: {error} A variant cannot be based on another variant."
+            f"{location} of: {error} A variant cannot be based on another variant."
         ) from error
     unchanged = {key: text for key, text in original.sources.items() if key not in table.settings}
     return replace(
@@ -155,7 +155,7 @@ def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
         sources={**unchanged, **table.sources},
         description=table.description or original.description,
         path=suite,
-        table=f"{place} settings",
+        table=f"{location} settings",
         cost=None if table.settings else original.cost,
     )
 
@@ -178,14 +178,14 @@ def _read_file(path: Path) -> Baseline:
             if key not in file.sources
         ]
     if not CLASS.fullmatch(file.method) and file.method not in METHODS:
-        known = did_you_mean(file.method, METHODS, LIST)
-        errors.append(f"method: there is no method {file.method!r}.{known}")
+        hint = did_you_mean(file.method, METHODS, LIST)
+        errors.append(f"method: there is no method {file.method!r}.{hint}")
     raise_errors(path, errors)
     return Baseline(**dict(file), path=path, digest=_digest(file.method))
 
 
 def _digest(method: str) -> str | None:
-    """Digest of a method's code; registers a ``module:Class``."""
+    """Return the digest of a method's code; registers a ``module:Class``."""
     from clbench.methods.base import METHODS
 
     digest = source_digest(method if CLASS.fullmatch(method) else METHODS.where(method))

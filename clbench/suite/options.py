@@ -1,4 +1,4 @@
-"""The options of a run, and what they change in a suite."""
+"""The options of a run, and how they change a suite."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run; None leaves a choice to the suite.
+    """The options of a run; None stands for the suite's value.
 
-    The attributes are parameters of `clbench.run`, which describes them. Where there may be
-    several values, a single one may be given instead of a sequence.
+    The attributes are parameters of `clbench.run`, which describes them. A single value may be
+    given instead of a sequence of one.
 
     Raises
     ------
     SettingsError
         If a value is empty, the device is not ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or
-        ``mps``, or seeds are not unique whole numbers from 0 on.
+        ``mps``, or seeds are not unique whole numbers of 0 or more.
     """
 
     model: str | None = None
@@ -63,16 +63,16 @@ class RunOptions:
                 raise SettingsError(f"--{name}: is empty. Name a folder, or leave it out.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise SettingsError(
-                f"--device {self.device!r}: must be auto, cpu, cuda, cuda:N (N a number) or mps."
+                f"--device {self.device!r}: must be auto, cpu, cuda, cuda:N such as cuda:0, or mps."
             )
         for position, seed in enumerate(self.seeds or ()):
             if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-                raise SettingsError(f"--seeds: must be whole numbers from 0 on, got {seed!r}.")
+                raise SettingsError(f"--seeds: must be whole numbers of 0 or more, got {seed!r}.")
             if seed in (self.seeds or ())[:position]:
-                raise SettingsError(f"--seeds: {seed} is given twice. Remove one of them.")
+                raise SettingsError(f"--seeds: {seed} is given twice. Remove one.")
 
     def command(self, suite: Suite) -> tuple[str, ...]:
-        """Return the words of the ``clbench run`` that makes the same cells, without ``--out``."""
+        """Return the words of a ``clbench run`` command for the same cells, without ``--out``."""
         is_packaged = packaged_files("scenarios").get(suite.path.stem) == suite.path
         words = ["clbench", "run", suite.path.stem if is_packaged else _word(suite.path)]
         for field in fields(self):
@@ -81,8 +81,8 @@ class RunOptions:
                 continue
             option = "--plugin" if field.name == "plugins" else f"--{field.name}"
             if field.name in ("scenarios", "plugins"):
-                for each in value:
-                    words += [option, _word(each)]
+                for item in value:
+                    words += [option, _word(item)]
             elif isinstance(value, tuple):
                 words += [option, ",".join(map(_word, value))]
             else:
@@ -90,15 +90,15 @@ class RunOptions:
         return tuple(words)
 
     def data_folder(self) -> Path | None:
-        """Return the folder with copies of hub repositories, absolute, or raise a DataError."""
+        """Return the absolute path of ``--data`` or None; a DataError if it is not a folder."""
         if self.data is None:
             return None
         folder = Path(self.data).expanduser()
         if not folder.is_dir():
-            what = "is a file" if folder.is_file() else describe_missing(folder, "folder")
+            problem = "is a file" if folder.is_file() else describe_missing(folder, "folder")
             raise DataError(
-                f"--data {self.data}: {what}. Give a folder DIR with copies of hub repositories, "
-                "such as DIR/glue."
+                f"--data {self.data}: {problem}. Give a folder DIR with copies of hub "
+                "repositories, such as DIR/glue."
             )
         return folder.resolve()
 
@@ -108,9 +108,9 @@ class RunOptions:
         Raises
         ------
         UnknownNameError
-            If a pattern matches none.
+            If a pattern matches no scenario.
         """
-        names, chosen = suite.scenario_names, set[str]()
+        names, selection = suite.scenario_names, set[str]()
         for pattern in ("*",) if self.scenarios is None else self.scenarios:
             matches = [name for name in names if fnmatchcase(name, pattern)]
             if not matches:
@@ -118,8 +118,8 @@ class RunOptions:
                     f"--scenarios {pattern!r} matches no scenario of {suite.name}."
                     f"{did_you_mean(pattern, names)}"
                 )
-            chosen.update(matches)
-        return [scenario for scenario in suite.file.scenario if scenario.name in chosen]
+            selection.update(matches)
+        return [scenario for scenario in suite.file.scenario if scenario.name in selection]
 
     def override(self, suite: Suite) -> Protocol:
         """Return the suite's protocol with the options of the command.
@@ -142,7 +142,7 @@ class RunOptions:
         if self.model is None:
             changes["model"] = _model_of(suite)
         else:
-            # The revision in a suite is one of the suite's own model.
+            # The suite's revision belongs to the suite's model.
             changes |= {"model": self.model, "revision": None}
         if self.corpus is None:
             changes["corpus"] = resolve_corpus(protocol.corpus, suite.base, "[protocol] corpus")
@@ -157,16 +157,16 @@ class RunOptions:
 
 
 def _model_of(suite: Suite) -> str:
-    """The suite's model; a folder is looked for beside the suite file."""
+    """Return the suite's model; a folder is resolved against that of the suite file."""
     from clbench.models.locate import MODELS
 
     name = suite.file.protocol.model
     if name in MODELS:
         return name
-    beside: Path = suite.base / Path(name).expanduser()
-    return str(beside) if beside.is_dir() or name.startswith(".") else name
+    folder: Path = suite.base / Path(name).expanduser()
+    return str(folder) if folder.is_dir() or name.startswith(".") else name
 
 
 def _word(value: Any) -> str:
-    """A value in a command: a baseline by its name, a path from the working directory."""
+    """Return a value as a word of a command: a baseline's name, or a relative path."""
     return display_path(value) if isinstance(value, Path) else str(getattr(value, "name", value))

@@ -1,4 +1,4 @@
-"""Cells of a suite with the options of a command, each with its recipe."""
+"""The plan of a run: the cells of a suite under the options of a command, with recipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clbench.suite.validation import check_methods, check_shifts, stages_of, unk
 from clbench.training.protocol import BY_TASK, Protocol
 
 RECIPE_VERSION = 5
-"""Raise it when a change of clbench changes scores: finished cells then count as outdated."""
+"""Increase it when a change of clbench changes scores: finished cells then become outdated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +47,12 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Name for files, unique in a run: ``sst2-mrpc--vanilla--seed0``."""
+        """Name of the cell's file, unique in a run: ``sst2-mrpc--vanilla--seed0``."""
         return f"{self.scenario.name}--{self.baseline.name}--seed{self.seed}"
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of `recipe`; cells with equal ones have equal scores on one machine."""
+        """Digest of `recipe`; equal fingerprints mean equal scores on one machine."""
         text = json.dumps(self.recipe, sort_keys=True, ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -64,14 +64,14 @@ class Plan:
     Attributes
     ----------
     cells
-        By scenario, then seed, then method, references last: cells that share a first stage
-        follow one another.
+        Sorted by scenario, then seed, then method, references last: cells that share a first
+        stage are neighbours.
     data
         Folder with copies of hub repositories, such as ``glue``, or None.
     protocol
-        The suite's with the command's options.
+        The suite's protocol with the command's options applied.
     command
-        Words of the command that makes the same plan.
+        Words of a command that makes the same plan.
     """
 
     suite: Suite
@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def baselines(self) -> tuple[Baseline, ...]:
-        """The baselines in order, without those of references."""
+        """The baselines in order, without references."""
         cells = [cell for cell in self.cells if cell.reference_of is None]
         return tuple({cell.baseline.name: cell.baseline for cell in cells}.values())
 
@@ -120,7 +120,7 @@ class Plan:
 
 
 def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa: B008 - immutable
-    """Expand a suite into cells: reads files for their digests, but loads no model and no rows.
+    """Expand a suite into cells; reads files for their digests, but loads no model or rows.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def validate(plan: Plan, cells: Iterable[Cell]) -> None:
 
 
 def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Baseline]:
-    """The baselines; unknown names in the suite file go to `errors` instead of being raised."""
+    """Return the baselines; unknown names in the suite file are appended to `errors`."""
     base = suite.base if options.methods is None else None
     baselines: list[Baseline] = []
     for number, method in enumerate(options.methods or suite.file.methods, 1):
@@ -202,12 +202,12 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
                 raise
             errors.append(f"methods item {number}: {error}")
     where = "--methods" if options.methods is not None else f"{display_path(suite.path)}, methods"
-    first: dict[str, Baseline] = {}
+    by_name: dict[str, Baseline] = {}
     for baseline in baselines:
-        if (other := first.setdefault(baseline.name, baseline)) is not baseline:
-            places = [display_path(b.path) if b.path else b.method for b in (other, baseline)]
+        if (other := by_name.setdefault(baseline.name, baseline)) is not baseline:
+            sources = [display_path(b.path) if b.path else b.method for b in (other, baseline)]
             raise UnknownNameError(
-                f"{where}: two baselines are called {baseline.name!r}: {' and '.join(places)}. "
+                f"{where}: two baselines are called {baseline.name!r}: {' and '.join(sources)}. "
                 "Remove one, or give it another `name`."
             )
     return baselines
@@ -216,9 +216,9 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
 def _recipes(
     suite: Suite, protocol: Protocol, data: Path | None
 ) -> Callable[[ScenarioSpec], dict[str, Any]]:
-    """Return a function that gives the part of a recipe that the cells of a scenario share.
+    """Return a function from a scenario to the part of the recipe that its cells share.
 
-    Models, tasks and corpora enter it by their contents, wherever their files are.
+    The recipe identifies models, tasks and corpora by their contents, not their paths.
     """
     from clbench.models.locate import model_identity
     from clbench.shifts.base import SHIFTS
@@ -231,10 +231,10 @@ def _recipes(
     corpus = corpus_identity(protocol.corpus)
 
     @cache
-    def of_task(name: str) -> dict[str, Any]:
+    def identity_of(name: str) -> dict[str, Any]:
         return task_identity(name, data=data, base=base, own=suite.file.task)
 
-    def of_files(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    def file_digests(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield digests of files that the settings name, such as a saved split."""
         for key, value in settings.items():
             if isinstance(value, str) and Path(value).suffix and (base / value).is_file():
@@ -248,18 +248,18 @@ def _recipes(
     def recipe(scenario: ScenarioSpec) -> dict[str, Any]:
         tasks = scenario.task_names
         values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
-        for key in BY_TASK:  # without other tasks
-            own = {task: v for task, v in values[key].items() if task.partition("[")[0] in tasks}
-            values[key] = own
+        for key in BY_TASK:  # drop the values of other scenarios' tasks
+            by_task = values[key].items()
+            values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
         digests = {m: source_digest(METRICS.where(m)) for m in values["task_metric"].values()}
-        # A metric of clbench has no digest and leaves no trace in the recipe.
+        # Metrics of clbench have no digest and are not part of the recipe.
         metrics = {name: digest for name, digest in digests.items() if digest is not None}
         return {
             "version": RECIPE_VERSION,
             "scenario": {"name": scenario.name, "shift": scenario.shift, **scenario.settings},
             "shift": source_digest(SHIFTS.where(scenario.shift)),
-            "files": dict(of_files(scenario.settings)),
-            "tasks": {name: of_task(name) for name in tasks},
+            "files": dict(file_digests(scenario.settings)),
+            "tasks": {name: identity_of(name) for name in tasks},
             **({"metrics": metrics} if metrics else {}),
             "model": model,
             "corpus": corpus,

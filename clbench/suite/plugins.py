@@ -1,4 +1,4 @@
-"""Plug-in files, and digests of code that does not come with clbench."""
+"""Plug-in files, and digests of code outside clbench."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from clbench.registry import Registry
 class Plugin:
     """An imported plug-in file.
 
-    Has the absolute path, the name of its module (always the same for a path), the digest of the
-    file's bytes, and what it added to the registries: ``{"method": ["l2-start"], …}``.
+    It has an absolute `path`, the name of its `module` (the same whenever that path is loaded),
+    the `digest` of its bytes, and the names that it registers: ``{"method": ["l2-start"], …}``.
     """
 
     path: Path
@@ -54,18 +54,18 @@ def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
 
 
 def load_plugin(path: str | Path) -> Plugin:
-    """Import a plug-in file, unless it was imported before and has not changed since.
+    """Import a plug-in file unless it is already imported and unchanged.
 
     Raises
     ------
     PluginError
-        If it is not a readable Python file, raises an error on import (the message has the
+        If it is not a readable Python file, raises an error on import (the message names the
         line), or registers nothing.
     """
     file = Path(path).expanduser().resolve()
     if file.is_dir() or file.suffix != ".py":
-        what = "is a folder" if file.is_dir() else "is not a .py file"
-        raise PluginError(f"plug-in {path}: {what}. Give a .py file.")
+        problem = "is a folder" if file.is_dir() else "is not a .py file"
+        raise PluginError(f"plug-in {path}: {problem}. Give a .py file.")
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -90,8 +90,8 @@ def load_plugin(path: str | Path) -> Plugin:
 def source_digest(reference: str) -> str | None:
     """Return a digest of the code behind ``"module:object"``; None for code of clbench.
 
-    The module is not imported: the digest is that of its file. For a class that was typed into
-    a notebook or a script it is that of the class's own text.
+    The digest is that of the module's file; the module is not imported. For a class defined in
+    a notebook or a script, it is that of the class's own source.
 
     Raises
     ------
@@ -111,22 +111,22 @@ def source_digest(reference: str) -> str | None:
 
 
 def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
-    """Run the file as a module that remembers its digest and what it registers."""
+    """Run the file as a module, and store its digest and what it registers in the module."""
     import torch  # noqa: F401 - so that its state before the import is known
 
     module, state = ModuleType(name), GlobalState(without=IMPORTS)
     module.__file__ = str(file)
     module.__dict__["__clbench_digest__"] = digest
-    before = sys.modules.get(name)
-    known = {registry.kind: set(registry.names()) for registry in registries()}
+    previous = sys.modules.get(name)
+    existing = {registry.kind: set(registry.names()) for registry in registries()}
     # Type hints of settings are resolved through sys.modules, so it must be there first.
     sys.modules[name] = module
     try:
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         sys.modules.pop(name, None)
-        if before is not None:
-            sys.modules[name] = before
+        if previous is not None:
+            sys.modules[name] = previous
         if isinstance(error, KeyboardInterrupt):
             raise
         text = str(error.msg) if isinstance(error, SyntaxError) else error_text(error)
@@ -138,14 +138,14 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     registers: dict[str, list[str]] = {}
     for registry in registries():
         for entry in registry:
-            # New, or registered by the module when it was loaded before.
-            if entry not in known[registry.kind] or registry.where(entry).startswith(f"{name}:"):
+            # New, or registered by an earlier import of the module.
+            if entry not in existing[registry.kind] or registry.where(entry).startswith(f"{name}:"):
                 registers.setdefault(registry.kind, []).append(entry)
     module.__dict__["__clbench_registers__"] = registers
 
 
 def _line(file: Path, error: BaseException) -> str:
-    """``:LINE``, the last line of the plug-in itself that was running."""
+    """Return ``:LINE``, the line of the plug-in that failed; empty if unknown."""
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return f":{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -154,7 +154,7 @@ def _line(file: Path, error: BaseException) -> str:
 
 
 def _find_file(module: str) -> Path | None:
-    """File of a module, without importing it or its packages."""
+    """Return the file of a module without importing it or its packages."""
     top, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -171,7 +171,7 @@ def _text_digest(module: ModuleType, attribute: str) -> str:
         target = attrgetter(attribute)(module)
         return _digest(inspect.getsource(target).encode())
     except (AttributeError, OSError, TypeError):
-        # Python keeps no text of it: count it as new code each time it is defined.
+        # Its source is not available: every definition counts as new code.
         return _digest(f"{attribute}:{id(target)}".encode())
 
 

@@ -1,4 +1,4 @@
-"""Suite files: found by name or path, read, and checked against the schema."""
+"""Find suite files by name or path, read them, and check them against the schema."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Suite:
 
     @property
     def base(self) -> Path:
-        """Folder that relative paths in the file start from."""
+        """Folder that relative paths in the file are resolved against."""
         return self.path.parent
 
     @property
@@ -54,7 +54,7 @@ class Suite:
 
 
 def packaged_files(kind: str, pattern: str = "*.toml") -> dict[str, Path]:
-    """Return files that come with the package, by name, sorted.
+    """Return the files of one kind that come with clbench, by name, sorted.
 
     `kind` is ``scenarios`` (the suites), ``baselines`` or ``results/published``.
     """
@@ -62,22 +62,22 @@ def packaged_files(kind: str, pattern: str = "*.toml") -> dict[str, Path]:
     for folder in (PACKAGE / f"_{Path(kind).name}", PACKAGE.parent / kind):
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob(pattern))}
-    raise ClbenchError(f"{PACKAGE} lacks its folder of {kind}. Install clbench again.")
+    raise ClbenchError(f"{PACKAGE} lacks its folder {kind}. Install clbench again.")
 
 
 def read_suite(name_or_path: str | Path) -> Suite:
     """Read a packaged suite by its name, or any suite file by its path.
 
-    A text that ends in ``.toml`` or contains a path separator is a path. The names of methods,
-    shifts and tasks are checked later, by `clbench.suite.plan.make_plan`. Load plug-ins before:
-    a plug-in's shift may decide the names of scenarios.
+    A text that ends in ``.toml`` or contains a path separator is a path. Names of methods, shifts
+    and tasks are checked later, by `clbench.suite.plan.make_plan`. Load plug-ins first: their
+    shifts may decide the names of scenarios.
 
     Raises
     ------
     UnknownNameError
         If no packaged suite has that name.
     SuiteError
-        If the file cannot be read or is wrong; all its errors at once.
+        If the file cannot be read or is invalid; lists all its errors.
     """
     path = _suite_path(name_or_path)
     data = {"name": path.stem, **read_toml(path)}
@@ -105,7 +105,7 @@ def _suite_path(name_or_path: str | Path) -> Path:
 
 
 def is_path(text: str) -> bool:
-    """Whether the name of a suite or baseline is meant as the path of a file."""
+    """Whether the name of a suite or baseline is a path of a file."""
     return text.endswith(".toml") or "/" in text or "\\" in text or text in (".", "..")
 
 
@@ -115,8 +115,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises
     ------
     SuiteError
-        If the file is missing, a folder, unreadable, not UTF-8 or not TOML (with the line), or
-        if a value is infinite, NaN, a date or a time, which no setting can be.
+        If the file is missing, a folder, unreadable, not UTF-8 or not TOML (names the line), or
+        has a value that is infinite, NaN, a date or a time.
     """
     file = display_path(path)
     folder = path if path.is_dir() else path.parent
@@ -125,7 +125,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         hint = f"one of its files: {names}" if names else "a .toml file"
         raise SuiteError(f"{file}: is a folder. Give {hint}.")
     try:
-        # Some editors put a byte-order mark first, which TOML does not allow.
+        # Some editors begin files with a byte-order mark, which TOML does not allow.
         data = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         hint = f" In that folder: {names}." if names else ""
@@ -134,7 +134,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SuiteError(f"{file}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise SuiteError(f"{file}, line {line}: is not UTF-8. Save it with UTF-8.") from error
+        raise SuiteError(f"{file}, line {line}: is not UTF-8. Save it as UTF-8.") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SuiteError(f"{file}: is not valid TOML: {error}.") from error
     errors = []
@@ -142,17 +142,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         if isinstance(value, float) and not math.isfinite(value):
             errors.append(f"{describe_path(location, data)}: must be a finite number, got {value}")
         elif not isinstance(value, str | int | float):
-            place = describe_path(location, data)
-            errors.append(f"{place}: must not be a date or time; quote {value}")
+            key = describe_path(location, data)
+            errors.append(f"{key}: must not be a date or time; put {value} in quotes")
     raise_errors(path, errors)
     return data
 
 
 def check_file(data: dict[str, Any], model: type[File]) -> tuple[File | None, list[str]]:
-    """Return the file's contents as `model`, or None and what is wrong with them."""
+    """Return a file's contents as an instance of `model`, or None, and its errors."""
     try:
-        # As JSON, where a whole number may stand for a number and a list for a tuple, but
-        # a text may not stand for either.
+        # Strict JSON accepts a whole number for a float and a list for a tuple, but no text
+        # for a number.
         return model.model_validate_json(json.dumps(data), strict=True), []
     except ValidationError as error:
         return None, describe_errors(error, data, model=model)
@@ -168,7 +168,7 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Sequ
 
 
 def _scenario(table: Any) -> Any:
-    """A scenario with a name, and with the settings of its shift in a table of their own."""
+    """Return a ``[[scenario]]`` table with a name, and its shift's settings under `settings`."""
     if not isinstance(table, dict):
         return table
     settings = {key: value for key, value in table.items() if key not in SCENARIO_KEYS}
@@ -182,14 +182,14 @@ def _duplicates(data: dict[str, Any]) -> Iterator[str]:
     """Yield errors of scenario names, seeds and methods that occur twice."""
     for key in ("scenario", "seeds", "methods"):
         entries = data.get(key)
-        first: dict[Hashable, int] = {}
+        numbers: dict[Hashable, int] = {}
         for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
             value = entry.get("name") if isinstance(entry, dict) else entry
             if not isinstance(value, str | int):
                 continue
-            if (earlier := first.setdefault((type(value), value), number)) != number:
-                place = describe_path((key, number - 1), data)
-                change = "Remove one of them"
+            if (earlier := numbers.setdefault((type(value), value), number)) != number:
+                location = describe_path((key, number - 1), data)
+                remedy = "Remove one of them"
                 if key == "scenario":
-                    change = "Give one of them another `name`"
-                yield f"{place}: {value!r} repeats number {earlier}. {change}"
+                    remedy = "Give one of them another `name`"
+                yield f"{location}: {value!r} repeats number {earlier}. {remedy}"

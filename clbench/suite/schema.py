@@ -1,4 +1,4 @@
-"""What a suite file holds, as typed models."""
+"""The contents of a suite file as typed models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it fits a file name whose parts are joined by ``--``, else a ValueError."""
+    """Return `name` if it can be part of a cell's key, as in ``a--b--seed0``, else a ValueError."""
     if not NAME_PATTERN.fullmatch(name) or len(name) > 100:
         raise ValueError(
             "a name consists of at most 100 letters, digits, '.', '_', '+' and single '-', and "
@@ -35,7 +35,7 @@ class ScenarioSpec(BaseModel):
     shift, settings
         Name of a registered shift, and its settings: every other key of the table.
     note
-        A remark that results and reports show.
+        Shown in results and reports.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,16 +54,17 @@ class ScenarioSpec(BaseModel):
 
     @property
     def task_names(self) -> tuple[str, ...]:
-        """Tasks under the settings ``task`` and ``tasks``, in order, each once."""
-        one, several = self.settings.get("task"), self.settings.get("tasks")
-        names = [one, *(several if isinstance(several, list) else ())]
+        """Tasks in the settings ``task`` and ``tasks``, in order, each once."""
+        task, tasks = self.settings.get("task"), self.settings.get("tasks")
+        names = [task, *(tasks if isinstance(tasks, list) else ())]
         return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
 class VariantTable(BaseModel):
-    """One ``[baseline.NAME]`` table: the baseline `of`, as in ``methods``, with other settings.
+    """One ``[baseline.NAME]`` table: a variant of the baseline `of` with other settings.
 
-    `sources` says where the new values come from. `description` is by default the original's.
+    `of` is a name as in ``methods``. `sources` says where the new values come from. `description`
+    is by default the original's.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,16 +81,17 @@ class SuiteFile(BaseModel):
     Attributes
     ----------
     name, description
-        Names the run's folder, by default that of the file without its suffix; a line for lists.
+        Name of the suite and its run folder, by default the file's name without suffix; one line
+        for lists.
     methods, baseline
-        Baselines: names of baseline files or methods, paths, or ``module:Class``; variants of
-        them, by names for `methods`.
+        Baselines to run: names of baseline files or methods, paths, or ``module:Class``; variants
+        of baselines, by the names that `methods` may use.
     seeds
-        One cell for each; unique.
+        One cell each; unique.
     protocol
         How every cell is trained and scored.
     task, scenario
-        Own tasks, by name; what to train on, in order.
+        Tasks that the suite defines, by name; scenarios, in order.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -119,7 +121,7 @@ class SuiteFile(BaseModel):
 def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
     """Return the default name of a scenario, or None if its tasks make no valid name.
 
-    It consists of the names of its tasks and the shift's `short_name`, or name if it has none.
+    The name joins the tasks and the shift's `short_name`, or its name if that is None.
 
     Examples
     --------

@@ -19,7 +19,7 @@ from clbench.training.protocol import BY_TASK, Protocol
 
 
 def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
-    """Return the errors of tasks, metrics and shifts that do not exist."""
+    """Return an error for each task, metric or shift that does not exist."""
     from clbench.shifts.base import SHIFTS
     from clbench.tasks.metrics import METRICS
     from clbench.tasks.registry import TASKS, score_metrics
@@ -27,53 +27,53 @@ def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
     own, protocol = suite.file.task, suite.file.protocol
     plugin = " For your own, add --plugin FILE."
 
-    def task_error(place: str, task: str) -> list[str]:
+    def task_error(location: str, task: str) -> list[str]:
         if task in own or task in TASKS:
             return []
         hint = did_you_mean(task, [*own, *TASKS], "clbench list tasks")
-        return [f"{place}: there is no task {task!r}.{hint}{plugin}"]
+        return [f"{location}: there is no task {task!r}.{hint}{plugin}"]
 
     errors = [
-        f"[task.{quote_key(name)}]: there is already a task {name!r}. Rename yours."
+        f"[task.{quote_key(name)}]: a task {name!r} already exists. Rename yours."
         for name in own
         if name in TASKS
     ]
     for key in BY_TASK:
         for task in getattr(protocol, key):
-            # A part of a task, such as glue/sst2[short], may have a length of its own.
+            # A part of a task, such as glue/sst2[short], may have its own epochs or steps.
             errors += task_error(f"[protocol] {key}.{quote_key(task)}", task.partition("[")[0])
     for task, metric in protocol.task_metric.items():
         metrics = score_metrics(task.partition("[")[0], own) or list(METRICS)
         if metric not in metrics:
             errors.append(
                 f"[protocol] task_metric.{quote_key(task)}: the task has no metric {metric!r}. "
-                f"Take {' or '.join(metrics)}."
+                f"Use {' or '.join(metrics)}."
             )
     for scenario in scenarios:
-        place = _place(suite, scenario)
+        location = _location(suite, scenario)
         if scenario.shift not in SHIFTS:
             hint = did_you_mean(scenario.shift, SHIFTS, "clbench list shifts")
-            errors.append(f"{place} shift: there is no shift {scenario.shift!r}.{hint}{plugin}")
+            errors.append(f"{location} shift: there is no shift {scenario.shift!r}.{hint}{plugin}")
         for task in scenario.task_names:
             key = "task" if scenario.settings.get("task") == task else "tasks"
-            errors += task_error(f"{place} {key}", task)
+            errors += task_error(f"{location} {key}", task)
     return errors
 
 
 def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
-    """Construct each scenario's shift, and raise all errors of their settings as a SuiteError."""
+    """Construct each scenario's shift; raise one SuiteError with all errors in their settings."""
     from clbench.shifts.base import SHIFTS
 
     errors = []
     for scenario in scenarios:
         shift = SHIFTS.get(scenario.shift)
         with user_code(f"shift {scenario.shift!r}"):
-            errors += _settings_errors(shift, scenario.settings, _place(suite, scenario))
+            errors += _settings_errors(shift, scenario.settings, _location(suite, scenario))
     raise_errors(suite.path, errors)
 
 
 def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
-    """Construct each baseline's method, and have it check the protocol.
+    """Construct each baseline's method and let it check the protocol.
 
     Raises
     ------
@@ -113,9 +113,9 @@ def _settings_errors(kind: type[Configured], settings: Mapping[str, Any], table:
 
 
 def stages_of(scenario: ScenarioSpec) -> int:
-    """Return how many tasks a scenario has: those of ``tasks``, else the parts of its one task.
+    """Return the number of tasks of a scenario: those in ``tasks``, else the parts of its task.
 
-    A shift that divides a task has the number of parts in ``k``; the default is 2.
+    A shift that divides a task sets the number of parts in ``k``; the default is 2.
     """
     from clbench.shifts.base import SHIFTS
 
@@ -124,9 +124,9 @@ def stages_of(scenario: ScenarioSpec) -> int:
         return len(tasks)
     parts = getattr(SHIFTS.get(scenario.shift)(**scenario.settings), "k", 2)
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-        raise ClbenchError(f"shift {scenario.shift!r}: k must be a whole number from 1 on.")
+        raise ClbenchError(f"shift {scenario.shift!r}: k must be a whole number, 1 or more.")
     return parts
 
 
-def _place(suite: Suite, scenario: ScenarioSpec) -> str:
+def _location(suite: Suite, scenario: ScenarioSpec) -> str:
     return f"[[scenario]] {suite.scenario_names.index(scenario.name) + 1} {scenario.name!r}"

@@ -1,4 +1,4 @@
-"""Columns of one split of a file or dataset, made into rows: texts, classes and targets."""
+"""Turn the columns of a file or dataset into rows: texts, and classes or targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clbench.tasks.spec import ColumnsSpec, label_name
 from clbench.tasks.task import Rows
 
 MANY_CLASSES = 20
-"""From here on, more classes than half the rows count as a mistake."""
+"""More classes than this, and than half the rows, count as a mistake."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Columns:
     Attributes
     ----------
     where
-        Task and file or split, the beginning of messages. Rows in messages count from 0.
+        Task and file or split, with which messages begin. Rows in messages count from 0.
     cells
-        Values by column, of one type each; None where a cell is missing.
+        Values by column, each of one type; None for a missing cell.
     """
 
     where: str
@@ -33,7 +33,7 @@ class Columns:
     cells: Mapping[str, Sequence[Any]]
 
     def rows(self, classes: Sequence[str], *, coded: bool = False) -> Rows:
-        """Return the rows; `coded` makes whole numbers as labels positions in `classes`."""
+        """Return the rows; if `coded`, labels that are whole numbers are positions in `classes`."""
         texts = [self._filled(column, str) for column in self.spec.text]
         labels = self._filled(self.spec.label, (str, int, float))
         if self.spec.regression:
@@ -56,7 +56,7 @@ class Columns:
             if other != name:
                 raise DataError(
                     f"{where} has {other!r} on row {first_rows[other]} and {name!r} on row "
-                    f"{first_rows[name]} (counted from 0). Write a number in one way, or list "
+                    f"{first_rows[name]} (counted from 0). Write each number in one way, or list "
                     "the classes in `labels`."
                 )
         if len(names) > MANY_CLASSES and 2 * len(names) > len(labels):
@@ -77,14 +77,14 @@ class Columns:
             return names
 
     def _filled(self, column: str, types: type | tuple[type, ...]) -> list[Any]:
-        """Return the cells of a column; all must be there and of a type."""
+        """Return the cells of a column; a DataError if one is missing or not of `types`."""
         cells = list(self.cells[column])
         missing = [row for row, cell in enumerate(cells) if label_name(cell) is None]
         if missing:
             raise DataError(
                 f"{self.where}: {len(missing)} of {len(cells)} rows have nothing in column "
-                f"{column!r}, the first is row {missing[0]} (counted from 0). Fill them in or "
-                "remove these rows."
+                f"{column!r}, the first of them row {missing[0]} (counted from 0). Fill in the "
+                "column or remove these rows."
             )
         for row, cell in enumerate(cells):
             if not isinstance(cell, types):
@@ -125,7 +125,7 @@ def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> 
 
 
 def _as_number(label: Any) -> Any:
-    """Return a label as a number if it is a finite one, else as it is."""
+    """Return a label as a number if it is a finite one, else unchanged."""
     try:
         number = float(label)
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""Running text for the loss of a language model: a file, a corpus on the hub, or built in.
+"""Text corpora for language-model losses: a file, a corpus on the hub, or the built-in one.
 
-About a tenth of each corpus is held out: methods never see it, and what a model keeps of its
+About a tenth of each corpus is held out: methods never see it, and the forgetting of the
 pretraining is scored on it. Importing this module loads neither torch nor transformers.
 """
 
@@ -20,18 +20,19 @@ from clbench.tasks.synthetic import SIZES, TEXTS, unlabelled
 BUILT_IN = "built-in"
 WIKI40B = "wiki40b/en"
 HUB_NAME, HUB_CONFIG, HUB_REVISION = "google/wiki40b", "en", "main"
-"""Wikipedia of 2019, cleaned (Guo et al. 2020); its repository has no later version."""
+"""Cleaned Wikipedia of 2019 (Guo et al. 2020); the repository has no later version."""
 FEWEST_WORDS = 5
-"""Shorter lines of a file are headings and the like."""
+"""Minimum words of a line; shorter lines are headings and the like."""
 HELD_OUT = 26
-"""Of the 256 values of a line's digest, those that hold the line out: about a tenth."""
+"""A line is held out if its digest, from 0 to 255, is below this: about a tenth."""
 
 
 def resolve_corpus(corpus: str, base: Path, key: str) -> str:
-    """Return `corpus`, with the path of a file made absolute.
+    """Return `corpus`, as an absolute path if it is a file.
 
-    It is ``built-in``, ``wiki40b/en`` or the path, from the folder `base`, of a text file or a
-    Parquet table. A missing file is a DataError that names the `key`, such as ``--corpus``.
+    It is ``built-in``, ``wiki40b/en`` or the path, relative to the folder `base`, of a text file
+    or a Parquet table. Raises a DataError that names `key`, such as ``--corpus``, for a missing
+    file.
     """
     if corpus in (BUILT_IN, WIKI40B):
         return corpus
@@ -39,14 +40,14 @@ def resolve_corpus(corpus: str, base: Path, key: str) -> str:
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "there is no such file"
         raise DataError(
-            f"{key} {corpus!r}: {problem} ({path}). Give a text file with one text a line, a "
+            f"{key} {corpus!r}: {problem} ({path}). Give a text file with one text per line, a "
             f"Parquet table, {WIKI40B} for the corpus on the hub, or {BUILT_IN}."
         )
     return str(path)
 
 
 def corpus_identity(corpus: str) -> dict[str, Any]:
-    """Return what decides the texts of a resolved corpus, as plain JSON values without paths."""
+    """Return what identifies the texts of a resolved corpus: plain JSON values without paths."""
     if corpus == BUILT_IN:
         sample = "\n".join(unlabelled(100))
         return {"built-in": hashlib.blake2b(sample.encode(), digest_size=16).hexdigest()}
@@ -59,26 +60,26 @@ def corpus_identity(corpus: str) -> dict[str, Any]:
 
 
 def corpus_name(corpus: str) -> str:
-    """Return what reports call a resolved corpus: no folders."""
+    """Return the name of a resolved corpus in reports, without folders."""
     return corpus if corpus in (BUILT_IN, WIKI40B) else Path(corpus).name
 
 
 def read_corpus(corpus: str, count: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
-    """Return at most `count` texts, always the same ones for a seed.
+    """Return at most `count` texts, the same ones whenever the seed is the same.
 
     Parameters
     ----------
     corpus
-        As `resolve_corpus` returns it. A text is a line of a file with at least five words, or
-        such a line in the column ``text`` of a Parquet table (without it, in all columns of
-        text), or the first paragraph of an article of wiki40b.
+        As `resolve_corpus` returns it. A text is a line of a file with at least five words, such
+        a line in the column ``text`` of a Parquet table (in all text columns if there is no
+        ``text``), or the first paragraph of an article of wiki40b.
     count
-        Number of texts.
+        Maximum number of texts.
     seed
-        Which lines of a file and which built-in texts are drawn; wiki40b is read from its start.
+        Seed of the sample of lines or built-in texts; wiki40b is read from its start.
     held_out
-        Whether to take the held-out part: about a tenth of the lines of a file, the validation
-        split of wiki40b, or the built-in texts that the built-in tasks hold out too.
+        Whether to read the held-out part: about a tenth of the lines of a file, the validation
+        split of wiki40b, or built-in texts that no built-in task trains on.
 
     Raises
     ------
@@ -86,8 +87,8 @@ def read_corpus(corpus: str, count: int, seed: int = 0, *, held_out: bool = Fals
         If the corpus cannot be read or downloaded, or contains no text.
     """
     if corpus == BUILT_IN:
-        most = SIZES[TEXTS, "validation" if held_out else "train"]
-        return unlabelled(min(count, most), seed, held_out=held_out)
+        size = SIZES[TEXTS, "validation" if held_out else "train"]
+        return unlabelled(min(count, size), seed, held_out=held_out)
     if corpus == WIKI40B:
         return _from_hub(count, "validation" if held_out else "train")
     texts = [text for text in _lines(Path(corpus)) if _is_held_out(text) == held_out]
@@ -96,8 +97,8 @@ def read_corpus(corpus: str, count: int, seed: int = 0, *, held_out: bool = Fals
         raise DataError(f"corpus {corpus}: {part} is empty. Give a file with more lines.")
     if len(texts) <= count:
         return texts
-    chosen = numpy_stream("corpus", seed).permutation(len(texts))[:count]
-    return [texts[i] for i in sorted(chosen)]
+    positions = numpy_stream("corpus", seed).permutation(len(texts))[:count]
+    return [texts[i] for i in sorted(positions)]
 
 
 def _is_held_out(text: str) -> bool:
@@ -105,7 +106,7 @@ def _is_held_out(text: str) -> bool:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines with enough words; every error becomes one line."""
+    """Yield the lines with enough words; raise a DataError if there are none."""
     import pyarrow as pa
 
     is_table, empty = SUFFIXES.get(path.suffix.lower()) == "parquet", True
@@ -123,12 +124,12 @@ def _lines(path: Path) -> Iterator[str]:
         raise DataError(f"corpus {path}: cannot be read ({reason}).") from error
     if empty:
         raise DataError(
-            f"corpus {path}: no line has {FEWEST_WORDS} words or more. Give one text a line."
+            f"corpus {path}: no line has {FEWEST_WORDS} words or more. Give one text per line."
         )
 
 
 def _table_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a Parquet table's column ``text``, or of all its columns of text."""
+    """Yield the lines in a Parquet table's column ``text``, or else in all its text columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -151,7 +152,7 @@ def _from_hub(count: int, split: str) -> list[str]:
         )
         first = (_first_paragraph(row["text"]) for row in articles)
         texts = list(islice((t for t in first if len(t.split()) >= FEWEST_WORDS), count))
-    except Exception as error:  # the kinds depend on the HTTP library of the hub's client
+    except Exception as error:  # the types depend on the HTTP library of the hub's client
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"corpus {WIKI40B!r}: {HUB_NAME} could not be downloaded ({reason}). Check the "
@@ -163,6 +164,6 @@ def _from_hub(count: int, split: str) -> list[str]:
 
 
 def _first_paragraph(article: str) -> str:
-    """Return the first paragraph of an article, without the marks of the dataset."""
-    _, _, rest = article.partition("_START_PARAGRAPH_")
-    return rest.partition("_START_")[0].partition("_NEWLINE_")[0].strip()
+    """Return the first paragraph of an article, without the dataset's markup."""
+    body = article.partition("_START_PARAGRAPH_")[2]
+    return body.partition("_START_")[0].partition("_NEWLINE_")[0].strip()

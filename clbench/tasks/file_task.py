@@ -17,7 +17,7 @@ from clbench.tasks.task import Task, TaskSource, hold_out
 
 @dataclass(frozen=True)
 class FileTask:
-    """The loader of `spec`, a ``[task.NAME]`` table of files."""
+    """The loader of a ``[task.NAME]`` table of files, `spec`."""
 
     name: str
     spec: FileTaskSpec
@@ -28,7 +28,7 @@ class FileTask:
         return self.spec.scores
 
     def __call__(self, source: TaskSource) -> Task:
-        """Read the files; anything wrong in them is a DataError."""
+        """Return the task; raise a DataError if a file is missing or invalid."""
         spec, paths = self.spec, self.spec.paths
         table = self._read(source.base, "train")
         labels = spec.labels or ([] if spec.regression else table.class_names())
@@ -57,7 +57,7 @@ class FileTask:
         )
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
-        """Return digests of the files and the settings that decide how they are read."""
+        """Return digests of the files, and the settings for reading them."""
         check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
         settings = self.spec.model_dump(exclude={"train", "validation", "format", "separator"})
         if self.spec.separator is not None:
@@ -75,14 +75,14 @@ class FileTask:
             content = path.read_bytes()
         except OSError as error:
             names = [other.name for other in path.parent.glob("*") if other.suffix in SUFFIXES]
-            near = did_you_mean(path.name, names) if names else ""
-            raise DataError(f"{where}: {path} cannot be read: {error.strerror}.{near}") from error
+            hint = did_you_mean(path.name, names) if names else ""
+            raise DataError(f"{where}: {path} cannot be read: {error.strerror}.{hint}") from error
         if not content.strip():
             raise DataError(f"{where}: {path} is empty.")
         return content
 
     def _read(self, base: Path, split: Split) -> Columns:
-        """Return the columns of a file, typed as pyarrow reads them; those of CSV are text."""
+        """Return the columns of a file as pyarrow types them; columns of CSV are text."""
         import pyarrow as pa
         import pyarrow.csv
         import pyarrow.json
@@ -115,10 +115,10 @@ class FileTask:
             reason = " ".join(str(error).split())[:200]
             raise DataError(f"{where}: not a valid {kind} file in UTF-8 ({reason}).") from error
         if not len(table):
-            raise DataError(f"{where}: there are no rows in the file.")
+            raise DataError(f"{where}: the file has no rows.")
         if kind == "tsv" and any("\n" in cell for cell in cells[spec.text[0]]):
             raise DataError(
-                f"{where}: a quoted text runs over several lines, which TSV does not allow. Set "
+                f"{where}: a quoted text spans several lines, which TSV does not allow. Set "
                 "quotes = false if quotes are plain characters, or save the file as CSV."
             )
         return Columns(where, spec, cells)

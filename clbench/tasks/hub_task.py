@@ -1,4 +1,4 @@
-"""Tasks on the Hugging Face hub, or in a copy of the hub's repository on disk."""
+"""Tasks on the Hugging Face hub, or in a local copy of the hub's repository."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from clbench.tasks.spec import HubTaskSpec
 from clbench.tasks.task import Task, TaskSource
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
-"""Files of a copy on disk that are read."""
+"""Suffixes of the files to read from a local copy."""
 
 
 @dataclass(frozen=True)
 class HubTask:
-    """The loader of `spec`, a table with a key `hub`.
+    """The loader of a table with a key `hub`, `spec`.
 
-    The settings of a `packaged` table, which comes with clbench, are not part of the identity.
+    The settings of a `packaged` table, one that comes with clbench, are not part of the identity.
     """
 
     name: str
@@ -39,7 +39,7 @@ class HubTask:
         return self.spec.description
 
     def __call__(self, source: TaskSource) -> Task:
-        """Read the rows from the copy in the data folder, or else from the hub."""
+        """Return the task from the copy in the data folder, or else from the hub."""
         spec, (dataset, origin) = self.spec, self._load(source.data)
         classes: list[str] = []
         rows = []
@@ -94,12 +94,12 @@ class HubTask:
         return identity
 
     def _folder(self, data: Path | None) -> Path | None:
-        """Return the folder of the copy on disk, or None if the hub is to be asked."""
+        """Return the folder of the local copy, or None if there is none."""
         folder = None if data is None else data / self.spec.hub.rpartition("/")[2]
         return folder if folder is not None and folder.is_dir() else None
 
     def _files(self, data: Path | None) -> dict[str, list[Path]]:
-        """Return the files of both splits in the copy on disk; empty if there is no copy."""
+        """Return the files of both splits in the local copy; empty if there is none."""
         root, config = self._folder(data), self.spec.config
         if root is None:
             return {}
@@ -121,7 +121,7 @@ class HubTask:
         return files
 
     def _load(self, data: Path | None) -> tuple[Any, str]:
-        """Return the splits and where they come from; every error becomes one line."""
+        """Return the dataset and its origin for messages; raise a DataError on any failure."""
         import datasets
 
         spec, root, files = self.spec, self._folder(data), self._files(data)
@@ -134,8 +134,8 @@ class HubTask:
                 return datasets.load_dataset(
                     spec.hub, name=spec.config, revision=spec.revision
                 ), origin
-            # Named files are read whatever the card of the repository says: a copy may hold
-            # only some configurations and rows.
+            # Name the files instead of following the card of the repository: a copy may hold
+            # only some of its configurations and rows.
             paths = {
                 split: [str(path.relative_to(root)) for path in paths]
                 for split, paths in files.items()
@@ -143,7 +143,7 @@ class HubTask:
             return datasets.load_dataset(
                 str(root.resolve()), data_files=paths, verification_mode="no_checks"
             ), str(root)
-        # The library and what it calls raise errors of a dozen unrelated families here.
+        # The library and its dependencies raise a dozen unrelated types of errors here.
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
             problem = (

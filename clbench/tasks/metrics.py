@@ -1,4 +1,4 @@
-"""Metrics: numbers made of a model's outputs and the labels, where greater is better."""
+"""Metrics: scores of a model's outputs against the labels; greater is better."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[[Array, Array], float])
 
 
 class Metric(Protocol):
-    """A registered function; `regression` says what kind of task it scores."""
+    """A registered metric; `regression` tells whether it scores regression tasks."""
 
     regression: bool
 
@@ -33,18 +33,18 @@ METRICS: Registry[Metric] = Registry("metric", check=_error, group="clbench.metr
 
 
 def metric(name: str, *, regression: bool = False) -> Callable[[Function], Function]:
-    """Register a metric: a function of outputs and labels for which greater is better.
+    """Register a metric: a function of outputs and labels that returns a score.
 
     A classification metric gets logits of shape (n, C) and class numbers of shape (n,), a
-    regression metric predictions and targets, both float64 of shape (n,). It returns a finite
-    number. Return the negative of an error, so that forgetting keeps its sign.
+    regression metric predictions and targets, both float64 of shape (n,). The score must be
+    finite, and greater must be better: return the negative of an error.
 
     Parameters
     ----------
     name
-        For the key `metrics` of a task and for ``[protocol.task_metric]``.
+        Name for the key `metrics` of a task and for ``[protocol.task_metric]``.
     regression
-        Whether it scores tasks with a number as target instead of classes.
+        Whether it scores regression tasks instead of classification.
 
     Examples
     --------
@@ -63,13 +63,13 @@ def metric(name: str, *, regression: bool = False) -> Callable[[Function], Funct
 
 @metric("accuracy")
 def accuracy(outputs: Array, labels: Array) -> float:
-    """Return the share of rows whose greatest logit, the first of equals, is the label's."""
+    """Return the share of rows whose greatest logit (the first one if tied) is the label's."""
     return float((outputs.argmax(axis=1) == labels).mean())
 
 
 @metric("f1")
 def f1(outputs: Array, labels: Array) -> float:
-    """Return F1 of class 1 of two classes, else the mean over classes; 0 where undefined."""
+    """Return F1 of class 1 for two classes, macro F1 for more; 0 where undefined."""
     from sklearn.metrics import f1_score
 
     count = outputs.shape[1]
@@ -80,7 +80,7 @@ def f1(outputs: Array, labels: Array) -> float:
 
 @metric("matthews")
 def matthews(outputs: Array, labels: Array) -> float:
-    """Return Matthews correlation, R_K for more classes (Gorodkin 2004); 0 where undefined."""
+    """Return the Matthews correlation, for more classes R_K (Gorodkin 2004); 0 if undefined."""
     from sklearn.metrics import matthews_corrcoef
 
     predicted = outputs.argmax(axis=1)
@@ -91,7 +91,7 @@ def matthews(outputs: Array, labels: Array) -> float:
 
 @metric("pearson", regression=True)
 def pearson(outputs: Array, labels: Array) -> float:
-    """Return Pearson correlation; 0 where one side is constant."""
+    """Return the Pearson correlation; 0 if either side is constant."""
     from scipy.stats import pearsonr
 
     if np.ptp(outputs) == 0 or np.ptp(labels) == 0:
@@ -101,7 +101,7 @@ def pearson(outputs: Array, labels: Array) -> float:
 
 @metric("spearman", regression=True)
 def spearman(outputs: Array, labels: Array) -> float:
-    """Return Pearson correlation of the ranks, where ties share the mean of their ranks."""
+    """Return the Spearman correlation, with mean ranks for ties; 0 if either side is constant."""
     from scipy.stats import rankdata
 
     return pearson(rankdata(outputs), rankdata(labels))
@@ -124,7 +124,7 @@ def check_metrics(where: str, names: Sequence[str], regression: bool) -> None:
 
 
 def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, float]:
-    """Return the metrics of a model's outputs, by name, in the order of `metrics`.
+    """Return the scores of a model's outputs by metric, in the order of `metrics`.
 
     Parameters
     ----------
@@ -143,9 +143,10 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
         If an output is not finite: training has diverged.
     """
     if not np.isfinite(outputs).all():
-        bad = int((~np.isfinite(outputs)).reshape(len(outputs), -1).any(axis=1).sum())
+        rows = int((~np.isfinite(outputs)).reshape(len(outputs), -1).any(axis=1).sum())
         raise NonFiniteLossError(
-            f"The model's outputs are infinite or not numbers for {bad} of {len(outputs)} rows."
+            f"the model's outputs are not finite numbers for {rows} of {len(outputs)} rows: "
+            "training diverged. Lower the learning rate, set clip_norm, or use --precision float32."
         )
     scores: dict[str, float] = {}
     for name in metrics:

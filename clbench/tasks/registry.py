@@ -1,4 +1,4 @@
-"""All tasks by name: the registered ones, and the ``[task.NAME]`` tables of a suite."""
+"""The registry of tasks, and the loading of tasks by name, a suite's own ones included."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from clbench.tasks.synthetic import SPECS
 from clbench.tasks.task import Task, TaskSource, check_task
 
 TaskLoader = Callable[[TaskSource], Task]
-"""What is registered: a function of a `TaskSource` that returns a `Task`.
+"""A registered entry: a function of a `TaskSource` that returns a `Task`.
 
-A loader with a method ``identity(source) -> dict`` decides itself what identifies its rows in a
-result; of any other loader the source file is digested. A loader with an attribute ``metrics``
-lets a suite's `task_metric` be checked before the task is loaded.
+A loader may have a method ``identity(source) -> dict`` that identifies its rows in results;
+without it the digest of its source file does. With an attribute ``metrics``, a suite's
+`task_metric` can be checked before the task is loaded.
 """
 
 Loader = TypeVar("Loader", bound=TaskLoader)
@@ -32,7 +32,7 @@ Loader = TypeVar("Loader", bound=TaskLoader)
 
 def _error(name: str, entry: object) -> str | None:
     if "[" in name or "]" in name:
-        return "the name of a task must not contain brackets, which mark the parts of a shift"
+        return "the name of a task must not contain brackets, which mark parts of a task"
     return None if callable(entry) else "a task must be a function of a TaskSource"
 
 
@@ -68,7 +68,7 @@ def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, Own
     UnknownNameError
         If there is no such task.
     DataError
-        If its rows cannot be read or are not what a task needs.
+        If its rows cannot be read or are invalid.
     """
     return check_task(name, _loader(name, own)(TaskSource(data, base)))
 
@@ -76,10 +76,10 @@ def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, Own
 def task_identity(
     name: str, *, data: Path | None, base: Path, own: Mapping[str, OwnTaskSpec]
 ) -> dict[str, Any]:
-    """Return what decides the rows and metrics of a task, without building the task.
+    """Return what decides the rows and metrics of a task, without loading the task.
 
-    That is digests of files, rows or code, or the revision of a hub repository. Raises as
-    `load_task` does for unknown names, missing files and unknown metrics.
+    That is digests of files, rows or code, or the revision of a hub repository. Unknown names,
+    missing files and unknown metrics raise the errors of `load_task`.
 
     Returns
     -------
@@ -87,8 +87,8 @@ def task_identity(
         Plain JSON values without paths. Equal identities mean equal rows.
     """
     loader = _loader(name, own)
-    own_identity = getattr(loader, "identity", None)
-    identity = own_identity(TaskSource(data, base)) if own_identity else code_identity(loader)
+    identify = getattr(loader, "identity", None)
+    identity = identify(TaskSource(data, base)) if identify else code_identity(loader)
     metrics = {
         metric: code_identity(METRICS.get(metric))
         for metric in getattr(loader, "metrics", ())
@@ -98,7 +98,7 @@ def task_identity(
 
 
 def score_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> list[str]:
-    """Return the metrics that can be the score of a task, empty where only its rows can tell."""
+    """Return the metrics that can score a task; empty if only its rows decide that."""
     if name not in own and name not in TASKS:
         return []
     metrics = getattr(_loader(name, own), "metrics", ())
@@ -108,7 +108,7 @@ def score_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> list[str]:
 def code_identity(entry: Any) -> dict[str, str]:
     """Return the name of a function, class or callable object, and the digest of its file.
 
-    Without a file, as in an interactive session, the module stands for the digest.
+    Without a file, as in an interactive session, the module's name replaces the digest.
     """
     code = entry if inspect.isroutine(entry) or inspect.isclass(entry) else type(entry)
     try:

@@ -39,7 +39,7 @@ SUFFIXES: dict[str, Format] = {
 
 
 class ColumnsSpec(BaseModel):
-    """What the columns of a table mean.
+    """The columns of a task in files or on the hub.
 
     Attributes
     ----------
@@ -48,10 +48,10 @@ class ColumnsSpec(BaseModel):
     label
         Column of the label.
     labels
-        Names of the classes in the order of their numbers, and the only ones allowed. By
+        Names of the classes in the order of their numbers; no other label is allowed. By
         default those of the training rows, sorted (as numbers if all are whole numbers).
     regression
-        Whether the label is a number to predict.
+        Whether the label is a number to predict instead of a class.
     metrics
         The first is the score in p_o and p_s. By default accuracy, or Pearson and Spearman
         correlation for regression.
@@ -82,12 +82,12 @@ class ColumnsSpec(BaseModel):
         if self.labels is not None and len(set(self.labels)) != len(self.labels):
             raise _error("labels must name each label once")
         if self.regression and self.labels is not None:
-            raise _error("a regression task has no labels; remove one of the two keys")
+            raise _error("a regression task has no classes; remove regression or labels")
         return self
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The metrics, defaults filled in."""
+        """The metrics, or the default ones."""
         default = ("pearson", "spearman") if self.regression else ("accuracy",)
         return tuple(self.metrics or default)
 
@@ -100,14 +100,14 @@ class FileTaskSpec(ColumnsSpec):
     train, validation
         Paths, relative to the suite file.
     validation_fraction
-        Share of the training rows to report on if there is no validation file; stratified by
-        label and always the same rows.
+        Share of the training rows to hold out if there is no validation file; stratified by
+        label, and always the same rows.
     format
-        By default decided by the suffix of each file.
+        Format of the files; by default each file's suffix decides.
     separator
-        The character between the fields of a CSV or TSV file; by default a comma or a tab.
+        Character between the fields of a CSV or TSV file; by default a comma or a tab.
     quotes
-        Whether double quotes enclose fields of CSV and TSV; false if they are plain characters.
+        Whether double quotes enclose fields of CSV and TSV, or are plain characters.
     """
 
     train: Name
@@ -124,7 +124,7 @@ class FileTaskSpec(ColumnsSpec):
         for path in self.paths.values():
             if self.format is None and PurePath(path).suffix.lower() not in SUFFIXES:
                 raise _error(
-                    f"the suffix of {path!r} does not tell its format; "
+                    f"the suffix of {path!r} is not that of a known format; "
                     "set format to csv, tsv, jsonl or parquet"
                 )
         return self
@@ -136,7 +136,7 @@ class FileTaskSpec(ColumnsSpec):
         return paths if self.validation is None else {**paths, "validation": self.validation}
 
     def format_of(self, path: str) -> Format:
-        """Return the format that `path` is read as."""
+        """Return the format of the file at `path`."""
         return self.format or SUFFIXES[PurePath(path).suffix.lower()]
 
 
@@ -150,13 +150,13 @@ class HubTaskSpec(ColumnsSpec):
     config
         Name of its configuration, if it has several.
     revision
-        Commit or tag; without one the rows may change under the same name.
+        Commit or tag of the dataset; without one, its rows may change.
     splits
         Names of the training and validation split in the dataset.
     labels
-        Names of classes 0, 1, … if the column holds numbers. By default those of the dataset.
+        Names of classes 0, 1, … for a column of numbers; by default those of the dataset.
     description, licence
-        For lists and readers.
+        One line for lists, and the licence of the dataset.
     """
 
     hub: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")]
@@ -182,9 +182,9 @@ class SyntheticTaskSpec(BaseModel):
     train, validation
         Rows of each split.
     seed
-        Of the choice of texts, and of the noise.
+        Seed of the choice of texts and of the noise.
     label_noise
-        Chance of each training row that its label is replaced by another class, 0 to 1.
+        Probability that a training row gets the label of another class.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -204,7 +204,7 @@ def _kind(table: Any) -> str:
 
 
 OwnTaskSpec = FileTaskSpec | HubTaskSpec | SyntheticTaskSpec
-"""A ``[task.NAME]`` table, read."""
+"""The content of a ``[task.NAME]`` table."""
 
 OwnTaskTable = Annotated[
     Annotated[FileTaskSpec, Tag("table of files")]
@@ -212,13 +212,13 @@ OwnTaskTable = Annotated[
     | Annotated[SyntheticTaskSpec, Tag("table with a key `synthetic`")],
     Discriminator(_kind),
 ]
-"""The same for pydantic: the keys `hub` and `synthetic` decide the kind."""
+"""`OwnTaskSpec` for pydantic: the keys `hub` and `synthetic` decide the kind."""
 
 
 def label_name(value: Any) -> Any:
-    """Return a label as text, so that 1, 1.0 and "1" name one class; None for a missing one.
+    """Return a label as text, so that 1, 1.0 and "1" are one class; None if it is missing.
 
-    Whole floats lose their point, since columns of whole numbers with gaps become floats.
+    Whole floats lose their point, as columns of whole numbers with gaps are read as floats.
     """
     if value is None or value != value:
         return None

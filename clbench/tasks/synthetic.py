@@ -1,6 +1,6 @@
-"""The built-in tasks ``synthetic/<name>``: rows of generated English that come with clbench.
+"""The built-in tasks ``synthetic/<name>``: generated English sentences that come with clbench.
 
-For trials and tests; claims need real data. `tools/synthetic` generates the file of rows.
+For tests and first steps; claims need real data. `tools/synthetic` generates the file of rows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ TEXTS = "texts"
 
 @dataclass(frozen=True)
 class SyntheticTask:
-    """A built-in task as a loader; its rows are always the same.
+    """The loader of a built-in task, whose rows are always the same.
 
-    Its `kind` is a key of `SPECS` and its `name` by default ``synthetic/<kind>``. The metrics are
-    those of the GLUE task that it resembles; `options` are arguments of `generate`.
+    `kind` is a key of `SPECS`; `name` is by default ``synthetic/<kind>``. The metrics are those of
+    the GLUE task that it resembles; `options` are arguments of `generate`.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class SyntheticTask:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, source: TaskSource) -> Task:
-        """Read the rows."""
+        """Return the task."""
         name, rows = self.name or f"synthetic/{self.kind}", self._rows
         return Task(
             name,
@@ -52,7 +52,7 @@ class SyntheticTask:
         )
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
-        """Return digests of the rows, so that the identity changes when the rows do."""
+        """Return digests of the rows."""
         digests = {split: rows.digest for split, rows in self._rows.items()}
         return {"dataset": "synthetic", "config": self.kind, "rows": digests}
 
@@ -118,10 +118,9 @@ def generate(
 ) -> dict[str, list[tuple[str, str | None, int]]]:
     """Return rows of a built-in task.
 
-    The rows depend on the name, the split and the seed alone: a shorter split is the beginning
-    of a longer one, and one split does not depend on the size of the other. No text, first or
-    second, is in both splits, whatever the seeds. Every block of as many rows as there are
-    classes, counted from the start, holds each class once.
+    The rows depend only on name, split and seed: a shorter split is the beginning of a longer
+    one, and neither split depends on the size of the other. No text is in both splits, whatever
+    the seeds. Each block of C rows, for C classes, holds each class once.
 
     Parameters
     ----------
@@ -130,8 +129,8 @@ def generate(
     train, validation, label_noise
         As in `clbench.tasks.spec.SyntheticTaskSpec`.
     seed
-        Seed 0 takes the first rows of the file, other seeds a sample, so that large splits of two
-        seeds share rows.
+        Seed 0 takes the first rows of the file, any other seed a sample. Large splits of two seeds
+        share rows.
 
     Returns
     -------
@@ -141,7 +140,7 @@ def generate(
     Raises
     ------
     ValueError
-        If there are fewer rows.
+        If the file has fewer rows.
     """
     rows = {
         split: [rows[i] for i in _sample(name, split, size, seed)]
@@ -149,17 +148,17 @@ def generate(
         for rows in [_read(name, split)]
     }
     rng, classes = Random(f"{name}/noise/{seed}"), len(SPECS[name].labels)
-    for at, (first, second, label) in enumerate(rows["train"]):
+    for i, (first, second, label) in enumerate(rows["train"]):
         chance, step = rng.random(), rng.randrange(1, classes)
         if chance < label_noise:
-            rows["train"][at] = (first, second, (label + step) % classes)
+            rows["train"][i] = (first, second, (label + step) % classes)
     return rows
 
 
 def unlabelled(n: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
-    """Return `n` distinct texts of the same kind, none of which is in a validation split.
+    """Return `n` distinct unlabelled texts, none of which is in a task's validation split.
 
-    With `held_out` none of them is in a training split. Seeds work as in `generate`.
+    With `held_out`, none of them is in a training split instead. Seeds work as in `generate`.
 
     Raises
     ------
@@ -184,15 +183,15 @@ def _read(task: str, split: str) -> list[tuple[str, str | None, int]]:
 
 def _sample(task: str, split: str, size: int, seed: int) -> list[int]:
     """Return the positions of `size` rows, in blocks that hold each class once."""
-    most = SIZES[task, split]
-    if not 0 <= size <= most:
+    available = SIZES[task, split]
+    if not 0 <= size <= available:
         raise ValueError(
             f"synthetic {task}: {size} rows of the {split} split are not available. "
-            f"Ask for {most} at most."
+            f"Ask for {available} at most."
         )
     if seed == 0:
         return list(range(size))
     block = len(SPECS[task].labels) if task in SPECS else 1
-    blocks = numpy_stream("synthetic", task, split, seed).permutation(most // block)
+    blocks = numpy_stream("synthetic", task, split, seed).permutation(available // block)
     positions: list[int] = (blocks[:, None] * block + np.arange(block)).ravel()[:size].tolist()
     return positions

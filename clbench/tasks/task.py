@@ -1,4 +1,4 @@
-"""A task: labelled texts in splits, the head that answers them, and the metrics."""
+"""A task: splits of labelled texts, the head that is trained on them, and the metrics."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TaskSource:
-    """Where a loader may look for its rows.
+    """Where a task loader reads its rows.
 
     Attributes
     ----------
     data
         The folder given by ``--data``, or None.
     base
-        Folder of the suite file, where relative paths in a suite start.
+        Folder of the suite file, which relative paths in a suite are resolved against.
     """
 
     data: Path | None
@@ -49,7 +49,7 @@ class Rows:
     labels
         Shape (n,): class numbers as int64, or targets as float32 for regression.
     index
-        Shape (n,): position of each row in its source, so that a split can be saved.
+        Shape (n,): position of each row in its source; saved splits refer to it.
     """
 
     first: Sequence[str]
@@ -66,7 +66,7 @@ class Rows:
         *,
         regression: bool = False,
     ) -> Rows:
-        """Return rows made of plain columns, numbered from 0."""
+        """Return rows from plain columns, with positions from 0."""
         values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
         return cls(first, second, values, np.arange(len(first), dtype=np.int64))
 
@@ -74,14 +74,14 @@ class Rows:
         return len(self.first)
 
     def take(self, positions: npt.ArrayLike) -> Rows:
-        """Return the rows at `positions` (shape (m,), into this object), in that order."""
-        at = np.asarray(positions, dtype=np.int64)
-        second = None if self.second is None else [self.second[i] for i in at]
-        return Rows([self.first[i] for i in at], second, self.labels[at], self.index[at])
+        """Return the rows at `positions` of this object, shape (m,), in that order."""
+        rows = np.asarray(positions, dtype=np.int64)
+        second = None if self.second is None else [self.second[i] for i in rows]
+        return Rows([self.first[i] for i in rows], second, self.labels[rows], self.index[rows])
 
     @cached_property
     def digest(self) -> str:
-        """Hex digest of texts, labels and order; equal content gives an equal digest."""
+        """Hex digest of texts, labels and order."""
         hasher = hashlib.blake2b(digest_size=16)
         for column in (self.first, self.second or ()):
             for text in column:
@@ -95,24 +95,24 @@ class Rows:
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to learn.
+    """A task to train and score on.
 
     Attributes
     ----------
     name
-        Such as ``glue/sst2``; the parts of a shift add their part: ``glue/sst2[short]``.
+        Such as ``glue/sst2``; a part made by a shift is called ``glue/sst2[short]``.
     labels
         Names of the classes in the order of their numbers; empty for regression.
     metrics
-        Names in `clbench.tasks.metrics.METRICS`; the first is the score in R, p_o and p_s.
+        Names in `clbench.tasks.metrics.METRICS`; the first gives R, p_o and p_s.
     train, validation
-        Training rows, and the rows that scores are reported on.
+        Training rows, and the rows that reported scores come from.
     tuning
-        Rows held out of the training rows for anything that selects, or None.
+        Rows held out of the training rows for tuning and model selection, or None.
     head
-        Name of the head. Tasks with one head share a label space.
+        Name of the head. Tasks with the same head share a label space.
     source
-        Where the rows come from (dataset, revision, digests of files), for the result.
+        Origin of the rows (dataset, revision, digests of files), recorded in results.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """Width of the head: number of classes, 1 for regression."""
+        """Width of the head: the number of classes, or 1 for regression."""
         return len(self.labels) or 1
 
     @property
@@ -140,10 +140,10 @@ class Task:
         return self.train.second is not None
 
     def limited(self, limit: int | None, seed: int = 0) -> Task:
-        """Return the task with at most `limit` rows a split, stratified, in source order.
+        """Return the task with at most `limit` rows per split, stratified, in source order.
 
-        The draw depends on the task's name and `seed` only. Of each class, a smaller limit
-        keeps a subset of the rows of a larger one as far as rounding allows.
+        The sample depends only on the task's name and `seed`. Up to rounding, a smaller limit
+        keeps a subset of the rows of a larger one in each class.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class Task:
     def scored_by(self, metric: str | None) -> Task:
         """Return the task with `metric` as its score; None changes nothing.
 
-        A metric that is not registered for this kind of task is a DataError.
+        Raises a DataError for a metric that is not registered for this kind of task.
         """
         if metric is None:
             return self
@@ -176,12 +176,12 @@ class Task:
         return replace(self, metrics=tuple(dict.fromkeys((metric, *self.metrics))))
 
     def with_tuning(self, fraction: float, seed: int = 0) -> Task:
-        """Hold `fraction` of the training rows out as the tuning split, stratified.
+        """Return the task with `fraction` of its training rows as the tuning split, stratified.
 
         Raises
         ------
         DataError
-            If this leaves no row on one side.
+            If one of the two splits would be empty.
         """
         where = f"task {self.name!r}: a tuning split of {fraction:g}"
         rng = numpy_stream("tuning", self.name, seed)
@@ -190,12 +190,12 @@ class Task:
 
 
 def check_task(name: str, task: Any) -> Task:
-    """Return what the loader of task `name` returned, if it can be trained on and scored.
+    """Return `task`, what the loader of `name` returned, if it can be trained on and scored.
 
     Raises
     ------
     DataError
-        Naming the split and what is wrong with it.
+        If not; names the split and what is wrong with it.
     """
     where = f"task {name!r}"
     if not isinstance(task, Task):
@@ -205,7 +205,7 @@ def check_task(name: str, task: Any) -> Task:
     if len(task.labels) == 1:
         raise DataError(f"{where}: there is only one class, {task.labels[0]!r}.")
     if not task.metrics:
-        raise DataError(f"{where}: it has no metric.")
+        raise DataError(f"{where}: it has no metric. Name one, such as accuracy.")
     check_metrics(where, task.metrics, task.regression)
     _check_rows(task, task.train, f"{where}, train rows")
     _check_rows(task, task.validation, f"{where}, validation rows")
@@ -218,34 +218,34 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
     if len(rows) == 0:
         raise DataError(f"{where}: there are none.")
     if (rows.second is None) == task.is_pair:
-        raise DataError(f"{where}: every split needs as many texts a row as the training rows.")
+        raise DataError(f"{where}: every split needs as many texts per row as the training rows.")
     for column in filter(None, (rows.first, rows.second)):
         if not len(column) == len(rows.labels) == len(rows.index):
             raise DataError(
                 f"{where}: {len(column)} texts, {len(rows.labels)} labels and {len(rows.index)} "
                 "positions; every row needs one of each."
             )
-        for at, text in enumerate(column):
+        for row, text in enumerate(column):
             if not isinstance(text, str):
                 raise DataError(
-                    f"{where}: the text of row {at} is {text!r}, {describe_type(text)}."
+                    f"{where}: the text of row {row} is {text!r}, {describe_type(text)}."
                 )
-    valid, allowed = np.isfinite(rows.labels), "finite numbers"
+    valid, allowed = np.isfinite(rows.labels), "a finite number"
     if not task.regression:
         valid = (rows.labels >= 0) & (rows.labels < len(task.labels))
-        allowed = f"0 to {len(task.labels) - 1}"
+        allowed = f"from 0 to {len(task.labels) - 1}"
     if not valid.all():
-        at = int(np.flatnonzero(~valid)[0])
-        hint = " (-1 marks an unlabelled test split)" if rows.labels[at] == -1 else ""
+        row = int(np.flatnonzero(~valid)[0])
+        hint = " (-1 marks an unlabelled test split)" if rows.labels[row] == -1 else ""
         raise DataError(
-            f"{where}: the label of row {at} is {rows.labels[at]}{hint}; labels must be {allowed}."
+            f"{where}: the label of row {row} is {rows.labels[row]}{hint}; it must be {allowed}."
         )
 
 
 def hold_out(
     rows: Rows, fraction: float, rng: np.random.Generator, regression: bool, where: str
 ) -> tuple[Rows, Rows]:
-    """Return the other rows, and `fraction` of the rows, stratified; neither may be empty."""
+    """Return the remaining rows and a stratified `fraction` of `rows`; neither may be empty."""
     count = round(len(rows) * fraction)
     if not 0 < count < len(rows):
         raise DataError(f"{where} of {len(rows)} rows leaves one side empty. Use another fraction.")
@@ -257,11 +257,11 @@ def hold_out(
 def stratified(
     labels: npt.NDArray[Any], count: int, rng: np.random.Generator, regression: bool = False
 ) -> IntArray:
-    """Return the positions of `count` rows, or of all n, with the classes in proportion, ascending.
+    """Return the positions of a stratified sample of at most `count` rows, ascending.
 
-    Rounds by largest remainder, so that class counts are off by less than one; every class
-    that has rows keeps at least one if `count` allows. Regression targets are drawn evenly
-    over their sorted order, one from each of `count` quantile bins.
+    Class sizes are proportional, rounded by largest remainder; every class keeps at least one
+    row if `count` allows. For regression, one row is drawn from each of `count` quantile bins of
+    the targets.
     """
     total = len(labels)
     if count >= total:
@@ -272,15 +272,15 @@ def stratified(
         picks = edges[:-1] + (rng.random(count) * np.diff(edges)).astype(np.int64)
         return np.sort(order[picks])
     classes, sizes = np.unique(labels, return_counts=True)
-    quota, rest = np.divmod(sizes.astype(np.int64) * count, total)
-    largest = np.argsort(-rest, kind="stable")
+    quota, remainder = np.divmod(sizes.astype(np.int64) * count, total)
+    largest = np.argsort(-remainder, kind="stable")
     quota[largest[: count - int(quota.sum())]] += 1
     if count >= len(classes):
         for empty in np.flatnonzero(quota == 0):
             quota[np.argmax(quota)] -= 1
             quota[empty] += 1
-    chosen = [
+    positions = [
         rng.permutation(np.flatnonzero(labels == value))[:size]
         for value, size in zip(classes, quota, strict=True)
     ]
-    return np.sort(np.concatenate(chosen))
+    return np.sort(np.concatenate(positions))

@@ -1,4 +1,4 @@
-"""Batches: which rows each holds is drawn from the stage's stream, never by the method."""
+"""Batches of training rows, drawn from the stage's random stream and never by the method."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TaskData:
     task: int  # position of the task in the scenario
     name: str
     head: str  # name of the task's head
-    regression: bool  # whether labels are targets
+    regression: bool  # whether labels are numbers instead of classes
     rows: EncodedRows
     pad_id: int  # token id of padding
 
@@ -91,29 +91,28 @@ def length_grouped(lengths: IntArray, batch_size: int, rng: np.random.Generator)
 def plan(
     data: Sequence[TaskData], batch_size: int, steps: int, stream: Sequence[str | int]
 ) -> Iterator[tuple[TaskData, IntArray]]:
-    """Yield the data and the positions of each of `steps` batches, epoch after epoch.
+    """Yield the data and the row positions of each of `steps` batches, epoch after epoch.
 
-    The rows of several tasks are mixed batch by batch. `stream` names the random stream, without
-    the epoch.
+    Several tasks are mixed batch by batch. `stream` names the random stream; the epoch is added.
     """
-    done = 0
+    remaining = steps
     for epoch in count():
-        if done >= steps:
+        if remaining <= 0:
             return
         rng = numpy_stream(*stream, epoch)
-        mixed = [
+        batches = [
             (source, positions)
             for source in data
             for positions in length_grouped(source.rows.lengths, batch_size, rng)
         ]
         if len(data) > 1:
-            mixed = [mixed[i] for i in rng.permutation(len(mixed))]
-        yield from mixed[: steps - done]
-        done += len(mixed)
+            batches = [batches[i] for i in rng.permutation(len(batches))]
+        yield from batches[:remaining]
+        remaining -= len(batches)
 
 
-def largest(batches: Sequence[tuple[TaskData, IntArray]]) -> frozenset[int]:
-    """Return the numbers of the largest batch of a plan and of the largest of its last tenth.
+def largest_batches(batches: Sequence[tuple[TaskData, IntArray]]) -> frozenset[int]:
+    """Return the numbers of two batches of a plan: its largest, and the largest of its last tenth.
 
     The size is that of the padded tensors, which decides the memory of a step.
     """

@@ -2,7 +2,7 @@
 
 On the CPU torch draws a mask number by number from its global state, which takes 15 to 20 % of a
 training step. Here a NumPy stream, which the engine seeds for each step, supplies 16 random bits
-a number in bulk. The drop rate is exact to 1/65536 and the rescaling uses the rounded rate, so the
+per number in bulk. The drop rate is exact to 1/65536 and the rescaling uses the rounded rate: the
 mean stays unbiased. Other devices keep torch's own dropout.
 """
 

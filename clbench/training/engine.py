@@ -1,4 +1,4 @@
-"""The training loop: one for every method, which it knows only by its hooks."""
+"""The training loop, one for all methods; it knows a method only by its hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from clbench.errors import NonFiniteLossError
 from clbench.training import hook_checks
-from clbench.training.batches import Batch, TaskData, largest, plan
+from clbench.training.batches import Batch, TaskData, largest_batches, plan
 from clbench.training.memory import StepMemory
 from clbench.training.stage import Stage
 
@@ -28,41 +28,41 @@ Points = Callable[[int, Mapping[str, float]], None]
 
 ENGINE_CURVES = ("step", "loss", "lr", "scores")
 """Curves of every stage; all others belong to the method."""
-LOOK_EVERY = 20
-"""Steps between looks at the loss on accelerators, where each look waits for the device."""
+CHECK_EVERY = 20
+"""Steps between checks of the loss on accelerators, where each check waits for the device."""
 SCORING_SHARE = 0.1
-"""Share of the training work of a stage that scoring for curves may take at most."""
+"""Largest share of a stage's training work that scoring for curves may take."""
 STEP_WORK = 3.0
-"""Work of training on a token in units of its forward pass: the backward pass costs two."""
+"""Work of training on a token, in forward passes: the backward pass costs two."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What is measured at the points of a stage's curves."""
+    """Measurements at the points of a stage's curves."""
 
-    score: Callable[[], Mapping[str, float]]  # returns the scores of all seen tasks by name
-    tokens: int  # that one call of `score` reads; decides how many points are scored
+    score: Callable[[], Mapping[str, float]]  # returns the scores of all tasks so far, by name
+    tokens: int  # read by one call of `score`; decides how many points are scored
     record: Callable[[], None] = lambda: None  # called at every point; should cost little
 
 
 @dataclass
 class Trace:
-    """What training on one task took, and its curves.
+    """Costs and curves of training on one task.
 
     Attributes
     ----------
     rows, steps, examples, tokens
-        Rows trained on (those of earlier tasks included), optimizer steps, rows and real tokens
-        that went through the model.
+        Rows trained on (those of earlier tasks included), optimizer steps, and rows and real
+        tokens that passed through the model.
     train_seconds, probe_seconds
-        Wall time of the steps, and of scoring along the way. Counting tensors takes time, so steps
-        with it are not timed: the time of the others is scaled up by the tokens.
+        Wall time of the steps, and of scoring during the stage. Steps whose memory is measured are
+        slow, so they are not timed: the time of the others is scaled up by the tokens.
     memory_bytes
         Peak bytes of the tensors of a step (`StepMemory`), at the `largest` batches.
     curves
         ``step``, ``loss`` (mean since the last point) and ``lr`` (of the first group, at the last
-        step) as lists; ``scores``: a list of ``[step, score]`` a task; whatever the method
-        recorded.
+        step) as lists; ``scores``: a list of ``[step, score]`` for each task; and the curves that
+        the method recorded.
     """
 
     rows: int
@@ -85,16 +85,16 @@ def train_stage(
     points: Points | None = None,
     after_epoch: Callable[[], None] | None = None,
 ) -> Trace:
-    """Train on one task with the hooks of `method`, up to but without `after_stage`.
+    """Train on one task with the hooks of `method`, all but `after_stage`.
 
     Parameters
     ----------
     stage, method
         Set up for the cell; the stage's counters are set here.
     probe
-        Measures at the protocol's curve points and once before; see `scored_steps`.
+        Measures before the first step and at the protocol's curve points; see `scored_steps`.
     progress
-        Called with (steps done, steps in all).
+        Called with (steps done, total steps) after each step.
     points
         Called with (step, values) at each point of the curves: ``loss``, ``lr``, and
         ``score of TASK`` for each task that was scored.
@@ -124,9 +124,9 @@ def train_stage(
         curve.measure()
         size = stage.protocol.batch_of(stage.name)
         batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
-        # One of them is near the end, as some methods begin late or train more and more.
-        memory, counted = StepMemory(stage.device), largest(batches)
-        untimed = counted if len(counted) < len(batches) else ()
+        # One of them is near the end, as some methods act late or train more and more weights.
+        memory, measured = StepMemory(stage.device), largest_batches(batches)
+        untimed = measured if len(measured) < len(batches) else ()
         timed_tokens = 0
         for stage.phase, steps in enumerate(lengths):
             stage.done_before += stage.step
@@ -143,14 +143,15 @@ def train_stage(
                 started = time.perf_counter()
                 source, positions = batches[trace.steps]
                 batch = source.batch(positions, stage.device)
-                count = trace.steps in counted
-                with memory.counted(stage.model, method, optimizer) if count else nullcontext():
+                measure = trace.steps in measured
+                with memory.measure(stage.model, method, optimizer) if measure else nullcontext():
                     _step(stage, method, batch, optimizer, schedule, parameters, curve)
                 stage.step += 1
                 trace.steps += 1
                 trace.examples += len(batch)
                 trace.tokens += batch.tokens
-                if stage.device.type == "cuda" and (curve.due or count or trace.steps in counted):
+                wait = curve.due or measure or trace.steps in measured
+                if wait and stage.device.type == "cuda":
                     torch.cuda.synchronize(stage.device)
                 if trace.steps - 1 not in untimed:
                     trace.train_seconds += time.perf_counter() - started
@@ -159,8 +160,8 @@ def train_stage(
                     curve.add_point()
                 if progress is not None:
                     progress(trace.steps, stage.total_steps)
-                ended = trace.steps == stage.total_steps or trace.steps % stage.epoch_steps == 0
-                if ended and after_epoch is not None:
+                last = trace.steps == stage.total_steps
+                if after_epoch is not None and (last or trace.steps % stage.epoch_steps == 0):
                     started = time.perf_counter()
                     after_epoch()
                     trace.probe_seconds += time.perf_counter() - started
@@ -172,9 +173,9 @@ def train_stage(
 
 
 def scored_steps(grid: Sequence[int], affordable: int) -> list[int]:
-    """Return the steps of `grid` to score: all, or so many as are affordable, evenly spread.
+    """Return the steps of `grid` to score: at most `affordable` of them, evenly spread.
 
-    The first and the last step are among them; if not even these two are affordable, none is.
+    They include the first and the last step; there are none if `affordable` is below 2.
     """
     count = min(len(grid), affordable)
     if count < 2:
@@ -209,23 +210,23 @@ def _step(
     method.after_step(stage)
 
 
-def clip_gradients(parameters: Sequence[nn.Parameter], largest: float) -> None:
-    """Scale all gradients by one factor so that their common norm is at most `largest`."""
+def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float) -> None:
+    """Scale all gradients by one factor so that their joint norm is at most `max_norm`."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return
     if all(g.device.type == "cpu" and g.dtype == torch.float32 for g in gradients):
         flat = [gradient.reshape(-1) for gradient in gradients]
         norm = torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()  # twice as fast
-        if float(norm) <= largest:
+        if float(norm) <= max_norm:
             return  # multiplying by 1 would take time
     else:
         norm = nn.utils.get_total_norm(gradients)
-    nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
 
 
 class _Curve:
-    """The curves of a stage: loss, rate, and the scores on all seen tasks."""
+    """The curves of a stage: loss, rate, and the scores of all tasks so far."""
 
     def __init__(
         self,
@@ -245,15 +246,15 @@ class _Curve:
         self._grid = set(grid)
         self._scored: set[int] = set()
         if probe is not None and grid:
-            # Not of the planned batches: every seed of a stage gets the same points.
+            # Counted over all rows, not the planned batches: every seed gets the same points.
             tokens = sum(int(source.rows.lengths.sum()) for source in data)
             work = STEP_WORK * tokens * steps / stage.epoch_steps
             self._scored = set(scored_steps(grid, int(SCORING_SHARE * work / probe.tokens)))
             if len(self._scored) < len(grid):
                 stage.note(
-                    f"stage {stage.index} ({stage.name}): scored along the way at "
-                    f"{len(self._scored)} of {len(grid)} points, as scoring for curves may take "
-                    f"{SCORING_SHARE:.0%} of the training work at most."
+                    f"stage {stage.index} ({stage.name}): scored at {len(self._scored)} of "
+                    f"{len(grid)} curve points, because scoring for curves may take at most "
+                    f"{SCORING_SHARE:.0%} of the training work."
                 )
         trace.curves.update({"step": [], "loss": [], "lr": [], "scores": {}})
 
@@ -263,19 +264,19 @@ class _Curve:
         return self._trace.steps in self._grid or self._trace.steps == self._stage.total_steps
 
     def add_loss(self, loss: Tensor, penalty: Tensor | None) -> None:
-        """Add to the means of the next point; raise an error if one is not finite."""
+        """Add to the means of the next point; raise an error if they are not finite."""
         self._loss += loss.detach()
         if penalty is not None:
             self._penalty += penalty.detach()
         self._count += 1
-        if self._stage.device.type == "cpu" or self._count % LOOK_EVERY == 0:
-            self._look()
+        if self._stage.device.type == "cpu" or self._count % CHECK_EVERY == 0:
+            self._check_finite()
 
     def add_point(self) -> None:
-        """Add the mean loss since the last point, the rate and, where planned, scores."""
+        """Add the mean loss since the last point, the rate and, if planned, the scores."""
         curves = self._trace.curves
         curves["step"].append(self._trace.steps)
-        curves["loss"].append(self._look() / max(1, self._count))
+        curves["loss"].append(self._check_finite() / max(1, self._count))
         curves["lr"].append(self.rate)
         self._loss.zero_()
         self._penalty.zero_()
@@ -285,20 +286,20 @@ class _Curve:
             loss = curves["loss"][-1]
             self._points(self._trace.steps, {"loss": loss, "lr": self.rate, **scores})
 
-    def _look(self) -> float:
+    def _check_finite(self) -> float:
+        """Return the sum of losses since the last point; raise an error if it is not finite."""
         for name, value in (("loss", float(self._loss)), ("penalty", float(self._penalty))):
             if not math.isfinite(value):
                 stage = self._stage
                 step = f"step {stage.done_before + stage.step + 1} of {stage.total_steps}"
                 raise NonFiniteLossError(
                     f"stage {stage.index} ({stage.name}): the {name} was no longer a finite number "
-                    f"at {step}. Lower the learning rate, set clip_norm, or use --precision "
-                    "float32."
+                    f"at {step}. Lower lr, set clip_norm, or use --precision float32."
                 )
         return float(self._loss)
 
     def measure(self) -> Mapping[str, float]:
-        """Return the scores of the present step, where planned, and add them to the curves."""
+        """Score the current step if planned; return the scores and add them to the curves."""
         step = self._trace.steps
         if self._probe is None or step not in self._grid:
             return {}

@@ -1,7 +1,7 @@
-"""Checks of what hooks return, so that an error names the hook and not a line of the engine.
+"""Checks of the values that hooks return, so that an error names the hook, not an engine line.
 
-Each function takes what the hook of the same name returned, returns it typed, and raises
-`PluginError` if the hook must not return that.
+Each function takes the return value of the hook of the same name and returns it typed, or raises
+a `PluginError`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ def training_data(value: object) -> list[TaskData]:
 
 def phases(value: object) -> list[Phase]:
     """Return at least one phase, none of negative length."""
-    checked: list[Phase] = _list_of(Phase, value, "phases")
-    for phase in checked:
+    items: list[Phase] = _list_of(Phase, value, "phases")
+    for phase in items:
         if phase.steps is not None and phase.steps < 0:
-            raise PluginError(f"phases: phase {phase.name!r} has {phase.steps} steps.")
-    if all(phase.steps == 0 for phase in checked):
+            raise PluginError(f"phases: phase {phase.name!r} has {phase.steps} steps, below 0.")
+    if all(phase.steps == 0 for phase in items):
         raise PluginError("phases: none has a step. Give one of them more, or steps = None.")
-    return checked
+    return items
 
 
 def parameter_groups(value: object, model: nn.Module) -> list[dict[str, Any]]:
     """Return groups with at least one weight between them, all of them of the model."""
-    checked = _list_of(dict, value, "parameter_groups")
-    if not all(isinstance(group.get("params"), Sequence) for group in checked):
+    groups = _list_of(dict, value, "parameter_groups")
+    if not all(isinstance(group.get("params"), Sequence) for group in groups):
         raise PluginError('parameter_groups: each group needs a list of weights as "params".')
-    _check_groups(checked, model, "parameter_groups")
-    return checked
+    _check_groups(groups, model, "parameter_groups")
+    return groups
 
 
 def optimizer(value: object, model: nn.Module) -> Optimizer:
@@ -57,10 +57,10 @@ def _check_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module, hook: s
     own = {id(parameter) for parameter in model.parameters()}
     weights = [weight for group in groups for weight in group["params"]]
     if not weights:
-        raise PluginError(f"{hook} gave no weights to train.")
+        raise PluginError(f"{hook} returned no weights to train.")
     if foreign := [weight for weight in weights if id(weight) not in own]:
         raise PluginError(
-            f"{hook} gave {count(len(foreign), 'tensor')} that the model does not have, such as "
+            f"{hook} returned {count(len(foreign), 'tensor')} that the model does not have, such as "
             f"{_a(foreign[0])}. Give parameters of stage.model; add new ones to it in setup."
         )
     for rate in (group["lr"] for group in groups if "lr" in group):
@@ -76,10 +76,10 @@ def schedule(value: Any) -> Any:
 
 
 def loss(value: object) -> Tensor:
-    """Return a scalar with a gradient."""
+    """Return a scalar that requires a gradient."""
     scalar = _scalar(value, "loss")
     if not scalar.requires_grad:
-        raise PluginError("loss returned a tensor without a gradient: nothing would be learned.")
+        raise PluginError("loss must return a tensor that requires a gradient, or nothing trains.")
     return scalar
 
 

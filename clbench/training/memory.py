@@ -1,4 +1,4 @@
-"""Memory: what objects hold, the tensors of a training step, and the peak of a process."""
+"""Memory of the tensors that objects hold, of a training step, and of the whole process."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ CELL_OBJECTS = (nn.Module, nn.Parameter, Optimizer, Context)
 
 
 def walk(roots: Iterable[Any], skip: tuple[type, ...] = CELL_OBJECTS) -> Iterator[Array]:
-    """Yield each tensor, array and list of integers that can be reached from `roots` once.
+    """Yield once each tensor, array and list of integers that can be reached from `roots`.
 
-    Goes through containers, attributes, closures and bound methods, but not objects of a type in
-    `skip`. Of modules and optimizers it yields parameters, buffers and optimizer state.
+    Follows containers, attributes, closures and bound methods, but no object of a type in `skip`.
+    From modules and optimizers it yields parameters, buffers and optimizer state.
     """
     seen: set[int] = set()
     pending: list[Any] = list(roots)
@@ -88,15 +88,15 @@ def bytes_held(owner: object) -> int:
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of tensors created inside the context, exactly and on any device.
 
-    `now` are those alive now, `peak` the most so far. The storages of the tensors `besides`, which
-    existed before, are not counted.
+    `current` is their number now, `peak` the largest so far. The storages of the tensors
+    `existing` are not counted.
     """
 
-    def __init__(self, besides: Iterable[Tensor] = ()) -> None:
+    def __init__(self, existing: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = 0
+        self.current = 0
         self.peak = 0
-        self._sizes: dict[int, int] = {t.untyped_storage()._cdata: 0 for t in besides}
+        self._sizes: dict[int, int] = {t.untyped_storage()._cdata: 0 for t in existing}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count the tensors that it returns."""
@@ -112,20 +112,21 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if key in self._sizes:
             return
         self._sizes[key] = storage.nbytes()
-        self.now += storage.nbytes()
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._freed, key)
+        self.current += storage.nbytes()
+        self.peak = max(self.peak, self.current)
+        weakref.finalize(storage, self._release, key)
 
-    def _freed(self, key: int) -> None:
-        self.now -= self._sizes.pop(key)
+    def _release(self, key: int) -> None:
+        self.current -= self._sizes.pop(key)
 
 
 class StepMemory:
-    """Peak bytes of the tensors on a device over the training steps that are counted.
+    """Peak bytes of the tensors on a device over the training steps that are measured.
 
-    These are the weights, what optimizer and method hold (moments, anchors, Fisher, stored rows),
-    and the activations, gradients and temporaries of the step. Unlike the memory of a process the
-    count is exact and repeatable. Workspaces inside a library's kernels are not included.
+    These are the weights, the tensors of optimizer and method (moments, anchors, Fisher
+    information, stored rows), and the activations, gradients and temporaries of the step. Unlike
+    the memory of a process, the count is exact and repeatable. It leaves out workspaces inside a
+    library's kernels.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -133,24 +134,24 @@ class StepMemory:
         self._device = device
 
     @contextmanager
-    def counted(self, model: nn.Module, method: Method, optimizer: Optimizer) -> Iterator[None]:
-        """Count one step, which runs inside the context."""
+    def measure(self, model: nn.Module, method: Method, optimizer: Optimizer) -> Iterator[None]:
+        """Measure one step, which runs inside the context."""
         arrays = list(walk([model, optimizer, *vars(method).values()], skip=(Context,)))
         tensors = [value for value in arrays if isinstance(value, Tensor)]
         kind = self._device.type
-        held = bytes_of(tensor for tensor in tensors if tensor.device.type == kind)
+        base = bytes_of(tensor for tensor in tensors if tensor.device.type == kind)
         if kind == "cpu":
-            held += bytes_of(value for value in arrays if isinstance(value, np.ndarray))
-        with LiveBytes(besides=tensors) as live:
+            base += bytes_of(value for value in arrays if isinstance(value, np.ndarray))
+        with LiveBytes(existing=tensors) as live:
             yield
-        self.peak = max(self.peak, held + live.peak)
+        self.peak = max(self.peak, base + live.peak)
 
 
 class PeakMemory:
     """Peak memory since construction, in megabytes (1e6 bytes).
 
-    On CUDA of the memory that the allocator handed out, elsewhere of the process's resident
-    memory; without write access to ``/proc/self/clear_refs`` since the process began.
+    On CUDA the memory of torch's allocator; elsewhere the resident memory of the process, since
+    its start if ``/proc/self/clear_refs`` cannot be written.
     """
 
     def __init__(self, device: torch.device) -> None:

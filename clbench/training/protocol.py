@@ -13,7 +13,7 @@ Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
-"""Settings that are tables by task."""
+"""Settings that are tables with one value for each task."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Phase:
     """A part of a stage with its own optimizer and schedule."""
 
     name: str = "train"
-    steps: int | None = None  # None for the stage's length by the protocol
+    steps: int | None = None  # None: the stage's length by the protocol
 
 
 class Protocol(BaseModel):
@@ -47,9 +47,9 @@ class Protocol(BaseModel):
     task_epochs, task_steps
         Length of a stage by the task's name; they override `epochs` and `steps`.
     batch_size, task_batch_size
-        Rows in a batch, and the same by the task's name.
+        Rows in a batch, for all tasks and by the task's name.
     task_metric
-        Metric of R, p_o and p_s by the task's name; by default the task's first.
+        Metric of R, p_o and p_s by the task's name; by default the task's first metric.
     max_length
         Tokens after which a text is cut.
     lr, betas, eps, weight_decay
@@ -69,13 +69,13 @@ class Protocol(BaseModel):
         Seed of limits and of the tuning split; the same for all cells.
     score_on
         ``validation`` for reports. ``tuning`` holds out `tuning_fraction` of the training rows
-        and scores on them, for anything that selects.
+        and scores on them, for searches and other choices of settings.
     curve_points, curve_rows
-        How often all seen tasks are scored during a stage, and on how many validation rows of
-        each; at most, as this scoring takes at most 10 % of the training work (see
-        `clbench.training.engine.SCORING_SHARE`). The end of a stage is scored on all rows.
+        Number of times that all tasks so far are scored during a stage, and of validation rows
+        of each. There are fewer points if scoring would take more than 10 % of the training work
+        (`clbench.training.engine.SCORING_SHARE`). The end of a stage is scored on all rows.
     eval_batch_size
-        Rows in a batch of scoring.
+        Rows in a batch when scoring.
     trim_embeddings
         Keep the embedding rows of only those tokens that occur in the scenario. Exact: the other
         rows get no gradient.

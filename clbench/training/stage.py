@@ -36,7 +36,7 @@ class Context:
     model_name, revision
         The model as the user named it.
     protocol
-        The suite's settings.
+        The suite's protocol.
     device, precision
         Device and number format of the forward pass.
     seed, scenario
@@ -98,8 +98,8 @@ class Context:
         outputs[order] = np.concatenate(parts)
         if not np.isfinite(outputs).all():
             raise NonFiniteLossError(
-                f"the outputs for {data.name} are not finite: training diverged. Lower the "
-                "learning rate, set clip_norm, or use --precision float32."
+                f"the outputs for {data.name} are not finite: training diverged. Lower lr, set "
+                "clip_norm, or use --precision float32."
             )
         return outputs
 
@@ -116,7 +116,9 @@ class Stage(Context):
         Tokenised training rows of the tasks up to this one. Methods that declare ``keeps_rows``
         may read those of earlier tasks: see `earlier`.
     data
-        The rows of its own task.
+        The rows of the stage's own task.
+    heads
+        Names of the heads that the stage trains; `trainable` returns their weights.
     steps, step
         Steps of the running phase, and how many of them are done.
     epoch_steps
@@ -155,17 +157,16 @@ class Stage(Context):
         return self.data.name
 
     def earlier(self, task: int) -> TaskData:
-        """Return the rows of task number `task`, which an earlier stage trained.
+        """Return the rows of task number `task`, an earlier one or the stage's own.
 
-        Raises a PluginError if the method does not declare ``keeps_rows = True``, or the task
-        comes later.
+        Raises a PluginError if it comes later, or the method lacks ``keeps_rows = True``.
         """
         if task > self.index:
             raise PluginError(f"stage {self.index} must not read task {task}, which comes later.")
         if task < self.index and not self.reads_earlier_rows:
             raise PluginError(
-                f"stage {self.index} asked for rows of task {task} ({self.tasks[task].name}). "
-                "A method that keeps rows must declare keeps_rows = True."
+                f"stage {self.index} reads rows of task {task} ({self.tasks[task].name}). A method "
+                "that does so must declare keeps_rows = True."
             )
         return self.tasks[task]
 
@@ -174,24 +175,24 @@ class Stage(Context):
         return (*parts, self.seed, self.scenario, self.index)
 
     def rng(self, name: str) -> torch.Generator:
-        """Return the method's own CPU generator of that name; its state carries over."""
+        """Return the method's own CPU generator `name`, which keeps its state in the stage."""
         if name not in self._generators:
             self._generators[name] = torch_stream(*self.stream("method", name))
         return self._generators[name]
 
     def random_seed(self, name: str) -> int:
-        """Return the seed of one of the method's own streams, for other libraries."""
+        """Return the seed of the method's own stream `name`, for other libraries."""
         return stream_seed(*self.stream("method", name))
 
     def restart_dropout(self) -> None:
         """Restart the streams of dropout, as the engine does before every step.
 
-        The first forward pass of a step thus drops the same under every method, however many
-        passes a method adds, and so does a pass after this call.
+        The first forward pass of a step thus has the same dropout masks under every method,
+        however many passes a method adds, and so does the first pass after this call.
         """
         seed = stream_seed(*self.stream("dropout"), self.done_before + self.step)
         if self.device.type == "cpu":
-            # torch.manual_seed also asks every other back end, which takes 1 ms.
+            # torch.manual_seed also seeds every other back end, which takes 1 ms.
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
@@ -206,7 +207,7 @@ class Stage(Context):
         return [p for n, p in self.model.named_parameters() if n in names and p.requires_grad]
 
     def shared_names(self) -> list[str]:
-        """Return the names of weights that an earlier task trained: backbone and shared head."""
+        """Return the names of weights shared with earlier tasks: backbone and any shared head."""
         names = list(self.model.backbone_parameters())
         if self.data.head in {task.head for task in self.tasks[: self.index]}:
             names += self.model.head_parameter_names(self.data.head)
@@ -227,12 +228,12 @@ class Stage(Context):
         batch
             From `data`, `batches` or the hook's argument.
         head
-            Another task's head on the same inputs; by default the batch's own.
+            Another task's head to use on the same inputs; by default the batch's own.
         weights
-            Tensors to use in place of the weights of the same names (mixout, proximal points);
-            gradients flow into them.
+            Tensors to use in place of the weights of the same names, as for mixout or a proximal
+            point; gradients flow into them.
         inputs_embeds
-            Word embeddings in place of the tokens, shape (b, t, e) (adversarial noise).
+            Word embeddings in place of the tokens, shape (b, t, e), as for adversarial noise.
         """
         arguments = (batch.inputs, head or batch.head, inputs_embeds)
         with self.precision.autocast():
@@ -263,7 +264,7 @@ class Stage(Context):
     def batches(
         self, name: str, *, data: TaskData | None = None, batch_size: int | None = None
     ) -> Iterator[Batch]:
-        """Yield one pass over the stage's rows, in the order of the method's stream `name`."""
+        """Yield one pass over `data` (default: the stage's rows), shuffled by stream `name`."""
         source = data or self.data
         if source.task != self.index:
             self.earlier(source.task)
@@ -292,5 +293,5 @@ class Stage(Context):
     def record(self, name: str, value: float | Tensor, *, step: int | None = None) -> None:
         """Add a point to the curve `name`, at `step` of the running phase (default: steps done)."""
         number = float(value.detach() if isinstance(value, Tensor) else value)
-        done = self.done_before + (self.step if step is None else step)
-        self.log.setdefault(name, []).append([float(done), number])
+        total = self.done_before + (self.step if step is None else step)
+        self.log.setdefault(name, []).append([float(total), number])

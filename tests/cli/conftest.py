@@ -12,7 +12,7 @@ def clbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(arguments)
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return call

@@ -1,4 +1,4 @@
-"""What a user can get wrong: one line, exit code 2, nothing written."""
+"""Wrong usage: one line, exit code 2, nothing written."""
 
 from __future__ import annotations
 
@@ -82,27 +82,27 @@ def test_help_and_version(clbench: Call) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_output_that_cannot_be_written_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "clbench", "list", "shifts"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-    assert ended.returncode == 2
-    assert ended.stderr == (
+    assert process.returncode == 2
+    assert process.stderr == (
         "error: the output cannot be written: No space left on device. Free some space or change "
         "the permissions.\n"
     )
 
 
 def test_unprintable_characters_become_question_marks() -> None:
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "clbench", "list", "scenarios", "--suite", "quick"],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 0
-    assert "synthetic/sentiment ? synthetic/acceptability" in ended.stdout
+    assert process.returncode == 0
+    assert "synthetic/sentiment ? synthetic/acceptability" in process.stdout

@@ -78,18 +78,23 @@ def test_search_and_log_are_combined_with_their_sources(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     log(Path("a.txt"), (1.5, 8e-5))
-    folder = SearchFolder(Path("found"))
+    folder = SearchFolder(Path("search"))
     facts = {"scenario": "x-y", "split": "validation (the paper's choice)"}
     folder.begin({"search": {"flat": 1e-4, "depth": 12, "division": "code"}}, facts)
     epoch = EpochRecord(stage=1, epoch=1, scores=[0.5, 0.5], reward=1.0, seconds=7.0)
     for number, status in ((1, "complete"), (2, "running")):
-        done = {"p_o": 0.5, "p_s": 0.5} if status == "complete" else {}
+        scores = {"p_o": 0.5, "p_s": 0.5} if status == "complete" else {}
         folder.write(
             TrialRecord(
-                number=number, rates=[2e-5] * 10, status=status, epochs=[epoch], seconds=7.0, **done
+                number=number,
+                rates=[2e-5] * 10,
+                status=status,
+                epochs=[epoch],
+                seconds=7.0,
+                **scores,
             )
         )
-    assert clbench("combine", "a.txt", "found", "--out", "m.toml")[0] == 0
+    assert clbench("combine", "a.txt", "search", "--out", "m.toml")[0] == 0
     baseline = read_baseline("m.toml")
     assert baseline.settings["multiples"] == pytest.approx([0.4] * 10)  # 4e-5 over the search's
     assert baseline.cost is not None
@@ -97,13 +102,13 @@ def test_search_and_log_are_combined_with_their_sources(
     source = baseline.sources["multiples"]
     assert "a (1 trial), x-y (1 trial, on validation (the paper's choice))" in source
     assert "the cost does not include the logs'" in source
-    code, _, err = clbench("combine", "a.txt", "found", "--out", "n.toml", "--depth", "6")
+    code, _, err = clbench("combine", "a.txt", "search", "--out", "n.toml", "--depth", "6")
     assert code == 2
-    assert "found was searched with depth 12, not 6" in err
+    assert "search was searched with depth 12, not 6" in err
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("arguments", "text"),
     [
         (["a.txt", "a.txt", "--out", "m.toml"], "may be given only once"),
         (["none.txt", "--out", "m.toml"], "none.txt"),
@@ -114,11 +119,11 @@ def test_search_and_log_are_combined_with_their_sources(
     ],
 )
 def test_wrong_input_is_one_line(
-    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch, given: list[str], text: str
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     log(Path("a.txt"), (1.5, 8e-5))
-    code, _, err = clbench("combine", *given)
+    code, _, err = clbench("combine", *arguments)
     assert code == 2
     assert text in err
     assert err.count("\n") == 1

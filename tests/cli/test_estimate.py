@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade import Asked, Baseline, Scenario, pair
+from handmade import Baseline, PlannedCell, Scenario, pair
 from safetensors.numpy import save_file
 
 from clbench.cli.estimate import GUESS, Estimate, count_parameters, from_finished, mean_tokens
@@ -28,24 +28,24 @@ def timed(seconds: float, **changes: object):  # type: ignore[no-untyped-def]
 
 
 def test_times_of_the_most_similar_finished_cells_are_used() -> None:
-    done = [
+    results = [
         timed(10.0),
         timed(20.0, seed=1),
         timed(60.0, method="ewc"),
         timed(300.0, scenario="qnli-rte"),
     ]
-    same, sister = Asked(), Asked(baseline=Baseline("other"))
-    elsewhere = Asked(scenario=Scenario("third"))
+    same, sister = PlannedCell(), PlannedCell(baseline=Baseline("other"))
+    elsewhere = PlannedCell(scenario=Scenario("third"))
     # same scenario and baseline: (10 + 20) / 2
-    assert from_finished([same], done).seconds == pytest.approx(15.0)  # type: ignore[union-attr]
+    assert from_finished([same], results).seconds == pytest.approx(15.0)  # type: ignore[union-attr]
     # same scenario: (10 + 20 + 60) / 3; none alike: (10 + 20 + 60 + 300) / 4; alone: half
     alone = replace(same, reference_of=1)
-    estimate = from_finished([sister, elsewhere, alone], done)
+    estimate = from_finished([sister, elsewhere, alone], results)
     assert estimate is not None
     assert estimate.seconds == pytest.approx(30.0 + 97.5 + 7.5)
-    assert str(estimate) == "about 2 min (from the times of 4 cells finished before)"
-    assert str(from_finished([same], done[:1])) == (
-        "about 10 s (from the times of the one cell finished before)"
+    assert str(estimate) == "about 2 min (from the times of 4 finished cells)"
+    assert str(from_finished([same], results[:1])) == (
+        "about 10 s (from the times of 1 finished cell)"
     )
     assert from_finished([same], []) is None
 

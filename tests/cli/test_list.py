@@ -28,14 +28,18 @@ def test_scenarios_and_tasks_of_one_suite(place: Path, clbench: Call) -> None:
     assert clbench("list", "scenarios", "--suite", "mine.toml")[1].split() == [
         *("one-two", "dataset:", "one", "→", "two"),
     ]
-    assert "one " in clbench("list", "tasks", "--suite", "mine.toml")[1]
+    tasks = clbench("list", "tasks", "--suite", "mine.toml")[1].splitlines()
+    assert [line.split() for line in tasks[-2:]] == [
+        ["one", "defined", "in", "mine.toml"],
+        ["two", "defined", "in", "mine.toml"],
+    ]
 
 
 def test_scenarios_are_listed_suite_by_suite(clbench: Call) -> None:
     lines = clbench("list", "scenarios")[1].splitlines()
     suites = [line.split()[0] for line in lines if not line.startswith(" ")]
-    listed = clbench("list", "suites")[1].splitlines()
-    assert suites == [line.split()[0] for line in listed if not line.startswith(" ")]
+    suite_lines = clbench("list", "suites")[1].splitlines()
+    assert suites == [line.split()[0] for line in suite_lines if not line.startswith(" ")]
     after = lines[lines.index(next(x for x in lines if x.startswith("quick "))) + 1 :]
     first = next(line for line in after if line.startswith("  ") and not line.startswith("   "))
     assert first.startswith("  sentiment-acceptability  dataset: synthetic/sentiment")

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from handmade import Asked, failed, pair, reference
+from handmade import PlannedCell, failed, pair, reference
 from rich.console import Console
 
 from clbench.cli.console import duration
@@ -47,21 +47,21 @@ def test_a_log_has_a_line_for_each_cell_and_minute() -> None:
     clock, file = Clock(), io.StringIO()
     lines = Lines("quick", Path("results/quick"), Console(file=file, width=40), clock)
     lines.started(5, 4)
-    lines.cell_started(Asked())
+    lines.cell_started(PlannedCell())
     clock.now += 59
-    lines.progress(Asked(), 1, 2, 10, 40)
+    lines.progress(PlannedCell(), 1, 2, 10, 40)
     clock.now += 2
-    lines.progress(Asked(), 1, 2, 20, 40)
+    lines.progress(PlannedCell(), 1, 2, 20, 40)
     clock.now += 1
-    lines.progress(Asked(), 1, 2, 21, 40)
+    lines.progress(PlannedCell(), 1, 2, 21, 40)
     clock.now += 58
     lines.cell_finished(pair())
-    lines.cell_started(Asked("sst2-mrpc--vanilla--seed1"))
+    lines.cell_started(PlannedCell("sst2-mrpc--vanilla--seed1"))
     clock.now += 30
     lines.cell_finished(failed("vanilla", 1, "loss is nan at step 3 of task glue/mrpc"))
     # 120 s for the first, 150 s for two: 75 s a cell, two to come
     assert file.getvalue().splitlines() == [
-        "quick: 5 cells, 1 finished before, 4 to run, results in results/quick",
+        "quick: 5 cells, 1 already finished, 4 to run, results in results/quick",
         "[1/4] sst2-mrpc--vanilla--seed0: task 1 of 2, step 20 of 40",
         "[1/4] sst2-mrpc--vanilla--seed0: p_o 0.800  p_s 0.700  forgetting 0.100 "
         "(2 min; about 6 min left)",
@@ -76,9 +76,9 @@ def test_bars_on_a_terminal_show_cell_step_and_time_left() -> None:
     bars = Bars("quick", Path("out"), console, clock)
     with bars.live:
         bars.started(2, 2)
-        bars.cell_started(Asked())
+        bars.cell_started(PlannedCell())
         clock.now += 10
-        bars.progress(Asked(), 1, 2, 20, 40)
+        bars.progress(PlannedCell(), 1, 2, 20, 40)
         bars.live.refresh()
         # a quarter of the first of two cells took 10 s: 7 quarters are left
         assert "0/2 cells, 70 s left" in file.getvalue()
@@ -91,7 +91,7 @@ def test_bars_on_a_terminal_show_cell_step_and_time_left() -> None:
 
 
 def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
-    def shown(bars: Bars) -> str:
+    def text_of(bars: Bars) -> str:
         file = io.StringIO()
         Console(file=file, width=100).print(bars.view())
         return file.getvalue()
@@ -99,18 +99,18 @@ def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
     console = Console(file=io.StringIO(), width=100, height=14, force_terminal=True)
     bars = Bars("quick", Path("out"), console)
     bars.started(9, 9)
-    assert "p_o" not in shown(bars)
+    assert "p_o" not in text_of(bars)
     bars.cell_finished(pair("vanilla", 0))
-    assert "0.800" in shown(bars)
-    assert "±" not in shown(bars)
+    assert "0.800" in text_of(bars)
+    assert "±" not in text_of(bars)
     bars.cell_finished(pair("vanilla", 1, R=[[0.9, 0.5], [0.6, 0.7]]))
-    assert "0.700 ±0.141" in shown(bars)
+    assert "0.700 ±0.141" in text_of(bars)
     # Of more scenarios than the window has lines for, those that changed last are shown.
     for name in ("second", "third", "fourth", "fifth"):
         other = pair("vanilla", 0).model_copy(update={"scenario": name, "key": name})
         bars.add_results([other])
-    assert "fifth" in shown(bars)
-    assert "sst2-mrpc" not in shown(bars)
+    assert "fifth" in text_of(bars)
+    assert "sst2-mrpc" not in text_of(bars)
 
 
 def test_outcomes_of_references_and_sequences() -> None:

@@ -55,7 +55,7 @@ def test_a_finished_run_trains_nothing(place: Path, engine: FakeExecutor, clbenc
     code, out, err = clbench("run", "mine.toml")
     assert code == 0
     assert engine.ran == []
-    assert err == "mine: 4 cells, all finished before in results/mine; nothing to run\n"
+    assert err == "mine: 4 cells, all already finished in results/mine; nothing to run\n"
     assert "0.800 ±0.000" in out
     assert (place / "results" / "mine" / "scores.csv").exists()
 
@@ -66,12 +66,12 @@ def test_failed_cells_are_tried_again(place: Path, engine: FakeExecutor, clbench
     assert code == 1
     assert f"[4/4] {KEYS[3]}: failed: loss is nan (0 s)" in err
     assert f"failed: {KEYS[3]}: loss is nan" in out
-    assert "1 of 4 cells failed; the same command tries it again." in out
+    assert "1 of 4 cells failed; repeat clbench run to retry." in out
     engine.fails, engine.ran = set(), []
     code, _, err = clbench("run", "mine.toml")
     assert code == 0
     assert engine.ran == [KEYS[3]]
-    assert err.startswith("mine: 4 cells, 3 finished before, 1 to run, results in results/mine\n")
+    assert err.startswith("mine: 4 cells, 3 already finished, 1 to run, results in results/mine\n")
 
 
 def test_an_interrupted_run_can_be_resumed(
@@ -100,11 +100,11 @@ def test_other_signals_end_a_run_as_ctrl_c_does(
     monkeypatch.setattr(engine, "between", lambda: os.kill(os.getpid(), number))
     before = signal.signal(number, signal.SIG_DFL)  # the tests may run under nohup
     try:
-        ended, _, err = clbench("run", "mine.toml")
+        exit_code, _, err = clbench("run", "mine.toml")
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert ended == code
+    assert exit_code == code
     assert err.splitlines()[-1] == "stopped; run the same command again to resume"
     assert engine.ran == KEYS[:1]
     assert len(pd.read_csv(place / "results" / "mine" / "scores.csv")) == 1
@@ -149,14 +149,14 @@ def test_cells_of_other_settings_need_replace(
     assert code == 2
     assert err == (
         "error: results/mine/cells/one-two--vanilla--seed0.json was run with epochs = 3, now 1 "
-        "(and 3 more cells). Take another --out, or --replace to run again and keep the "
+        "(and 3 more cells). Choose another --out, or --replace to run again and keep the "
         "old files in cells/replaced/.\n"
     )
     engine.ran.clear()
     code, _, err = clbench("run", "mine.toml", "--epochs", "1", "--replace")
     assert code == 0
     assert engine.ran == KEYS
-    assert err.startswith("4 cells of other settings: now in cells/replaced/.\n")
+    assert err.startswith("4 cells of other settings moved to cells/replaced/.\n")
     assert len(list((place / "results/mine/cells/replaced").iterdir())) == 4
 
 
@@ -220,7 +220,7 @@ def test_dry_run_estimates_from_what_was_run(
     assert f"{KEYS[3]} failed before, to run again" in spaced(out)
     assert "is not a valid cell file (truncated or not JSON). It will be run again." in err
     # two cells to run, each taken for 10 + 2 seconds
-    assert "Estimate: about 24 s (from the times of 2 cells finished before)." in out
+    assert "Estimate: about 24 s (from the times of 2 finished cells)." in out
 
 
 def test_a_report_changes_nothing_but_the_scores(

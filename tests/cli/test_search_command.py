@@ -30,21 +30,21 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = ("search", "quick", "--scenario", "sentiment-acceptability", "--trials", "7")
-    code, out, err = clbench(*given, "--dry-run")
+    arguments = ("search", "quick", "--scenario", "sentiment-acceptability", "--trials", "7")
+    code, out, err = clbench(*arguments, "--dry-run")
     assert (code, err) == (0, "")
     assert "7 trials, bayes; asha may stop trials after 1, 2, 4 … epochs" in out
     assert "6 rates from 1e-07 to 0.001: embeddings, layer 0," in out
     assert "First trial: 0.0005 for all" in out
     assert "tuning (0.1 of the training rows, held out)" in out
-    code, out, _ = clbench(*given, "--dry-run", "--paper-split", "--scheduler", "none")
+    code, out, _ = clbench(*arguments, "--dry-run", "--paper-split", "--scheduler", "none")
     assert "the paper's choice" in out
     assert "no trial is stopped early" in out
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("arguments", "text"),
     [
         (["search", "quick"], "Give one of sentiment-acceptability, sentiment-length"),
         (["search", "quick", "--scenario", "x"], "matches no scenario of quick"),
@@ -57,10 +57,10 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     ],
 )
 def test_wrong_input_is_one_line(
-    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch, given: list[str], text: str
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = clbench(*given)
+    code, _, err = clbench(*arguments)
     assert code == 2
     assert re.search(re.escape(text), err), err
     assert err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What is imported when: `--help` and a finished run must not wait for torch."""
+"""Imports: `--help` and a finished run must not wait for torch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def python(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 
 def loaded_after(code: str, cwd: Path = ROOT) -> set[str]:
-    done = python(f"{code}\nimport sys; print('LOADED', *sys.modules)", cwd)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.rpartition("LOADED")[2].split())
+    process = python(f"{code}\nimport sys; print('LOADED', *sys.modules)", cwd)
+    assert process.returncode == 0, process.stderr
+    return set(process.stdout.rpartition("LOADED")[2].split())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def loaded_after(code: str, cwd: Path = ROOT) -> set[str]:
         "from clbench.cli import main; main(['list', 'models'])",
     ],
 )
-def test_light_imports(code: str) -> None:
+def test_light_commands_import_nothing_heavy(code: str) -> None:
     assert loaded_after(code).isdisjoint({*HEAVY, "pyarrow"})
 
 
@@ -69,7 +69,7 @@ def test_help_is_quick() -> None:
     assert min(seconds() for _ in range(3)) < 0.5
 
 
-def test_every_export_is_there() -> None:
+def test_every_export_can_be_imported() -> None:
     import clbench
 
     for name in clbench.__all__:

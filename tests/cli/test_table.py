@@ -64,9 +64,9 @@ def test_long_names_fold(width: int) -> None:
 def test_a_narrow_window_puts_deviations_below() -> None:
     lines = printed(cells(), 50)
     assert max(map(len, lines)) <= 50
-    at = next(i for i, line in enumerate(lines) if "vanilla" in line)
-    assert lines[at].split() == ["vanilla", "0.700", "0.800", "0.125", "2"]
-    assert lines[at + 1].split() == ["±0.141", "±0.141", "±0.035"]
+    row = next(i for i, line in enumerate(lines) if "vanilla" in line)
+    assert lines[row].split() == ["vanilla", "0.700", "0.800", "0.125", "2"]
+    assert lines[row + 1].split() == ["±0.141", "±0.141", "±0.035"]
 
 
 def test_failed_cells_are_counted_and_one_seed_has_no_deviation() -> None:
@@ -74,8 +74,8 @@ def test_failed_cells_are_counted_and_one_seed_has_no_deviation() -> None:
     replay = next(line for line in lines if "replay" in line)
     assert "replay *" in replay
     assert "±" not in replay
-    lost = next(line for line in lines if "bertcl-combined" in line)
-    assert lost.split() == ["bertcl-combined", "-", "-", "-", "0/1"]
+    failure = next(line for line in lines if "bertcl-combined" in line)
+    assert failure.split() == ["bertcl-combined", "-", "-", "-", "0/1"]
 
 
 def test_a_terminal_without_utf8_gets_ascii() -> None:
@@ -105,7 +105,7 @@ def test_failures_footnote_and_exit_code(
     text = capsys.readouterr().out
     assert "* keeps rows of earlier tasks" in text
     assert f"failed: sst2-mrpc--ewc--seed3: {reason}\n" in text
-    assert "2 of 5 cells failed; the same command tries them again." in text
+    assert "2 of 5 cells failed; repeat clbench run to retry." in text
     assert show_results(Path("results/quick"), cells()[:2]) == 0
     assert "* keeps" not in capsys.readouterr().out
 

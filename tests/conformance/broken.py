@@ -17,13 +17,13 @@ from clbench.training.stage import Context, Stage
 
 
 class Untyped(Method):
-    """Has a setting that takes anything."""
+    """Has a setting that accepts anything."""
 
     strength: Any = 1.0
 
 
 class Swallows(Method):
-    """Takes settings that it does not have."""
+    """Accepts settings that it does not have."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{k: v for k, v in settings.items() if k == "strength"})
@@ -32,7 +32,7 @@ class Swallows(Method):
 
 
 class OtherError(Method):
-    """Refuses a setting by an error of Python's."""
+    """Refuses a wrong setting with a built-in error."""
 
     strength: float = 1.0
 
@@ -50,7 +50,7 @@ class Raises(Method):
 
 
 class _Pull(Method):
-    """Pulls towards where each stage began: a method that is right."""
+    """Pulls towards the weights at the start of each stage: a correct method."""
 
     def before_stage(self, stage: Stage) -> None:
         self.start = stage.snapshot()
@@ -64,7 +64,7 @@ class Undescribed(_Pull):
 
 
 class Unseeded(_Pull):
-    """Draws from a stream that nobody seeded."""
+    """Draws random numbers without a seed."""
 
     def penalty(self, stage: Stage) -> Tensor | None:
         return random.random() * stage.squared_distance(self.start)
@@ -81,26 +81,26 @@ class ChangesDefaults(Method):
 
 
 class Forgetful(Method):
-    """Hides what must survive a stage behind an underscore."""
+    """Stores state in an attribute with a leading underscore, which is not saved."""
 
     def before_stage(self, stage: Stage) -> None:
         if stage.index == 0:
             self._start = stage.snapshot()
 
     def penalty(self, stage: Stage) -> Tensor | None:
-        known = getattr(self, "_start", None)
-        return None if known is None else 10.0 * stage.squared_distance(known)
+        start = getattr(self, "_start", None)
+        return None if start is None else 10.0 * stage.squared_distance(start)
 
 
 class Unstorable(_Pull):
-    """Has a state that cannot be written."""
+    """Has a state that cannot be saved."""
 
     def after_stage(self, stage: Stage) -> None:
         self.thing = object()
 
 
 class AlwaysZero(Method):
-    """Its penalty is zero whatever the weights do."""
+    """Adds a penalty that is always zero."""
 
     def before_stage(self, stage: Stage) -> None:
         self.start = stage.snapshot()
@@ -110,14 +110,14 @@ class AlwaysZero(Method):
 
 
 class Idle(_Pull):
-    """Would act, but says that it does not, so nothing of it is called."""
+    """Would act, but denies it in `acts_in`, so its hooks are never called."""
 
     def acts_in(self, index: int) -> bool:
         return False
 
 
 class Modest(Method):
-    """Acts, and says that it does not."""
+    """Acts, but denies it in `acts_in`."""
 
     def acts_in(self, index: int) -> bool:
         return False
@@ -129,20 +129,20 @@ class Modest(Method):
 
 
 class KeepsData(Method):
-    """Keeps the rows of a stage as they are."""
+    """Keeps the batches of a stage."""
 
     def acts_in(self, index: int) -> bool:
         return index > 0
 
     def after_stage(self, stage: Stage) -> None:
-        self._old = list(stage.batches("old"))
+        self._batches = list(stage.batches("old"))
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        return stage.loss(batch) + stage.loss(self._old[stage.step % 2])
+        return stage.loss(batch) + stage.loss(self._batches[stage.step % 2])
 
 
 class KeepsReference(KeepsData):
-    """Keeps the data of a stage."""
+    """Keeps a reference to the rows of a stage."""
 
     def after_stage(self, stage: Stage) -> None:
         self._data = stage.data
@@ -154,7 +154,7 @@ class KeepsReference(KeepsData):
 
 
 class KeepsTokens(KeepsData):
-    """Copies token numbers into its state."""
+    """Copies token numbers into lists of its state."""
 
     def after_stage(self, stage: Stage) -> None:
         batch = next(iter(stage.batches("old")))
@@ -183,14 +183,14 @@ class KeepsFloats(KeepsTokens):
 
 
 class KeepsInClosure(KeepsData):
-    """Copies batches to where no attribute shows them."""
+    """Copies batches into a closure."""
 
     def after_stage(self, stage: Stage) -> None:
         copies = copy.deepcopy(list(stage.batches("old")))
-        self._old = lambda number: copies[number]
+        self._batches = lambda number: copies[number]
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        return stage.loss(batch) + stage.loss(self._old(stage.step % 2))
+        return stage.loss(batch) + stage.loss(self._batches(stage.step % 2))
 
 
 SHELF: dict[str, Any] = {}

@@ -18,12 +18,12 @@ from clbench.suite.baselines import read_baseline
 from clbench.suite.read import packaged_files
 
 SHORT = {"examples": 4, "text_length": 12, "head_steps": 2}
-"""Settings that shorten a preparation, where a method has them."""
+"""Settings that shorten a preparation, for methods that have them."""
 FILES = {name: read_baseline(name) for name in packaged_files("baselines")}
-OWN = {name for name in METHODS.names() if METHODS.where(name).startswith("clbench.")}
-BUILT_IN = sorted({*FILES, *(OWN - {file.method for file in FILES.values()})})
+OURS = {name for name in METHODS.names() if METHODS.where(name).startswith("clbench.")}
+BUILT_IN = sorted({*FILES, *(OURS - {file.method for file in FILES.values()})})
 FAST = {"packnet"}
-"""Methods that are checked in fast test runs, too."""
+"""Methods that fast test runs check too."""
 
 
 def short_settings(name: str) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def test_every_check_that_can_fail_has_a_broken_method() -> None:
 
 
 def test_correct_method_passes_and_its_cost_is_exact(bert: str, session: Any) -> None:
-    """It holds a copy of the backbone; vanilla costs nothing beyond itself."""
+    """The method holds a copy of the backbone; vanilla costs nothing beyond itself."""
     rows = check(broken._Pull, model=bert, architectures=())
     assert failures(rows) == {}
     numbers = rows[-1].numbers

@@ -13,7 +13,7 @@ import clbench
 
 @clbench.method("acts-later")
 class ActsLater(clbench.Method):
-    """Trains stage 0 as vanilla does, then holds on to where it ended."""
+    """Train stage 0 as vanilla does, then pull towards its final weights."""
 
     strength: float = 1.0
 
@@ -29,7 +29,7 @@ class ActsLater(clbench.Method):
 
 
 def test_contradicting_labels_are_forgotten_altogether(world: Workspace) -> None:
-    """Learning the opposite answers with the same head forgets the first ones altogether."""
+    """A second task with opposite labels and the same head overwrites the first one."""
     run = world.run(scenario="opposite", epochs=8)
     (cell,) = run.cells
     assert cell.status == "ok", cell.reason
@@ -72,7 +72,7 @@ def test_a_stage_too_short_to_be_scored_within_has_the_scores_around_it(world: W
     scores = cell.stages[1].curves["scores"]
     assert scores["mood"] == [[0, cell.R[0][0]], [80, cell.R[1][0]]]
     assert scores["thing"] == [[80, cell.R[1][1]]]
-    assert any("scored along the way at 0 of 4 points" in note for note in cell.notes)
+    assert any("scored at 0 of 4 curve points" in note for note in cell.notes)
 
 
 def test_equal_seeds_give_equal_scores_and_other_seeds_differ(world: Workspace) -> None:
@@ -201,7 +201,7 @@ def test_setup_may_not_change_weights_of_a_stage_trained_as_vanilla(world: Works
         "    def setup(self, context):\n        context.model.randomise_backbone(1)\n",
     )
     run = world.run(methods=["sneaky"], plugins=[world.plugin, plugin], epochs=1)
-    assert "changes the model in setup, yet acts_in(0)" in str(run.cells[0].reason)
+    assert "changes the model in setup, but acts_in(0)" in str(run.cells[0].reason)
 
 
 def test_only_methods_that_declare_it_read_earlier_rows(world: Workspace) -> None:

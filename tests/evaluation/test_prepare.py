@@ -1,4 +1,4 @@
-"""What is checked, scored and saved of prepared scenarios."""
+"""Checks, scorers and saved files of prepared scenarios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clbench.errors import ModelError, ShiftError
 from clbench.results.store import Store
 
 
-def test_a_shift_that_loses_the_tuning_split_is_refused(world: Workspace) -> None:
+def test_a_shift_that_drops_the_tuning_split_is_refused(world: Workspace) -> None:
     plugin = world.write(
         "loses.py",
         "from dataclasses import replace\n\nimport clbench\n\n\n"
@@ -26,11 +26,11 @@ def test_a_shift_that_loses_the_tuning_split_is_refused(world: Workspace) -> Non
         text.replace("[protocol]", '[protocol]\nscore_on = "tuning"')
         + '\n[[scenario]]\nname = "loses"\nshift = "loses"\ntask = "mood"\n'
     )
-    with pytest.raises(ShiftError, match="'lost': its shift has lost the tuning split"):
+    with pytest.raises(ShiftError, match="'lost': its shift has dropped the tuning split"):
         world.run(scenario="loses", plugins=[world.plugin, plugin])
 
 
-def test_a_run_keeps_what_its_shifts_are_drawn_from(world: Workspace) -> None:
+def test_a_run_saves_the_data_for_figures_of_its_shifts(world: Workspace) -> None:
     run = world.run(scenario="mood-length", epochs=1)
     content = Store(run.path).read_pictures()["mood-length"]
     counts = content["counts"]["train"]
@@ -40,7 +40,7 @@ def test_a_run_keeps_what_its_shifts_are_drawn_from(world: Workspace) -> None:
     figures.shift(run)
 
 
-def test_clusters_are_kept_as_points_with_part_and_label(world: Workspace) -> None:
+def test_clusters_are_saved_as_points_with_part_and_label(world: Workspace) -> None:
     text = world.suite.read_text().replace(
         'shift = "sentence-length"', 'shift = "embedding-cluster"'
     )
@@ -99,5 +99,5 @@ def test_embeddings_that_are_not_finite_are_refused(
     monkeypatch.setattr(
         "clbench.evaluation.prepare.embed_rows", lambda *_, **__: np.full((2, 2), np.nan)
     )
-    with pytest.raises(ModelError, match="embeddings that are not finite"):
+    with pytest.raises(ModelError, match="its embeddings are not finite"):
         world.run()

@@ -80,7 +80,7 @@ def test_the_first_row_and_column_are_the_pretraining_s(suite: Path) -> None:
     assert vanilla.metrics[1][0]["cross_entropy"] != vanilla.metrics[0][0]["cross_entropy"]
     assert frozen.scores["forgetting"] == 0.0
     assert frozen.metrics[0][0] == frozen.metrics[1][0] == vanilla.metrics[0][0]
-    # A backbone that starts at random knows nothing, yet D_o is what was pretrained.
+    # `recalled` starts from random weights; its first row still scores the pretrained model.
     assert recalled.R[0] == vanilla.R[0]
     curves = recalled.stages[0].curves
     assert curves["scores"]["pretraining"][0][1] < 0.5 * before
@@ -177,7 +177,7 @@ def test_a_missing_head_is_fitted_once_and_noted(kind: str, tmp_path: Path) -> N
     assert "by a head fitted in 3 steps with the encoder frozen" in score.describe(first)
     again, _ = scored(folder, texts)
     assert again.score(backbone, precision=PRECISION, device=CPU) == first
-    assert "fewer than 400 tokens, so give a longer corpus" in score.describe()
+    assert "fewer than 400 tokens: use a longer corpus" in score.describe()
     many, _ = scored(folder, tuple(sentences(300).split("\n")))
     assert "has little to forget" in many.describe({"accuracy": 0.0})
 

@@ -37,14 +37,14 @@ class Cluster:
 
 
 class Watch(Steps):
-    """Remembers which cells ran side by side, and calls something on the way."""
+    """Counts concurrent cells, and calls hooks at the second cell and the first result."""
 
     def __init__(self) -> None:
         super().__init__()
         self.running: set[str] = set()
         self.most = 0
         self.at_first_result: Any = None
-        self.seen: set[str] = set()
+        self.started_cells: set[str] = set()
         self.at_second_cell: Any = None
 
     def cell_started(self, cell: Any) -> None:
@@ -52,8 +52,8 @@ class Watch(Steps):
         self.most = max(self.most, len(self.running))
 
     def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
-        self.seen.add(cell.key)
-        if self.at_second_cell is not None and len(self.seen) == 2:
+        self.started_cells.add(cell.key)
+        if self.at_second_cell is not None and len(self.started_cells) == 2:
             act, self.at_second_cell = self.at_second_cell, None
             act()
 
@@ -104,9 +104,9 @@ class Deadly(clbench.Method):
         return True
 
     def after_step(self, stage):
-        left = int(Path(self.lives).read_text())
-        if left:
-            Path(self.lives).write_text(str(left - 1))
+        lives = int(Path(self.lives).read_text())
+        if lives:
+            Path(self.lives).write_text(str(lives - 1))
             os._exit(9)
 """
 
@@ -173,8 +173,8 @@ def test_a_worker_that_dies_is_started_again_twice(world: Workspace) -> None:
     assert vanilla.status == "ok"
     assert deadly.status == "failed"
     assert deadly.reason == (
-        "its worker or node was lost 3 times (Ray: WorkerCrashedError). Either it was killed, "
-        "perhaps for its memory, or it ended itself; without --workers it may say more."
+        "its worker or node was lost 3 times (Ray: WorkerCrashedError). It may have run "
+        "out of memory, or the method may exit; run the cell without --workers to see more."
     )
     assert Path("lives.txt").read_text() == "96"
     again = [note for note in watch.notes if "its worker died" in note]
@@ -203,11 +203,11 @@ def test_an_interruption_keeps_what_is_finished_and_ends_the_workers(world: Work
     options: dict[str, Any] = {"methods": METHODS, "seeds": [0, 1], "threads": 1, "epochs": 1}
     with pytest.raises(KeyboardInterrupt):
         world.run(**options, workers=2, listener=watch)
-    kept = list((world.folder / "out" / "cells").glob("*.json"))
-    assert len(kept) >= 1
+    files = list((world.folder / "out" / "cells").glob("*.json"))
+    assert len(files) >= 1
     steps = Steps()
     run = world.run(**options, listener=steps)
-    assert steps.pending == 6 - len(kept)
+    assert steps.pending == 6 - len(files)
     assert measured(run) == measured(world.run("alone", **options))
 
 
@@ -253,5 +253,7 @@ def test_a_script_s_own_method_reaches_the_workers(world: Workspace) -> None:
         f"                      plugins=[{str(world.plugin)!r}])\n"
         "    print([(c.status, c.reason, len(c.stages[0].curves['mine'])) for c in run.cells])\n",
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("[('ok', None, "), done.stdout
+    process = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.startswith("[('ok', None, "), process.stdout

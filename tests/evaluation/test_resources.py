@@ -23,7 +23,7 @@ from clbench.evaluation.resources import (
         ({"workers": 2, "gpus": 1.5}, "--gpus 1.5: must be a fraction"),
         ({"workers": 2, "gpus": 0.0}, "--gpus 0: must be a fraction"),
         ({"workers": 2, "gpus": float("nan")}, "--gpus nan: must be a fraction"),
-        ({"gpus": 0.5}, "Give --workers or --address as well."),
+        ({"gpus": 0.5}, "Also give --workers or --address."),
         ({"address": " "}, "--address: is empty."),
     ],
 )
@@ -52,10 +52,10 @@ def node(cpus: float, gpus: float = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("needs", "nodes", "cells"),
+    ("cell", "nodes", "capacity"),
     [
         (CellResources(1, 0), [node(2), node(3)], 5),
-        (CellResources(2, 0), [node(3), node(3)], 2),  # a cell does not lie across nodes
+        (CellResources(2, 0), [node(3), node(3)], 2),  # a cell does not span nodes
         (CellResources(4, 0), [node(3), node(3)], 0),
         (CellResources(1, 1.0), [node(8, 2), node(8)], 2),
         (CellResources(1, 0.5), [node(8, 1)], 2),
@@ -65,9 +65,9 @@ def node(cpus: float, gpus: float = 0) -> dict[str, Any]:
     ],
 )
 def test_capacity_counts_cells_node_by_node(
-    needs: CellResources, nodes: list[dict[str, Any]], cells: int
+    cell: CellResources, nodes: list[dict[str, Any]], capacity: int
 ) -> None:
-    assert needs.capacity(nodes) == cells
+    assert cell.capacity(nodes) == capacity
 
 
 class FakeRay:
@@ -87,10 +87,10 @@ def test_a_cluster_that_can_never_run_a_cell_is_refused() -> None:
     assert cell_resources(FakeRay(node(2), node(4, 1)), here, "auto") == CellResources(4, 1.0)
     with pytest.raises(SettingsError) as caught:
         cell_resources(FakeRay(node(2), node(4), gone), here, "cuda")
-    assert str(caught.value) == "No node has a GPU that Ray knows of. Leave out --device cuda."
+    assert str(caught.value) == "--device cuda: Ray sees no GPU. Use --device cpu."
     with pytest.raises(SettingsError) as caught:
         cell_resources(FakeRay(node(2), node(4), gone), replace(here, threads=8), "cpu")
-    assert str(caught.value) == "A cell takes 8 cores, which no node has. Lower --threads."
+    assert str(caught.value) == "A cell needs 8 cores, which no node has. Lower --threads."
     with pytest.raises(SettingsError, match=r"4 cores and 2 GPU, .* Lower --threads or --gpus"):
         cell_resources(FakeRay(node(4, 1)), replace(here, gpus=2.0), "auto")
 
@@ -113,7 +113,7 @@ def test_an_address_where_nothing_listens_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("there", "place", "share"),
+    ("gpus", "resources", "share"),
     [
         (1, Resources(workers=2), 0.5),
         (1, Resources(workers=3), 0.3333),
@@ -123,10 +123,12 @@ def test_an_address_where_nothing_listens_is_refused(
         (2, Resources(workers=4, address="auto"), 1.0),
     ],
 )
-def test_workers_of_this_machine_share_its_gpus(there: int, place: Resources, share: float) -> None:
-    ray = FakeRay(node(8, there))
-    assert cell_resources(ray, place, "auto").gpus == share
-    assert cell_resources(ray, place, "cpu").gpus == 0
+def test_workers_of_this_machine_share_its_gpus(
+    gpus: int, resources: Resources, share: float
+) -> None:
+    ray = FakeRay(node(8, gpus))
+    assert cell_resources(ray, resources, "auto").gpus == share
+    assert cell_resources(ray, resources, "cpu").gpus == 0
 
 
 @pytest.mark.parametrize(
@@ -135,5 +137,5 @@ def test_workers_of_this_machine_share_its_gpus(there: int, place: Resources, sh
 def test_devices_that_workers_cannot_share(device: str, error: str) -> None:
     with pytest.raises(SettingsError, match=error):
         cell_resources(FakeRay(node(8, 1)), Resources(workers=2), device)
-    with pytest.raises(SettingsError, match="no GPU"):
+    with pytest.raises(SettingsError, match="sees no GPU"):
         cell_resources(FakeRay(node(8)), Resources(workers=2, gpus=0.5), "auto")

@@ -37,7 +37,7 @@ RETURNS = [
     ("phases", "[]", "phases must return a list with at least one Phase, not an empty one"),
     ("phases", "3", "phases must return a list with at least one Phase, not an int"),
     ("parameter_groups", "None", "parameter_groups must return a list with at least one"),
-    ("parameter_groups", "[{'params': []}]", "parameter_groups gave no weights to train"),
+    ("parameter_groups", "[{'params': []}]", "parameter_groups returned no weights to train"),
     ("parameter_groups", "[{'lr': 1}]", 'each group needs a list of weights as "params"'),
     ("optimizer", "None", "optimizer must return a torch.optim.Optimizer, not None"),
     ("schedule", "7", "schedule must return a scheduler or None, not an int"),
@@ -50,7 +50,7 @@ RETURNS = [
         "rate must be a number from 0 on",
     ),
     ("parameter_groups", "[{'params': [torch.zeros(2)]}]", "1 tensor that the model does not have"),
-    ("optimizer", "torch.optim.SGD([torch.zeros(2)], 0.1)", "optimizer gave 1 tensor that the"),
+    ("optimizer", "torch.optim.SGD([torch.zeros(2)], 0.1)", "optimizer returned 1 tensor that the"),
     ("penalty", "'x'", "penalty must return a tensor of one number, not a str"),
     ("penalty", "torch.zeros(2)", "penalty must return a tensor of one number, not of shape"),
     (

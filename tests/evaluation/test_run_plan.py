@@ -76,8 +76,8 @@ def test_a_run_killed_at_random_moments_resumes_with_equal_scores(world: Workspa
     subprocess.run(command(world, "broken"), check=True, **quiet)
     assert scores(world.folder / "broken") == scores(world.folder / "whole")
     assert len(scores(world.folder / "whole")) == 8
-    left = list((world.folder / "broken").rglob("*.part"))
-    assert not left
+    parts = list((world.folder / "broken").rglob("*.part"))
+    assert not parts
 
 
 def test_a_finished_run_trains_nothing(world: Workspace) -> None:

@@ -1,4 +1,4 @@
-"""What a run's folder holds is read once, and again only if another process changed it."""
+"""A run's folder is read once, and again only if another process has changed it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def state_of(**options: Any) -> RunState:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders that were read, one entry for each time."""
+    """The run folders in the order of their readings."""
     folders: list[Path] = []
     original = Store.read
 

@@ -1,4 +1,4 @@
-"""Stages on disk: what is stored, and that an interrupted cell resumes."""
+"""Stages on disk: packing of states, and resuming interrupted cells."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_full_disk_costs_only_the_resumption(
     assert measured(run) == measured(whole)
     assert (
         f"a trained stage could not be saved in {world.folder}/full/stages (I/O error: No space "
-        "left on device (os error 28)); an interrupted cell starts from its first stage."
+        "left on device (os error 28)), so an interrupted cell restarts from its first stage."
     ) in run.cells[0].notes
     assert list((world.folder / "full/stages").iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, read back by its own reader."""
+"""Curves for TensorBoard, read back by TensorBoard's own reader."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 class Peeks(Steps):
-    """Looks into the logs while the cell is still trained."""
+    """Counts the points in the log during training."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
-        self.seen: list[int] = []
+        self.counts: list[int] = []
 
     def point(self, cell: Any, stage: int, step: int, values: Any) -> None:
-        self.seen.append(len(read(self.folder / cell.key).get(f"stage{stage}/loss", [])))
+        self.counts.append(len(read(self.folder / cell.key).get(f"stage{stage}/loss", [])))
 
 
 def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(
@@ -50,9 +50,9 @@ def test_points_are_written_while_a_cell_is_trained_and_equal_its_curves(
 ) -> None:
     folder = world.folder / "out" / "tensorboard"
     inner = Peeks(folder)
-    done = api.execute(planned(world), listener=TensorBoard(inner, folder))
-    (cell,) = done.cells
-    assert inner.seen == [1, 2, 3, 1, 2, 3]
+    run = api.execute(planned(world), listener=TensorBoard(inner, folder))
+    (cell,) = run.cells
+    assert inner.counts == [1, 2, 3, 1, 2, 3]
     logs = read(folder / cell.key)
     for number, stage in enumerate(cell.stages, 1):
         curves = stage.curves

@@ -1,4 +1,4 @@
-"""Figures of runs: what is drawn is what the cells say."""
+"""Figures of runs show the numbers of the cells."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cell(
         }
         for task in tasks
     ]  # fmt: skip
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "key": f"{scenario}--{method}--seed{seed}",
         "fingerprint": "0",
         "scenario": scenario,
@@ -56,7 +56,7 @@ def cell(
         "train_seconds": 2.0 + seed,
         "peak_memory_mb": 100.0,
     }  # fmt: skip
-    return CellResult(**{**given, **changes})
+    return CellResult(**{**fields, **changes})
 
 
 def pair(method: str, seed: int, before: float, p_o: float, p_s: float, **more: Any) -> CellResult:
@@ -73,8 +73,8 @@ CELLS = [
 ]
 
 
-def drawn(figure: Figure) -> bytes:
-    """As a picture; whatever is wrong with a figure shows when it is drawn."""
+def render(figure: Figure) -> bytes:
+    """Draw the figure, which reveals most defects of one."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     assert figure.get_label()
@@ -101,7 +101,7 @@ def test_tradeoff_has_each_seed_and_each_mean() -> None:
     assert len(grey) == 1
     assert list(np.round(grey[0].get_xdata(), 6)) == [0.7, 0.85]  # lwf is beaten by both
     assert "n = 2 seeds" in figure.get_label()
-    drawn(figure)
+    render(figure)
 
 
 def test_lines_of_equal_sums_have_equal_sums() -> None:
@@ -135,7 +135,7 @@ def test_forgetting_is_in_points_with_the_worst_method_below() -> None:
     assert sorted(round(x, 6) for x in means) == [5.0, 40.0]
     intervals = [line for line in axes.get_lines() if line.get_linewidth() == 1.6]
     assert len(intervals) == 2  # lwf has two seeds only
-    drawn(figure)
+    render(figure)
 
 
 def test_curves_show_both_tasks() -> None:
@@ -145,7 +145,11 @@ def test_curves_show_both_tasks() -> None:
     assert lines[style.BLACK] == pytest.approx([0.5, 0.65])
     assert "old task: t/0" in old.get_title()
     assert "new task: t/1" in new.get_title()
-    drawn(figure)
+    render(figure)
+    assert "on some rows of each (in stages too short for that:" in figure.get_label()
+    settings = {"protocol": {"curve_rows": 50}}
+    caption = figures.curves([pair("vanilla", 0, 0.9, 0.7, 0.8, settings=settings)]).get_label()
+    assert "on at most 50 rows of each" in caption
     with pytest.raises(ValueError, match="curve_points = 0"):
         figures.curves([pair("vanilla", 0, 0.9, 0.7, 0.8, curve=False)])
 
@@ -166,11 +170,11 @@ def test_matrices_show_the_mean_of_each_entry() -> None:
     figure = figures.matrices([cell("vanilla", 0, rows), cell("ewc", 0, rows)])
     first, second, bar = figure.axes
     assert (first.get_title(), second.get_title()) == ("vanilla", "ewc")
-    shown = np.ma.filled(first.images[0].get_array(), np.nan)
-    np.testing.assert_allclose(shown, np.array(rows, dtype=float))
+    entries = np.ma.filled(first.images[0].get_array(), np.nan)
+    np.testing.assert_allclose(entries, np.array(rows, dtype=float))
     assert {text.get_text() for text in first.texts} == {"0.90", "0.70", "0.80", "0.50", "0.60"}
     assert bar.get_ylabel() == "score"
-    drawn(figure)
+    render(figure)
 
 
 def test_costs_show_the_search() -> None:
@@ -184,22 +188,22 @@ def test_costs_show_the_search() -> None:
     hollow = [line for line in times.get_lines() if line.get_markerfacecolor() == "white"]
     assert len(hollow) == 1
     assert len(points(memory, 8)) == 3
-    drawn(figure)
+    render(figure)
 
 
 def test_memory_is_what_a_method_adds_to_vanilla_on_the_same_seed() -> None:
-    counted = {"vanilla": (100.0, 140.0), "ewc": (130.0, 170.0), "lwf": (101.0, None)}
+    memory_mb = {"vanilla": (100.0, 140.0), "ewc": (130.0, 170.0), "lwf": (101.0, None)}
     cells = [
-        made.model_copy(update={"training_memory_mb": counted[made.baseline][made.seed]})
-        for made in CELLS
+        cell.model_copy(update={"training_memory_mb": memory_mb[cell.baseline][cell.seed]})
+        for cell in CELLS
     ]
     memory = figures.costs(cells).axes[1]
     assert memory.get_xlabel() == "memory beyond vanilla's, MB"
     assert sorted(x for x, _ in [*points(memory, 8), *points(memory, 8 * 1.8)]) == [0.0, 1.0, 30.0]
-    alone = figures.costs([made for made in cells if made.baseline == "ewc"])
+    alone = figures.costs([cell for cell in cells if cell.baseline == "ewc"])
     assert alone.axes[1].get_xlabel() == "memory, MB"
     assert points(alone.axes[1], 8)[0][0] == 150.0
-    assert figures.costs(CELLS).axes[1].get_xlabel() == "peak memory of the process, MB"
+    assert figures.costs(CELLS).axes[1].get_xlabel() == "peak memory, MB"
 
 
 def test_a_cell_without_forgetting_is_left_out() -> None:
@@ -211,42 +215,42 @@ def test_a_cell_without_forgetting_is_left_out() -> None:
 
 
 def test_distances_to_the_anchor_and_the_weight_of_the_task() -> None:
-    def recalled(seed: int, far: float) -> CellResult:
-        made = pair("recadam", seed, 0.9, 0.7, 0.8)
+    def recadam(seed: int, far: float) -> CellResult:
+        plain = pair("recadam", seed, 0.9, 0.7, 0.8)
         curves = {
             "distance": [[0, far], [4, 1.0]],
             "distance.embeddings": [[0, far / 2], [4, 0.5]],
             "distance.layer.0": [[0, far], [4, 0.25]],
             "lambda": [[0, 0.0], [4, 1.0]],
         }
-        last = made.stages[1].model_copy(update={"curves": curves})
-        return made.model_copy(update={"stages": [made.stages[0], last]})
+        last = plain.stages[1].model_copy(update={"curves": curves})
+        return plain.model_copy(update={"stages": [plain.stages[0], last]})
 
-    figure = figures.anchor_distances([*CELLS, recalled(0, 3.0), recalled(1, 5.0)])
+    figure = figures.anchor_distances([*CELLS, recadam(0, 3.0), recadam(1, 5.0)])
     loss, whole, groups, annealing = figure.axes
     assert loss.get_title() == "training loss"
     assert list(whole.get_lines()[0].get_ydata()) == [4.0, 1.0]
     assert [line.get_label() for line in groups.get_lines()] == ["embeddings", "layer 0"]
     assert list(groups.get_lines()[0].get_ydata()) == [2.0, 0.5]
     assert list(annealing.get_lines()[0].get_ydata()) == [0.0, 1.0]
-    drawn(figure)
+    render(figure)
     drifting = CELLS[0].stages[1].model_copy(update={"curves": {"drift": [[0, 0.0], [4, 2.0]]}})
     stages = [CELLS[0].stages[0], drifting]
     figure = figures.anchor_distances([CELLS[0].model_copy(update={"stages": stages})])
     _, whole = figure.axes
     assert list(whole.get_lines()[0].get_ydata()) == [0.0, 2.0]
     assert "to the pretrained weights" in figure.get_label()
-    drawn(figure)
+    render(figure)
     with pytest.raises(ValueError, match="no method of pair records a distance"):
         figures.anchor_distances(CELLS)
 
 
 def test_methods_look_the_same_in_every_figure_and_differ() -> None:
     many = [pair(f"m{i}", 0, 0.9, 0.7, 0.8) for i in range(30)]
-    shown = style.looks([*many, *CELLS])
-    assert len({(look.color, look.mark) for look in shown.values()}) == 33
-    assert shown["vanilla"].color == style.BLACK
-    drawn(figures.tradeoff([*many, *CELLS]))
+    looks = style.looks([*many, *CELLS])
+    assert len({(look.color, look.mark) for look in looks.values()}) == 33
+    assert looks["vanilla"].color == style.BLACK
+    render(figures.tradeoff([*many, *CELLS]))
 
 
 def test_errors_say_why_nothing_is_drawn() -> None:

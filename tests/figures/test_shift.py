@@ -52,8 +52,14 @@ def test_lengths_by_part() -> None:
     assert sum(bar.get_height() for bar in train.patches) == 32
     assert sum(bar.get_height() for bar in validation.patches) == 3
     assert train.get_xlabel() == "tokens in a row"
-    assert "16 short train, 16 long train, 1 short validation" in figure.get_label()
+    assert "16 short training, 16 long training, 1 short validation" in figure.get_label()
     figure.savefig(io.BytesIO())
+
+
+def test_every_bin_holds_as_many_lengths() -> None:
+    rows = {"short": [[length, 1] for length in range(1, 54)]}
+    figure = picture({**LENGTHS, "counts": {"train": rows, "validation": rows}})
+    assert {bar.get_height() for bar in figure.axes[0].patches[1:-1]} == {2}
 
 
 def test_clusters_lie_apart_in_two_dimensions() -> None:
@@ -64,26 +70,26 @@ def test_clusters_lie_apart_in_two_dimensions() -> None:
     apart = np.linalg.norm(first.mean(1) - second.mean(1))
     assert apart > first.std(1).max() + second.std(1).max()
     assert [text.get_text() for text in by_label.get_legend().get_texts()] == ["no", "yes"]
-    assert "40 of 400 training rows of t by t-SNE" in figure.get_label()
+    assert "embeddings of 40 of 400 training rows of t" in figure.get_label()
     again = picture(clusters(["yes", "no"] * 20)).axes[0].get_lines()[0].get_data()
     np.testing.assert_array_equal(first, again)
     figure.savefig(io.BytesIO())
 
 
-def test_targets_are_shown_in_thirds() -> None:
+def test_numeric_targets_are_coloured_in_thirds() -> None:
     figure = picture(clusters([i / 10 for i in range(40)]))
     names = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
-    assert names == ["above 2.6", "to 1.3", "to 2.6"]
+    assert names == ["1.3 to 2.6", "above 2.6", "up to 1.3"]
 
 
-def test_a_run_tells_which_scenarios_have_one(tmp_path: Path) -> None:
+def test_errors_name_the_scenarios_with_data(tmp_path: Path) -> None:
     folder = run_with(tmp_path, one=LENGTHS, two=LENGTHS)
     with pytest.raises(ValueError, match="choose one of the scenarios one, two"):
         figures.shift(folder)
-    with pytest.raises(ValueError, match="scenario 'three': only embedding"):
+    with pytest.raises(ValueError, match="scenario 'three' has no data for this figure"):
         figures.shift(folder, "three")
     assert figures.shift(folder, "two").get_label().startswith("two: ")
-    with pytest.raises(ValueError, match="no scenario: only"):
+    with pytest.raises(ValueError, match="no scenario has data for this figure"):
         figures.shift(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="no figure for 'maps'"):
         picture({"kind": "maps"})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from checkpoints import OWN, make_checkpoint
+from checkpoints import WITH_FAMILY, make_checkpoint
 from torch import Tensor, nn
 
 from clbench.errors import DataError, PluginError, SettingsError
@@ -23,31 +23,31 @@ from clbench.training.batches import TaskData
 
 
 def language_model(kind: str, folder: Path) -> tuple[Any, dict[str, Tensor], str]:
-    """A random model with a head, and seven texts of up to nine tokens."""
+    """Return a random model with a head, seven texts of up to nine tokens, and the loss."""
     make_checkpoint(kind, folder)
     causal = kind == "gpt2"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        found = (hf.AutoModelForCausalLM if causal else hf.AutoModelForMaskedLM).from_pretrained(
+        model = (hf.AutoModelForCausalLM if causal else hf.AutoModelForMaskedLM).from_pretrained(
             folder
         )
         with torch.no_grad():
-            for parameter in found.parameters():
+            for parameter in model.parameters():
                 parameter.add_(0.05 * torch.randn(parameter.shape))
     tokenizer = load_tokenizer(str(folder))
     rng = torch.Generator().manual_seed(1)
     ids = torch.randint(6, 20, (7, 9), generator=rng)
-    there = torch.ones_like(ids)
-    there[1, 5:] = there[4, 7:] = 0
-    ids[there == 0] = tokenizer.pad_token_id
-    inputs = {"input_ids": ids, "attention_mask": there}
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = mask[4, 7:] = 0
+    ids[mask == 0] = tokenizer.pad_token_id
+    inputs = {"input_ids": ids, "attention_mask": mask}
     if causal:
-        return found, inputs, "clm"
-    return found, mask_tokens(inputs, tokenizer, rng, share=0.4), "mlm"
+        return model, inputs, "clm"
+    return model, mask_tokens(inputs, tokenizer, rng, share=0.4), "mlm"
 
 
-def looped(model: Any, batch: dict[str, Tensor], loss: str) -> dict[str, Tensor]:
-    """transformers' own loss, an example at a time, in float64."""
+def fisher_by_loop(model: Any, batch: dict[str, Tensor], loss: str) -> dict[str, Tensor]:
+    """Return the Fisher information by transformers' own loss, example by example, in float64."""
     model.eval().double()
     names = dict(model.named_parameters())
     total = {name: torch.zeros_like(value) for name, value in names.items()}
@@ -65,38 +65,40 @@ def looped(model: Any, batch: dict[str, Tensor], loss: str) -> dict[str, Tensor]
     return {name: value / len(batch["input_ids"]) for name, value in total.items()}
 
 
-def check(found: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
-    assert found.keys() == exact.keys()
+def assert_close(fisher: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
+    assert fisher.keys() == exact.keys()
     noise = 1e-12 * max(float(value.max()) for value in exact.values())
     for name, value in exact.items():
-        # Of a weight's largest: what is a rounding error of the gradient is none of its square.
+        # Relative to the weight's largest: rounding errors of a gradient grow when squared.
         slack = 1e-6 * float(value.max()) + noise
-        torch.testing.assert_close(found[name].double(), value, rtol=1e-4, atol=slack, msg=name)
+        torch.testing.assert_close(fisher[name].double(), value, rtol=1e-4, atol=slack, msg=name)
 
 
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", WITH_FAMILY)
 def test_equals_a_loop_of_single_examples(kind: str, tmp_path: Path) -> None:
     model, batch, loss = language_model(kind, tmp_path)
-    exact = looped(model, batch, loss)
+    exact = fisher_by_loop(model, batch, loss)
     first, rest = ({k: v[a:b] for k, v in batch.items()} for a, b in ((0, 3), (3, 7)))
     model.train()
-    required = model.base_model.get_input_embeddings().weight.requires_grad
-    check(diagonal_fisher(model, [first, rest], loss, "empirical"), exact)  # type: ignore[arg-type]
+    model.base_model.get_input_embeddings().weight.requires_grad_(False)
+    names = list(exact)
+    assert_close(diagonal_fisher(model, [first, rest], loss, "empirical", names=names), exact)  # type: ignore[arg-type]
     assert model.training
-    assert required
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    assert len(frozen) == 1
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_only_what_no_rule_covers_is_looped(
+def test_only_weights_without_a_rule_get_a_pass_per_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow: list[set[str]] = []
     own = diagonal._Sums._try_rules
 
     def spy(sums: Any, batch: Any) -> Any:
-        tried = own(sums, batch)
+        result = own(sums, batch)
         slow.append(set(sums._slow))
-        return tried
+        return result
 
     monkeypatch.setattr(diagonal._Sums, "_try_rules", spy)
     for kind in ("bert", "gpt2", "albert"):
@@ -129,11 +131,11 @@ def odd_losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(model(batch["ids"]), batch["labels"], reduction="none")
 
 
-def test_odd_modules_and_a_loss_of_ones_own() -> None:
+def test_unusual_modules_with_a_custom_loss() -> None:
     torch.manual_seed(0)
     model = Odd()
     batch = {"ids": torch.randint(0, 7, (5, 6)), "labels": torch.randint(0, 7, (5,))}
-    found = diagonal_fisher(model, [batch], odd_losses, "empirical")
+    fisher = diagonal_fisher(model, [batch], odd_losses, "empirical")
     model.double()
     exact = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     for i in range(5):
@@ -144,9 +146,9 @@ def test_odd_modules_and_a_loss_of_ones_own() -> None:
         for total, gradient in zip(exact.values(), gradients, strict=True):
             if gradient is not None:
                 total += gradient.square() / 5
-    check(found, exact)
-    assert float(found["unused.weight"].max()) == 0.0
-    assert float(found["loose"].max()) > 0.0
+    assert_close(fisher, exact)
+    assert float(fisher["unused.weight"].max()) == 0.0
+    assert float(fisher["loose"].max()) > 0.0
     with pytest.raises(SettingsError, match="mode='empirical'"):
         diagonal_fisher(model.float(), [batch], odd_losses)
     with pytest.raises(PluginError, match="one loss for each example"):
@@ -189,8 +191,8 @@ def test_sampled_converges_to_the_sum_over_labels(classifier: tuple[Any, Any]) -
 
     def error(draws: int) -> float:
         repeated = take(batch, list(range(len(batch))) * draws)
-        found = diagonal_fisher(model, [repeated], "task", "sampled", seed=3)
-        off = sum(float((f - e).abs().sum()) for f, e in zip(found.values(), exact, strict=True))
+        fisher = diagonal_fisher(model, [repeated], "task", "sampled", seed=3)
+        off = sum(float((f - e).abs().sum()) for f, e in zip(fisher.values(), exact, strict=True))
         return off / sum(float(e.sum()) for e in exact)
 
     few, many = error(4), error(400)
@@ -202,12 +204,12 @@ def test_batched_is_the_square_of_the_mean_gradient(classifier: tuple[Any, Any])
     model, batch = classifier
     model.eval()
     loss = nn.functional.cross_entropy(model(batch.inputs, "t"), batch.labels)
-    found = diagonal_fisher(model, [batch, batch], "task", "batched")
-    for value, gradient in zip(found.values(), gradients_of(model, loss), strict=True):
+    fisher = diagonal_fisher(model, [batch, batch], "task", "batched")
+    for value, gradient in zip(fisher.values(), gradients_of(model, loss), strict=True):
         torch.testing.assert_close(value, gradient.square(), rtol=1e-4, atol=1e-9)
 
 
-def test_repeats_and_keeps_to_the_names(classifier: tuple[Any, Any]) -> None:
+def test_fisher_depends_on_the_seed_and_covers_the_names(classifier: tuple[Any, Any]) -> None:
     model, batch = classifier
     names = ["heads.t.weight", "backbone.encoder.layer.1.output.LayerNorm.bias"]
     first = diagonal_fisher(model, [batch], "task", seed=1, names=names)
@@ -218,7 +220,7 @@ def test_repeats_and_keeps_to_the_names(classifier: tuple[Any, Any]) -> None:
     assert any(not torch.equal(first[name], other[name]) for name in names)
 
 
-def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> None:
+def test_errors_name_what_is_wrong(classifier: tuple[Any, Any], tmp_path: Path) -> None:
     model, batch = classifier
     with pytest.raises(SettingsError, match="mode 'exact'"):
         diagonal_fisher(model, [batch], "task", "exact")  # type: ignore[arg-type]
@@ -228,6 +230,7 @@ def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> No
         diagonal_fisher(model, [], "task")
     chosen: list[tuple[Any, str]] = [
         (["x"], "no weight 'x'"),
+        (["heads.t.wieght"], "Did you mean 'heads.t.weight'"),
         ([], r"names is \[\]"),
         ("heads.t.weight", "names is 'heads.t.weight'. Give a list"),
     ]
@@ -253,7 +256,7 @@ def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"shape \(9,\), outputs \(9, .* use loss='mlm'"):
         diagonal_fisher(language, [texts], "task")
     twice = "cls.predictions.decoder.weight"
-    with pytest.raises(PluginError, match=r"the same tensor as 'bert\.embeddings\.word_emb"):
+    with pytest.raises(PluginError, match=r"same tensor as 'bert\.embeddings\.word_emb"):
         diagonal_fisher(language, [texts], "mlm", names=[twice])
     with pytest.raises(SettingsError, match="precision 'fp16'"):
         diagonal_fisher(model, [batch], "task", precision="fp16")  # type: ignore[arg-type]
@@ -265,7 +268,7 @@ def test_wrong_input_is_named(classifier: tuple[Any, Any], tmp_path: Path) -> No
         diagonal_fisher(model, [batch], "task")
 
 
-def test_masks(tmp_path: Path) -> None:
+def test_masks_follow_bert_or_cover_any_position(tmp_path: Path) -> None:
     make_checkpoint("bert", tmp_path)
     tokenizer = load_tokenizer(str(tmp_path))
     words = [w for w in tokenizer.get_vocab() if w not in tokenizer.all_special_tokens][:12]
@@ -306,7 +309,7 @@ def test_memory_does_not_grow_with_the_examples(classifier: tuple[Any, Any]) -> 
     assert peaks[2] < peaks[1] + 10
 
 
-def test_bf16_is_near(classifier: tuple[Any, Any]) -> None:
+def test_bf16_is_close_to_float32(classifier: tuple[Any, Any]) -> None:
     model, batch = classifier
     exact = diagonal_fisher(model, [batch], "task", "empirical")
     near = diagonal_fisher(model, [batch], "task", "empirical", precision="bf16")

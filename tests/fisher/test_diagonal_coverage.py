@@ -1,4 +1,4 @@
-"""Weights that later examples use otherwise than the two on which rules are tried."""
+"""Weights that later examples use differently from the two on which the rules are tried."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def entropies(model: nn.Module, batch: Batch) -> Tensor:
     return functional.cross_entropy(model(batch["x"]), batch["labels"], reduction="none")
 
 
-def check(model: nn.Module, batches: Sequence[Batch], losses: Losses = entropies) -> None:
-    """The same as by a backward pass an example, weight by weight."""
+def assert_equals_loop(
+    model: nn.Module, batches: Sequence[Batch], losses: Losses = entropies
+) -> None:
+    """Compare with one backward pass per example, weight by weight."""
     model.eval()
-    found = diagonal_fisher(model, batches, losses, "empirical")
+    fisher = diagonal_fisher(model, batches, losses, "empirical")
     ones = [
         {key: value[i : i + 1] for key, value in batch.items()}
         for batch in batches
@@ -37,15 +39,15 @@ def check(model: nn.Module, batches: Sequence[Batch], losses: Losses = entropies
         dict(model.named_parameters()), [lambda one=one: losses(model, one)[0] for one in ones]
     )
     for name, value in exact.items():
-        wanted = value / len(ones)
-        slack = 1e-5 * float(wanted.max()) + 1e-14
-        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=slack, msg=name)
+        expected = value / len(ones)
+        slack = 1e-5 * float(expected.max()) + 1e-14
+        torch.testing.assert_close(fisher[name], expected, rtol=1e-3, atol=slack, msg=name)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 class Masked(nn.Module):
-    """A vector of no layer stands for token 0."""
+    """Token 0 is embedded by a parameter that no layer owns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,12 +55,12 @@ class Masked(nn.Module):
         self.mask = nn.Parameter(torch.randn(4))
 
     def forward(self, ids: Tensor) -> Tensor:
-        shown = torch.where((ids == 0)[..., None], self.mask, self.table(ids))
-        return self.out(shown.tanh().mean(1))
+        embedded = torch.where((ids == 0)[..., None], self.mask, self.table(ids))
+        return self.out(embedded.tanh().mean(1))
 
 
 class Elsewhere(nn.Module):
-    """A layer's weight is read without a call of the layer where an example says so."""
+    """For marked examples, a layer's weight is read without calling the layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,21 +87,23 @@ class Experts(nn.Module):
         return self.out(hidden.tanh())
 
 
-def drawn(*rows: int) -> list[Batch]:
+def random_batches(*rows: int) -> list[Batch]:
     return [{"x": torch.randn(n, 4), "labels": torch.randint(0, 3, (n,))} for n in rows]
 
 
-def test_a_weight_that_only_later_examples_need() -> None:
+def test_a_parameter_that_only_later_examples_use() -> None:
     torch.manual_seed(0)
     ids = torch.randint(1, 9, (8, 5))
     ids[3:, 0] = 0
     labels = torch.randint(0, 3, (8,))
     whole = [{"x": ids, "labels": labels}]
-    check(Masked(), whole)
-    check(Masked(), [{"x": ids[a:b], "labels": labels[a:b]} for a, b in ((0, 3), (3, 8))])
+    assert_equals_loop(Masked(), whole)
+    assert_equals_loop(
+        Masked(), [{"x": ids[a:b], "labels": labels[a:b]} for a, b in ((0, 3), (3, 8))]
+    )
 
 
-def test_gradients_that_were_there_stay() -> None:
+def test_existing_gradients_are_restored() -> None:
     torch.manual_seed(0)
     model = Masked()
     for parameter in model.parameters():
@@ -113,22 +117,22 @@ def test_gradients_that_were_there_stay() -> None:
         assert torch.equal(parameter.grad, torch.ones_like(parameter))
 
 
-def test_a_layer_that_later_batches_pass_by() -> None:
+def test_a_weight_that_later_batches_read_without_its_layer() -> None:
     torch.manual_seed(0)
-    batches = drawn(2, 5, 2, 3)
+    batches = random_batches(2, 5, 2, 3)
     for passing in (batches[1], batches[3]):
         passing["x"][:, 0] = 5.0
-    check(Elsewhere(), batches)
+    assert_equals_loop(Elsewhere(), batches)
 
 
-def test_experts_that_see_some_examples_only() -> None:
+def test_experts_that_get_only_some_examples() -> None:
     torch.manual_seed(0)
-    batches = drawn(2, 6, 4)
-    batches[0]["x"][:, 0] = 1.0  # all of the first batch go to the first
-    check(Experts(), batches)
+    batches = random_batches(2, 6, 4)
+    batches[0]["x"][:, 0] = 1.0  # the first batch goes to the first expert only
+    assert_equals_loop(Experts(), batches)
 
 
-def test_weights_of_no_layer_with_gradients_like_noise() -> None:
+def test_parameters_without_a_layer_and_with_tiny_gradients() -> None:
     torch.manual_seed(0)
     model = XLNet(XLNetConfig(vocab_size=30, d_model=16, n_layer=2, n_head=2, d_inner=16))
     batch = {"input_ids": torch.randint(5, 30, (3, 6)), "labels": torch.tensor([0, 1, 1])}
@@ -137,8 +141,8 @@ def test_weights_of_no_layer_with_gradients_like_noise() -> None:
         logits = model(input_ids=batch["input_ids"]).logits
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
-    found = diagonal_fisher(model, [batch], losses, "empirical")
-    assert float(found["transformer.layer.0.rel_attn.r"].max()) > 0.0
+    fisher = diagonal_fisher(model, [batch], losses, "empirical")
+    assert float(fisher["transformer.layer.0.rel_attn.r"].max()) > 0.0
 
 
 def bert(outputs: int = 2) -> BertForSequenceClassification:
@@ -175,17 +179,17 @@ def two_views(model: Any, batch: Batch) -> Tensor:
 
 
 @pytest.mark.parametrize("losses", [row_by_row, two_views])
-def test_losses_that_call_the_model_on_other_numbers_of_rows(losses: Losses) -> None:
+def test_losses_that_call_the_model_on_another_number_of_rows(losses: Losses) -> None:
     torch.manual_seed(1)
     ids = torch.randint(5, 30, (5, 6))
     model = bert()
     if losses is two_views:
-        model.classifier = nn.Identity()  # of no part in this loss
-    check(model, [{"input_ids": ids, "labels": torch.randint(0, 2, (5,))}], losses)
+        model.classifier = nn.Identity()  # not part of this loss
+    assert_equals_loop(model, [{"input_ids": ids, "labels": torch.randint(0, 2, (5,))}], losses)
 
 
 @pytest.mark.parametrize("mode", ["empirical", "batched"])
-def test_labels_of_a_regression_in_a_column(mode: Any) -> None:
+def test_regression_labels_may_be_a_column(mode: Any) -> None:
     model, ids = bert(outputs=1), torch.randint(5, 30, (4, 6))
     labels = torch.randn(4)
     row = diagonal_fisher(model, [{"input_ids": ids, "labels": labels}], "task", mode)
@@ -202,7 +206,7 @@ def test_labels_of_a_regression_in_a_column(mode: Any) -> None:
         ("mlm", 3, torch.ones(4, 6, dtype=torch.long), "no language-model head.*loss='task'"),
     ],
 )
-def test_labels_that_do_not_fit_the_outputs(
+def test_labels_that_do_not_fit_the_outputs_are_refused(
     loss: Any, outputs: int, labels: Tensor, message: str
 ) -> None:
     batch = {"input_ids": torch.randint(5, 30, (4, 6)), "labels": labels}
@@ -211,7 +215,7 @@ def test_labels_that_do_not_fit_the_outputs(
 
 
 class Turned(nn.Module):
-    """Examples come second: with as many as tokens, the shape does not tell."""
+    """The examples are in the second dimension; with as many tokens, the shape does not show it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +225,7 @@ class Turned(nn.Module):
         return self.out(self.first(values.transpose(0, 1)).tanh()).transpose(0, 1)
 
 
-def test_examples_without_a_gradient_are_no_trial() -> None:
+def test_rules_are_not_tried_on_examples_without_gradients() -> None:
     torch.manual_seed(0)
     values, labels = torch.randn(4, 2, 2, 4), torch.tensor([0, 2])
     counts = torch.tensor([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
@@ -236,6 +240,6 @@ def test_examples_without_a_gradient_are_no_trial() -> None:
         )
         return each * batch["counts"]
 
-    check(Turned(), batches, losses)
+    assert_equals_loop(Turned(), batches, losses)
     nothing = diagonal_fisher(Turned(), batches[:1], losses, "empirical")
     assert not any(value.any() for value in nothing.values())

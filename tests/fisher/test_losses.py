@@ -15,7 +15,7 @@ def test_labels_are_drawn_as_often_as_the_model_says(size: int) -> None:
     logits[::3] = -torch.inf  # whole classes that must never be drawn, the last among them
     logits[-1] = -torch.inf
     draws = 40_000
-    labels = Outputs(logits.expand(draws, size), torch.zeros(draws)).sampled(
+    labels = Outputs(logits.expand(draws, size), torch.zeros(draws)).sample_labels(
         torch.Generator().manual_seed(1)
     )
     counts = torch.bincount(labels.labels, minlength=size).double()

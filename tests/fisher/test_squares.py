@@ -10,33 +10,33 @@ from clbench.fisher.squares import TILE, Outer, Rows, Whole, add_squares
 
 def test_tied_weights_have_cross_terms() -> None:
     rng = torch.Generator().manual_seed(0)
-    for tokens in (3, 6):  # multiplied out, and formed
+    for tokens in (3, 6):  # expanded squares, and formed gradients
         left, right = (torch.randn(2, tokens, n, generator=rng) for n in (5, 4))
         ids = torch.tensor([[0, 3, 3], [4, 0, 1]])
         values = torch.randn(2, 3, 4, generator=rng)
         total = torch.zeros(5, 4)
         add_squares(total, [Outer(left, right), Rows(ids, values)])
-        hand = torch.zeros(5, 4)
+        expected = torch.zeros(5, 4)
         for i in range(2):
             gradient = left[i].T @ right[i]
             for t in range(3):
                 gradient[ids[i, t]] += values[i, t]
-            hand += gradient.square()
-        torch.testing.assert_close(total, hand)
+            expected += gradient.square()
+        torch.testing.assert_close(total, expected)
         with_whole = torch.zeros(5, 4)
         add_squares(
             with_whole, [Outer(left, right), Rows(ids, values), Whole(torch.zeros(2, 5, 4))]
         )
-        torch.testing.assert_close(with_whole, hand)
+        torch.testing.assert_close(with_whole, expected)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5])
-def test_gradients_that_are_small_beside_their_terms_are_as_exact(tokens: int) -> None:
+def test_gradients_whose_terms_nearly_cancel_are_exact(tokens: int) -> None:
     rng = torch.Generator().manual_seed(0)
     left = torch.randn(4, 1, 6, generator=rng) * torch.ones(1, tokens, 1)
     left[:, -1] *= 1 - tokens if tokens > 1 else 1
     near = 1e-2 * torch.randn(4, tokens, 7, generator=rng)
-    right = torch.randn(4, 1, 7, generator=rng) + near  # what the tokens add nearly cancels
+    right = torch.randn(4, 1, 7, generator=rng) + near  # the tokens nearly cancel
     total = torch.zeros(6, 7)
     add_squares(total, [Outer(left, right)])
     exact = (left.double().transpose(1, 2) @ right.double()).square().sum(0)
@@ -44,7 +44,7 @@ def test_gradients_that_are_small_beside_their_terms_are_as_exact(tokens: int) -
     assert (total >= 0).all()
 
 
-def test_sparse_rows_that_nearly_cancel_dense_ones_are_as_exact() -> None:
+def test_sparse_rows_that_nearly_cancel_dense_ones_are_exact() -> None:
     rng = torch.Generator().manual_seed(0)
     left, right = torch.randn(2, 6, 5, generator=rng), torch.randn(2, 6, 4, generator=rng)
     ids = torch.tensor([[3], [0]])

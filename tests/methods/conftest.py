@@ -17,5 +17,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def vanilla(folder: Path) -> Cell:
-    """Both stages trained plainly; only to be compared with."""
+    """A cell trained by vanilla, for comparison; do not train it further."""
     return Cell(folder, Vanilla()).run()

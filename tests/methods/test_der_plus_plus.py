@@ -19,16 +19,16 @@ def test_loss_is_the_batch_plus_alpha_outputs_plus_beta_labels(folder: Path) -> 
     with torch.no_grad():
         stage.model.head("t0").weight.mul_(1.5)
         batch = next(iter(stage.batches("b")))
-        got = method.loss(stage, batch)
-        kept = method.kept[0]
-        old = cell.tasks[0].batch(kept["positions"], stage.device)
+        loss = method.loss(stage, batch)
+        entry = method.kept[0]
+        old = cell.tasks[0].batch(entry["positions"], stage.device)
         now = stage.logits(old).double().numpy()
-        then = kept["outputs"].double().numpy()
+        then = entry["outputs"].double().numpy()
         labels = old.labels.numpy()
         ce = np.mean(np.log(np.exp(now).sum(1)) - now[np.arange(12), labels])
         expected = float(stage.loss(batch)) + 0.3 * np.mean((now - then) ** 2) + 0.7 * ce
     assert np.abs(now - then).max() > 1e-3
-    assert float(got) == pytest.approx(float(expected), rel=1e-5)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_stored_outputs_are_computed_without_dropout_when_the_stage_ends(folder: Path) -> None:

@@ -77,9 +77,9 @@ def test_online_decays_fisher_and_moves_the_anchor(folder: Path) -> None:
         method.fisher[LAYER], expected, rtol=1e-3, atol=1e-5 * float(expected.max())
     )
     assert torch.equal(method.anchor[LAYER], weights(cell)[LAYER])
-    kept = method.fisher[LAYER].clone()
+    fisher = method.fisher[LAYER].clone()
     cell.stage(2)
-    assert torch.equal(method.fisher[LAYER], kept)  # nothing comes after the last stage
+    assert torch.equal(method.fisher[LAYER], fisher)  # nothing comes after the last stage
 
 
 def test_online_decays_the_fisher_of_heads_not_in_use(folder: Path) -> None:

@@ -140,9 +140,9 @@ def test_gradients_are_the_pull_towards_the_pretrained_weights(whole: Path, corp
 
 def test_fisher_is_cut_to_a_trimmed_vocabulary(whole: Path, corpus: str) -> None:
     fisher, _ = fisher_of(whole, corpus)
-    kept = np.asarray([0, 2, 3, 7, 11])
-    model = build_classifier(str(whole), heads={}, head_seed=lambda _: 0, vocabulary=kept)
+    vocabulary = np.asarray([0, 2, 3, 7, 11])
+    model = build_classifier(str(whole), heads={}, head_seed=lambda _: 0, vocabulary=vocabulary)
     importance = fisher_of_backbone(model, fisher)
     name = "embeddings.word_embeddings.weight"
-    assert torch.equal(importance[f"backbone.{name}"], fisher[name][kept])
+    assert torch.equal(importance[f"backbone.{name}"], fisher[name][vocabulary])
     assert set(importance) == set(model.backbone_parameters())

@@ -17,7 +17,7 @@ DENSE = "backbone.encoder.layer.1.output.dense.weight"
 
 
 def pull_gradients(cell: Cell, index: int, before: float = 0.5) -> dict[str, Any]:
-    """What the hook adds to gradients of `before`, with weights moved away from the anchor."""
+    """Return what the hook adds to gradients of `before`, after moving the weights."""
     stage = cell.begin(index)
     torch.manual_seed(3)
     with torch.no_grad():
@@ -63,9 +63,9 @@ def test_the_pretrained_anchor_stays_and_the_previous_one_follows(folder: Path) 
 
 
 def test_a_strong_pull_keeps_the_backbone_near(folder: Path, vanilla: Cell) -> None:
-    held = Cell(folder, L2SP(alpha=100.0)).run()
-    assert held.moved() < 0.5 * vanilla.moved()
-    assert held.traces[1].curves["penalty"][-1][1] > 0
+    cell = Cell(folder, L2SP(alpha=100.0)).run()
+    assert cell.moved() < 0.5 * vanilla.moved()
+    assert cell.traces[1].curves["penalty"][-1][1] > 0
 
 
 def test_both_strengths_at_0_are_refused(folder: Path) -> None:

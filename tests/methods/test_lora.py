@@ -84,7 +84,7 @@ def test_query_and_value_exist_in_every_architecture(kind: str, tmp_path: Path) 
     assert any("lora_A" in name for name in weights(cell))
 
 
-def test_targets_by_name_and_all_linear(folder: Path) -> None:
+def test_targets_select_modules_and_wrong_ones_are_refused(folder: Path) -> None:
     every = Cell(folder, Lora(targets="all-linear"))
     named = Cell(folder, Lora(targets=["output.dense"]))
     assert sum("lora_A" in name for name in weights(every)) == 3 * 6

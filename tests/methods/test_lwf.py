@@ -20,15 +20,15 @@ def softened(logits: Any, temperature: float) -> Any:
 def test_distillation_is_the_divergence_of_softened_outputs() -> None:
     rng = np.random.default_rng(1)
     now, then = rng.normal(size=(2, 5, 3)) * 2
-    target, answer = softened(then, 2.0), softened(now, 2.0)
-    expected = (target * (np.log(target) - np.log(answer))).sum(-1).mean()
+    target, output = softened(then, 2.0), softened(now, 2.0)
+    expected = (target * (np.log(target) - np.log(output))).sum(-1).mean()
     leaf = torch.tensor(now, requires_grad=True)
     loss = distillation(leaf, torch.tensor(then), temperature=2.0, regression=False)
     np.testing.assert_allclose(loss.item(), expected, rtol=1e-12)
     # The gradient is that of the paper's cross-entropy: (softmax(z/T) - target)/T a row.
     loss.backward()
     assert leaf.grad is not None
-    np.testing.assert_allclose(leaf.grad.numpy(), (answer - target) / 2.0 / 5, rtol=1e-9)
+    np.testing.assert_allclose(leaf.grad.numpy(), (output - target) / 2.0 / 5, rtol=1e-9)
 
 
 def test_distillation_is_the_squared_difference_for_regression() -> None:
@@ -48,10 +48,10 @@ def test_the_loss_adds_a_term_for_every_earlier_head(folder: Path) -> None:
         for parameter in cell.model.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.05)
     expected = stage.loss(batch).item()
-    for head, answers in then.items():
+    for head, targets in then.items():
         now = stage.logits(batch, head=head).detach().double().numpy()
-        target, answer = softened(answers, 3.0), softened(now, 3.0)
-        expected += 0.5 * (target * np.log(target / answer)).sum(-1).mean()
+        target, output = softened(targets, 3.0), softened(now, 3.0)
+        expected += 0.5 * (target * np.log(target / output)).sum(-1).mean()
     assert cell.method.loss(stage, batch).item() > stage.loss(batch).item() + 1e-4
     np.testing.assert_allclose(cell.method.loss(stage, batch).item(), expected, rtol=1e-5)
 

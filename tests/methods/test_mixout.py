@@ -11,7 +11,7 @@ from cell import CPU, Cell, differ
 from checkpoints import make_checkpoint
 from torch import nn
 
-from clbench.methods.mixout import Masks, Mixout, mixed, mixed_names
+from clbench.methods.mixout import Masks, Mixout, matrix_names, mix
 from clbench.models.checkpoint import load_backbone
 
 
@@ -20,11 +20,11 @@ def test_each_element_is_the_pretrained_one_or_rescaled() -> None:
     u, w = rng.normal(size=(2, 60, 50))
     weight = nn.Parameter(torch.tensor(w, dtype=torch.float32))
     anchor = {"w": torch.tensor(u, dtype=torch.float32)}
-    value = mixed({"w": weight}, anchor, Masks(1, 0.75, CPU))["w"]
+    value = mix({"w": weight}, anchor, Masks(1, 0.75, CPU))["w"]
     other = (w - 0.75 * u) / 0.25
-    got = value.detach().double().numpy()
-    from_anchor = np.abs(got - u) < 1e-5
-    np.testing.assert_allclose(got[~from_anchor], other[~from_anchor], atol=1e-4)
+    actual = value.detach().double().numpy()
+    from_anchor = np.abs(actual - u) < 1e-5
+    np.testing.assert_allclose(actual[~from_anchor], other[~from_anchor], atol=1e-4)
     assert from_anchor.mean() == pytest.approx(0.75, abs=0.03)
     # The derivative is 0 where the pretrained number stands, 1/(1 - p) elsewhere.
     value.sum().backward()
@@ -36,7 +36,7 @@ def test_the_mean_of_mixed_weights_is_the_trained_weight() -> None:
     weight = nn.Parameter(torch.tensor([[1.0, -2.0, 0.5]]))
     anchor = {"w": torch.tensor([[0.5, 1.0, 0.5]])}
     masks = Masks(5, 0.9, CPU)
-    draws = torch.stack([mixed({"w": weight}, anchor, masks)["w"].detach() for _ in range(4000)])
+    draws = torch.stack([mix({"w": weight}, anchor, masks)["w"].detach() for _ in range(4000)])
     # One draw has the deviation |w - u|·√(p/(1 - p)), at most 9: five standard errors are 0.71.
     torch.testing.assert_close(draws.mean(0), weight.detach(), atol=0.71, rtol=0.0)
     assert torch.equal(draws[:, 0, 2].unique(), torch.tensor([0.5]))
@@ -49,7 +49,7 @@ def test_probability_0_with_dropout_is_vanilla_to_the_bit(folder: Path, vanilla:
 
 def test_frozen_weights_are_not_mixed() -> None:
     weight = nn.Parameter(torch.ones(2, 2), requires_grad=False)
-    assert mixed({"w": weight}, {"w": torch.zeros(2, 2)}, Masks(1, 0.5, CPU)) == {}
+    assert mix({"w": weight}, {"w": torch.zeros(2, 2)}, Masks(1, 0.5, CPU)) == {}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_matrices_of_dense_layers_are_mixed(
     tmp_path: Path, kind: str, inside: str, outside: str
 ) -> None:
     backbone = load_backbone(str(make_checkpoint(kind, tmp_path)), None)
-    names = mixed_names(backbone)
+    names = matrix_names(backbone)
     assert f"backbone.{inside}" in names
     assert f"backbone.{outside}" not in names
     assert not any(name.endswith("bias") or "embeddings." in name for name in names)

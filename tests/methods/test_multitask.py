@@ -44,7 +44,7 @@ def test_every_head_is_trained(folder: Path) -> None:
         assert not torch.equal(before[name], after[name])
 
 
-def test_stage_0_is_vanillas() -> None:
+def test_acts_in_every_stage_but_the_first() -> None:
     method = Multitask()
     assert not method.acts_in(0)
     assert method.acts_in(1)

@@ -40,23 +40,23 @@ def test_prune_equal_gives_equal_shares(folder: Path) -> None:
 
 
 def test_the_largest_weights_stay_and_the_others_are_0(folder: Path) -> None:
-    seen = {}
+    before_pruning = {}
 
     class Watched(PackNet):
         def before_phase(self, stage):  # type: ignore[no-untyped-def]
             trained = {n: w.detach().clone() for n, w in self._weights.items()}
             super().before_phase(stage)
             if stage.phase == 1:
-                seen[stage.index] = trained
+                before_pruning[stage.index] = trained
 
     method = Watched(prune=0.75)
     cell = Cell(folder, method)
     cell.stage(0)
-    for name, trained in seen[0].items():
-        kept = method.owner[name] == 1
-        assert trained[kept].abs().min() >= trained[~kept].abs().max()
-        assert (weights(cell)[name][~kept] == 0).all()
-        assert kept.float().mean() == pytest.approx(0.25, abs=0.01)
+    for name, trained in before_pruning[0].items():
+        own = method.owner[name] == 1
+        assert trained[own].abs().min() >= trained[~own].abs().max()
+        assert (weights(cell)[name][~own] == 0).all()
+        assert own.float().mean() == pytest.approx(0.25, abs=0.01)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -113,10 +113,10 @@ def test_no_free_weights_left_is_refused(folder: Path) -> None:
 
 def test_matrices_are_the_dense_layers(tmp_path: Path) -> None:
     cell = Cell(make_checkpoint("gpt2", tmp_path), PackNet())
-    found = matrices(cell.model)
-    assert {name.rpartition(".")[0].rpartition(".")[2] for name in found} == {
+    names = matrices(cell.model)
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in names} == {
         "c_attn",
         "c_proj",
         "c_fc",
     }
-    assert len(found) == 3 * 4
+    assert len(names) == 3 * 4

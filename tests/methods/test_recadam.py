@@ -67,8 +67,8 @@ def test_the_recorded_distance_is_euclidean_by_layer_and_in_total(folder: Path) 
         )
         total += square
         if inside:
-            found = stage.log[f"distance.{layer.name}"][0]
-            assert found == [0.0, pytest.approx(math.sqrt(square), rel=1e-5)]
+            first = stage.log[f"distance.{layer.name}"][0]
+            assert first == [0.0, pytest.approx(math.sqrt(square), rel=1e-5)]
     assert stage.log["distance"][0] == [0.0, pytest.approx(math.sqrt(total), rel=1e-5)]
     assert len(stage.log["distance"]) == 31
     now = {n: v.double().numpy() for n, v in weights(cell).items()}
@@ -80,10 +80,10 @@ def test_the_recorded_distance_is_euclidean_by_layer_and_in_total(folder: Path) 
 
 def test_a_later_stage_returns_to_the_pretrained_weights(folder: Path) -> None:
     cell = Cell(folder, RecAdam(t0=3900, gamma=15000), protocol=STEADY).run()
-    found = distances(cell, 1)
-    assert found[0] > 0.05
+    distance = distances(cell, 1)
+    assert distance[0] > 0.05
     # 14 pulls of 0.3 before λ rises: 0.7^14 of the way is left.
-    assert found[14] == pytest.approx(found[0] * 0.7**14, rel=0.02)
+    assert distance[14] == pytest.approx(distance[0] * 0.7**14, rel=0.02)
 
 
 def test_random_weights_are_recalled(folder: Path) -> None:
@@ -95,10 +95,10 @@ def test_random_weights_are_recalled(folder: Path) -> None:
     )
     cell.run()
     assert not cell.context.notes
-    found = distances(cell, 0)
-    assert found[0] > 5
-    assert found[14] < 0.01 * found[0]
-    assert float(cell.context.squared_distance(cell.pretrained).detach()) < found[0]
+    distance = distances(cell, 0)
+    assert distance[0] > 5
+    assert distance[14] < 0.01 * distance[0]
+    assert float(cell.context.squared_distance(cell.pretrained).detach()) < distance[0]
     assert not differ(cell, Cell(folder, RecAdam(**method.settings()), protocol=STEADY).run())
     other = Cell(folder, RecAdam(**method.settings()), protocol=STEADY, seed=1)
     assert any(not torch.equal(other.start[name], cell.start[name]) for name in cell.start)
@@ -108,7 +108,7 @@ def test_anchor_previous_recalls_the_weights_of_the_last_stage(folder: Path) -> 
     method = RecAdam(anchor="previous", t0=7800, gamma=15000)
     cell = Cell(folder, method, protocol=STEADY, heads=("t0", "t0"))
     cell.stage(0)
-    left = weights(cell)
+    previous = weights(cell)
     stage = cell.open(1)
     stage.steps = 30
     groups = method.parameter_groups(stage)
@@ -116,7 +116,7 @@ def test_anchor_previous_recalls_the_weights_of_the_last_stage(folder: Path) -> 
     names = {id(p): n for n, p in cell.model.named_parameters()}
     assert "heads.t0.weight" in {names[id(p)] for p in groups[0]["params"]}
     for p, anchor in zip(groups[0]["params"], groups[0]["anchor"], strict=True):
-        assert torch.equal(anchor, left[names[id(p)]])
+        assert torch.equal(anchor, previous[names[id(p)]])
     stage, _ = cell.stage(1)
     assert [value for _, value in stage.log["distance"]][:25] == [0.0] * 25
 
@@ -130,7 +130,7 @@ def test_plain_adam_trains_a_shared_head(folder: Path) -> None:
     assert [group.get("recall", True) for group in method.parameter_groups(stage)] == [True, False]
 
 
-def test_a_reference_of_a_later_task_starts_at_the_pretrained_weights(folder: Path) -> None:
+def test_training_a_later_task_alone_starts_at_the_pretrained_weights(folder: Path) -> None:
     cell = Cell(folder, RecAdam(anchor="previous"), heads=("t0", "t0"))
     stage, _ = cell.stage(1)
     assert stage.log["distance"][0][1] == 0.0
@@ -156,7 +156,7 @@ def test_overshooting_is_refused() -> None:
 
 
 @pytest.mark.parametrize("annealing", ["linear", "constant"])
-def test_other_annealings(folder: Path, vanilla: Cell, annealing: Any) -> None:
+def test_other_annealings_differ_from_vanilla(folder: Path, vanilla: Cell, annealing: Any) -> None:
     cell = Cell(folder, RecAdam(annealing=annealing)).run()
     assert differ(cell, vanilla)
 

@@ -21,7 +21,7 @@ def sizes(method: Rehearsal) -> dict[int, int]:
 
 
 def filled(folder: Path, method: Rehearsal) -> Cell:
-    """A cell whose stages were not trained, but are over."""
+    """Return a cell whose memory is filled from all stages, without training."""
     cell = Cell(folder, method, heads=THREE)
     for index in range(3):
         method.after_stage(cell.open(index))
@@ -31,11 +31,11 @@ def filled(folder: Path, method: Rehearsal) -> Cell:
 def test_memory_by_task_has_equal_parts(folder: Path) -> None:
     method = Rehearsal(memory=8)
     cell = Cell(folder, method, heads=THREE)
-    seen = []
+    history = []
     for index in range(3):
         method.after_stage(cell.open(index))
-        seen.append(sizes(method))
-    assert seen == [{0: 8}, {0: 4, 1: 4}, {0: 3, 1: 3, 2: 2}]
+        history.append(sizes(method))
+    assert history == [{0: 8}, {0: 4, 1: 4}, {0: 3, 1: 3, 2: 2}]
     assert all(len(set(e["positions"])) == len(e["positions"]) for e in method.kept.values())
 
 
@@ -50,8 +50,8 @@ def test_the_reservoir_holds_the_smallest_keys_of_all(folder: Path) -> None:
         )
     }
     best = set(sorted(keys, key=lambda place: keys[place])[:8])
-    kept = {(task, int(row)) for task, e in method.kept.items() for row in e["positions"]}
-    assert kept == best
+    memory = {(task, int(row)) for task, e in method.kept.items() for row in e["positions"]}
+    assert memory == best
 
 
 def test_the_reservoir_is_a_uniform_sample(folder: Path) -> None:
@@ -85,12 +85,12 @@ def test_draws_are_rows_of_the_memory_without_replacement(folder: Path) -> None:
     method.kept.pop(2)
     for _ in range(20):
         parts = method.draw(stage, "x")
-        places = [(p.batch.task, int(at)) for p in parts for at in p.indices]
+        places = [(p.batch.task, int(i)) for p in parts for i in p.indices]
         assert len(set(places)) == len(places) == 5
         assert sum(p.share for p in parts) == pytest.approx(1.0)
         for part in parts:
-            kept = method.kept[part.batch.task]["positions"]
-            assert list(part.batch.positions) == [kept[at] for at in part.indices]
+            positions = method.kept[part.batch.task]["positions"]
+            assert list(part.batch.positions) == [positions[i] for i in part.indices]
 
 
 def test_loss_is_the_batch_plus_the_weighted_mean_over_drawn_rows(folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_loss_is_the_batch_plus_the_weighted_mean_over_drawn_rows(folder: Path) 
     method.kept.pop(2)
     batch = next(iter(stage.batches("b")))
     with torch.no_grad():
-        got = method.loss(stage, batch)
+        loss = method.loss(stage, batch)
         every = []
         for task, entry in method.kept.items():
             data = cell.tasks[task]
@@ -111,7 +111,7 @@ def test_loss_is_the_batch_plus_the_weighted_mean_over_drawn_rows(folder: Path) 
                 logits = stage.logits(one).double().numpy()[0]
                 every.append(np.log(np.exp(logits).sum()) - logits[int(one.labels[0])])
         expected = float(stage.loss(batch)) + 0.5 * float(np.mean(every))
-    assert float(got) == pytest.approx(expected, rel=1e-5)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [Replay, DerPlusPlus])
@@ -124,7 +124,7 @@ def test_heads_of_earlier_tasks_are_trained_too(folder: Path, kind: type[Method]
 
 
 def test_gradients_of_one_stage_do_not_reach_the_next(folder: Path) -> None:
-    """A head that only kept rows passed through begins its next stage without a gradient."""
+    """A head that only replayed rows used starts its next stage without a gradient."""
 
     class Watched(AGem):
         """Leaves a gradient on a head that no optimizer holds."""

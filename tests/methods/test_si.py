@@ -15,7 +15,7 @@ from clbench.methods.vanilla import Vanilla
 from clbench.training.stage import Stage
 
 Array = np.ndarray[Any, Any]
-SEEN = ("backbone.encoder.layer.2.output.dense.weight", "backbone.embeddings.LayerNorm.bias")
+WATCHED = ("backbone.encoder.layer.2.output.dense.weight", "backbone.embeddings.LayerNorm.bias")
 
 
 def double(value: torch.Tensor) -> Array:
@@ -23,24 +23,24 @@ def double(value: torch.Tensor) -> Array:
 
 
 class Spy(SI):
-    """Notes gradients of the loss, the pull, and the weights around each step."""
+    """Records the gradient of the loss, the pull, and the weights before and after each step."""
 
     def before_stage(self, stage: Stage) -> None:
         super().before_stage(stage)
-        self._seen: dict[str, list[tuple[Array, Array, Array, Array]]] = {n: [] for n in SEEN}
+        self._steps: dict[str, list[tuple[Array, Array, Array, Array]]] = {n: [] for n in WATCHED}
 
     def edit_gradients(self, stage: Stage) -> None:
         every = dict(stage.model.named_parameters())
-        self._now = {n: (double(every[n]), double(every[n].grad)) for n in SEEN}
+        self._now = {n: (double(every[n]), double(every[n].grad)) for n in WATCHED}
         super().edit_gradients(stage)
-        self._edited = {n: double(every[n].grad) for n in SEEN}
+        self._edited = {n: double(every[n].grad) for n in WATCHED}
 
     def after_step(self, stage: Stage) -> None:
         every = dict(stage.model.named_parameters())
-        for n in SEEN:
+        for n in WATCHED:
             before, gradient = self._now[n]
             pull = self._edited[n] - gradient
-            self._seen[n].append((before, gradient, pull, double(every[n])))
+            self._steps[n].append((before, gradient, pull, double(every[n])))
         super().after_step(stage)
 
 
@@ -49,12 +49,12 @@ def test_importance_and_pull_equal_a_transcription(folder: Path, clip_norm: floa
     protocol = PROTOCOL.model_copy(update={"clip_norm": clip_norm})
     method = Spy(c=1e4, xi=1e-3)
     cell = Cell(folder, method, heads=("a", "b", "c"), protocol=protocol)
-    importance = dict.fromkeys(SEEN, np.zeros(()))
+    importance = dict.fromkeys(WATCHED, np.zeros(()))
     clipped = False
     for index in range(2):
         cell.stage(index)
-        for name in SEEN:
-            steps = method._seen[name]
+        for name in WATCHED:
+            steps = method._steps[name]
             start, end = steps[0][0], steps[-1][3]
             omega = -sum(gradient * (after - before) for before, gradient, _, after in steps)
             for before, _, pull, _ in steps:
@@ -68,17 +68,17 @@ def test_importance_and_pull_equal_a_transcription(folder: Path, clip_norm: floa
             )
             clipped = clipped or (raw < 0).any()
     assert clipped
-    assert any(np.abs(pull).max() > 1e-3 for _, _, pull, _ in method._seen[SEEN[0]])
+    assert any(np.abs(pull).max() > 1e-3 for _, _, pull, _ in method._steps[WATCHED[0]])
 
 
 def test_the_first_stage_equals_vanilla(folder: Path) -> None:
-    held, plain = Cell(folder, SI(c=1e6)), Cell(folder, Vanilla())
-    held.stage(0)
+    pulled, plain = Cell(folder, SI(c=1e6)), Cell(folder, Vanilla())
+    pulled.stage(0)
     plain.stage(0)
-    assert not differ(held, plain)
-    held.stage(1)
+    assert not differ(pulled, plain)
+    pulled.stage(1)
     plain.stage(1)
-    assert differ(held, plain)
+    assert differ(pulled, plain)
 
 
 def test_a_strong_pull_holds_important_weights(folder: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from cell import PROTOCOL, Cell
 from torch import Tensor
 
-from clbench.methods.smart import Smart, divergence, moved_noise
+from clbench.methods.smart import Smart, divergence, move_noise
 from clbench.training.device import Precision
 from clbench.training.engine import train_stage
 from clbench.training.stage import Stage
@@ -37,52 +37,52 @@ def test_noise_moves_up_and_stays_in_its_box() -> None:
     rng = np.random.default_rng(0)
     noise, gradient = rng.normal(size=(2, 4, 3, 5))
     gradient[2] = 0.0
-    found = moved_noise(torch.tensor(noise), torch.tensor(gradient), 0.5, 1.2).numpy()
+    moved = move_noise(torch.tensor(noise), torch.tensor(gradient), 0.5, 1.2).numpy()
     for i in range(4):
         largest = np.abs(gradient[i]).max() or 1.0
         expected = np.clip(noise[i] + 0.5 * gradient[i] / largest, -1.2, 1.2)
-        np.testing.assert_allclose(found[i], expected, rtol=1e-12)
+        np.testing.assert_allclose(moved[i], expected, rtol=1e-12)
 
 
 def test_unit_projection_scales_the_noise_of_each_token_to_1() -> None:
     rng = np.random.default_rng(0)
     noise, gradient = rng.normal(size=(2, 4, 3, 5))
-    found = moved_noise(torch.tensor(noise), torch.tensor(gradient), 0.5, None).numpy()
+    moved = move_noise(torch.tensor(noise), torch.tensor(gradient), 0.5, None).numpy()
     raised = noise + 0.5 * gradient / np.abs(gradient).max(axis=(1, 2), keepdims=True)
-    np.testing.assert_allclose(found, raised / np.abs(raised).max(-1, keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(moved, raised / np.abs(raised).max(-1, keepdims=True), rtol=1e-12)
 
 
-def test_terms_of_the_first_steps(folder: Path) -> None:
-    """With dropout on: the same numbers drop in all passes, so both terms are what they say."""
+def test_terms_are_0_at_unchanged_weights_and_small_under_small_noise(folder: Path) -> None:
+    """All passes of a step share their dropout masks, so dropout adds nothing to the terms."""
     cell = Cell(folder, Smart())
     _, trace = cell.stage(0)
     assert trace.curves["proximity"][0] == [0.0, 0.0]
     # The warm-up begins at a rate of 0, so the second step still has the same weights.
     assert all(value > 0 for _, value in trace.curves["proximity"][2:])
-    # Other dropout would make this about 0.1.
+    # With other dropout masks in each pass it would be about 0.1.
     assert all(0 < value < 1e-5 for _, value in trace.curves["smoothness"])
 
 
 def test_moved_noise_changes_outputs_more_than_drawn_noise(folder: Path) -> None:
-    found = []
+    smoothness = []
     for step_size in (1e-9, 0.1):
         method = Smart(mu=0.0, epsilon=0.05, sigma=0.05, step_size=step_size)
         _, trace = Cell(folder, method).stage(0)
-        found.append(trace.curves["smoothness"][0][1])
-    assert found[1] > 2 * found[0] > 0
+        smoothness.append(trace.curves["smoothness"][0][1])
+    assert smoothness[1] > 2 * smoothness[0] > 0
 
 
 class Spy(Smart):
-    """Notes, in float64, the weight and its moving average after every step."""
+    """Records a weight and its moving average, in float64, after every step."""
 
     def after_step(self, stage: Stage) -> None:
         super().after_step(stage)
-        self._seen = [*getattr(self, "_seen", []), (self.watched(stage), self.slow())]
+        self._steps = [*getattr(self, "_steps", []), (self.weight(stage), self.average())]
 
-    def watched(self, stage: Stage) -> Any:
+    def weight(self, stage: Stage) -> Any:
         return stage.model.heads["t0"].weight.detach().double().numpy().copy()
 
-    def slow(self) -> Any:
+    def average(self) -> Any:
         return self._average["heads.t0.weight"].double().numpy().copy()
 
 
@@ -92,9 +92,9 @@ def test_the_moving_average_uses_both_momenta(folder: Path) -> None:
     stage.protocol = stage.protocol.model_copy(update={"steps": 30})
     slow = cell.model.heads["t0"].weight.detach().double().numpy().copy()
     train_stage(stage, cell.method)
-    seen = cell.method._seen  # type: ignore[attr-defined]
-    assert len(seen) == stage.total_steps == 30
-    for number, (weight, average) in enumerate(seen, 1):
+    steps = cell.method._steps  # type: ignore[attr-defined]
+    assert len(steps) == stage.total_steps == 30
+    for number, (weight, average) in enumerate(steps, 1):
         beta = 0.5 if number <= 3 else 0.9
         slow = beta * slow + (1 - beta) * weight
         np.testing.assert_allclose(average, slow, rtol=1e-4, atol=1e-7)

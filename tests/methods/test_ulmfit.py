@@ -21,8 +21,8 @@ def as_printed(t: int, steps: int, cut_frac: float = 0.1, ratio: float = 32.0) -
 def test_slanted_triangle_equals_equation_3() -> None:
     for steps in (10, 100, 320):
         for t in range(steps):
-            found = slanted_triangle(t, steps=steps, cut_frac=0.1, ratio=32.0)
-            assert found == pytest.approx(as_printed(t, steps), rel=1e-12)
+            factor = slanted_triangle(t, steps=steps, cut_frac=0.1, ratio=32.0)
+            assert factor == pytest.approx(as_printed(t, steps), rel=1e-12)
     assert slanted_triangle(0, steps=100, cut_frac=0.1, ratio=32.0) == 1 / 32
     assert slanted_triangle(5, steps=100, cut_frac=0.1, ratio=32.0) == (1 + 31 / 2) / 32
     assert slanted_triangle(10, steps=100, cut_frac=0.1, ratio=32.0) == 1.0
@@ -30,10 +30,10 @@ def test_slanted_triangle_equals_equation_3() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 19])
 def test_slanted_triangle_stays_above_the_lowest_rate(steps: int) -> None:
-    assert as_printed(18, 19) < 0  # the printed formula, where the cut was rounded
-    found = [slanted_triangle(t, steps=steps, cut_frac=0.1, ratio=32.0) for t in range(steps)]
-    assert min(found) >= 1 / 32
-    assert max(found) <= 1.0
+    assert as_printed(18, 19) < 0  # the printed formula goes below 0 if the cut is rounded
+    factors = [slanted_triangle(t, steps=steps, cut_frac=0.1, ratio=32.0) for t in range(steps)]
+    assert min(factors) >= 1 / 32
+    assert max(factors) <= 1.0
 
 
 def test_rates_fall_by_2_6_per_group(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Configurations, tokenizers and weights as they come out of a checkpoint."""
+"""Configurations, tokenizers and weights loaded from checkpoints."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_albert_gets_segments(checkpoint: Get) -> None:
     assert tokenizer("film", "bad")["token_type_ids"] == [0, 0, 0, 1, 1]
 
 
-def test_unigram_tokenizers_know_their_words(checkpoint: Get) -> None:
+def test_unigram_tokenizers_keep_whole_words(checkpoint: Get) -> None:
     tokenizer = load_tokenizer(str(checkpoint("deberta-v2")))
     ids = tokenizer("the film was good")["input_ids"]
     assert tokenizer.convert_ids_to_tokens(ids[1:3]) == ["▁the", "▁film"]
@@ -171,7 +171,7 @@ def test_weights_that_are_not_finite_are_an_error(folder: Path) -> None:
     assert f"{name!r} in {folder} holds infinite numbers or NaN" in text
 
 
-def test_options_that_change_no_number_are_set_aside(folder: Path) -> None:
+def test_options_that_change_no_result_are_reset(folder: Path) -> None:
     inputs = {"input_ids": torch.tensor([[2, 5, 6, 7, 3]])}
     whole = load_backbone(str(folder))(**inputs).last_hidden_state
     edit(folder, return_dict=False, chunk_size_feed_forward=3)

@@ -25,7 +25,7 @@ ROWS = Rows.of(
 
 
 def encoded(folder: Path) -> tuple[EncodedRows, int, np.ndarray]:
-    """Rows, padding token and vocabulary."""
+    """Return rows, padding token and vocabulary."""
     tokenizer = load_tokenizer(str(folder))
     rows = encode(ROWS, tokenizer, 32)
     vocabulary = vocabulary_of([rows], tokenizer.all_special_ids, 60)
@@ -38,7 +38,7 @@ def classifier(folder: Path, vocabulary: np.ndarray | None = None) -> Classifier
     ).eval()
 
 
-def test_rows_hold_what_the_tokenizer_gives_and_are_cached(
+def test_rows_equal_the_tokenizers_output_and_are_cached(
     checkpoint: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path))

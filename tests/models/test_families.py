@@ -1,4 +1,4 @@
-"""Where each architecture has its layers and embeddings, and what it reads."""
+"""The layers, embeddings and longest row of each architecture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkpoints import CHECKPOINTS, OWN
+from checkpoints import CHECKPOINTS, WITH_FAMILY
 
 from clbench.models.checkpoint import load_config, load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier
@@ -22,7 +22,7 @@ def build(folder: Path) -> Classifier:
 
 
 def test_common_architectures_have_a_record() -> None:
-    assert set(OWN) <= set(FAMILIES)
+    assert set(WITH_FAMILY) <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import OWN
+from checkpoints import WITH_FAMILY
 from torch import nn
 from transformers import (
     AlbertConfig,
@@ -66,7 +66,7 @@ def mean(*rates: float) -> float:
         (1, "code", [[0], [], [], [], [], [], [], []]),
     ],
 )
-def test_layers_in_the_eight_groups_of_kenneweg(
+def test_layers_are_divided_into_the_published_groups(
     depth: int, division: Any, expected: list[list[int]]
 ) -> None:
     assert divide_layers(depth, 8, division) == expected
@@ -122,7 +122,7 @@ def test_an_optimizer_moves_each_depth_by_its_own_rate(checkpoint: Get) -> None:
             torch.testing.assert_close(moved, torch.full_like(moved, expected[group.name]))
 
 
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", WITH_FAMILY)
 def test_a_transformers_model_is_grouped_whole(kind: str, checkpoint: Get) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(str(checkpoint(kind)))
     rate = rate_of_each(model, [1e-5, 2e-5, 3e-5, 4e-5, 5e-5])

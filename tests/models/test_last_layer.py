@@ -29,21 +29,21 @@ def build(folder: Path, **settings: Any) -> Classifier:
 def outputs_of(
     model: Classifier, inputs: dict[str, Tensor], *, whole: bool
 ) -> tuple[Tensor, dict[str, Tensor], list[int]]:
-    """Outputs, gradients, and how many tokens the shortened last layer gave."""
+    """Return outputs, gradients, and the tokens that each shortened last layer returned."""
     sizes: list[int] = []
-    keep = model._last_layer
+    forward = model._last_layer
 
     def recorded(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
-        assert keep is not None
-        output = keep(layer, states, mask)
+        assert forward is not None
+        output = forward(layer, states, mask)
         sizes.append(output.shape[1])
         return output
 
-    model._last_layer = None if whole or keep is None else recorded
+    model._last_layer = None if whole or forward is None else recorded
     model.zero_grad()
     outputs = model(inputs, "h")
     outputs.square().sum().backward()
-    model._last_layer = keep
+    model._last_layer = forward
     gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     return outputs.detach(), gradients, sizes
 
@@ -72,13 +72,13 @@ def test_dropout_acts_on_the_first_token(checkpoint: Get) -> None:
     assert masks is not None
     model.eval()
     for parent in (model.backbone.encoder.layer[-1], model.backbone.encoder.layer[-1].attention):
-        for rate_of in ("output", "self"):
-            part = getattr(parent, rate_of, None)
+        for name in ("output", "self"):
+            part = getattr(parent, name, None)
             if part is None:
                 continue
             quiet = model(INPUTS, "h")
             part.train()
-            assert not torch.equal(model(INPUTS, "h"), quiet), rate_of
+            assert not torch.equal(model(INPUTS, "h"), quiet), name
             part.eval()
 
 
@@ -119,7 +119,7 @@ def test_a_mask_that_is_not_dense_runs_the_whole_layer(mask: object) -> None:
 
 
 class Scaled(nn.Module):
-    """A module around another, as adapters are."""
+    """A module that wraps another, as adapters do."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

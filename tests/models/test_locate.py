@@ -59,29 +59,27 @@ def test_entries_can_be_added(original: Path, monkeypatch: pytest.MonkeyPatch) -
         MODELS.add("bad", original)  # type: ignore[arg-type]
 
 
-def test_a_folder_is_used_where_it_lies(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_used_in_place(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve(str(original)) == original
     monkeypatch.chdir(original.parent)
     assert local_folder("bert") == Path("bert")
 
 
-def test_other_names_are_those_of_hub_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_names_belong_to_hub_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("bert-base-uncased", "google/electra-small-discriminator"):
         assert resolve(name, "v1") is None
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "../x", "a/b/c", "~/nowhere", "", "a b", "-x"])
-def test_names_of_neither_folders_nor_hub_models(name: str) -> None:
+def test_names_of_neither_folders_nor_hub_models_are_refused(name: str) -> None:
     text = message(name)
     assert repr(name) in text
     assert "not a built-in model, an existing folder or a valid name of a hub model" in text
     assert "Available: tiny" in text
 
 
-def test_a_file_in_place_of_its_folder_is_refused(original: Path) -> None:
+def test_a_file_instead_of_its_folder_is_refused(original: Path) -> None:
     assert "an existing folder" in message(str(original / "model.safetensors"))
 
 
@@ -90,7 +88,7 @@ def test_folders_have_no_revision(original: Path) -> None:
         assert "only hub models have a revision" in message(name, "v1")
 
 
-def test_without_network_the_nearest_names_are_given(hub: Path) -> None:
+def test_without_network_the_error_suggests_near_names(hub: Path) -> None:
     text = message("tinny")
     assert "cannot be reached" in text
     assert "Did you mean 'tiny'?" in text
@@ -132,7 +130,7 @@ def test_a_cached_hub_model_needs_no_network(hub: Path) -> None:
 def test_a_complete_cached_model_is_not_requested_again(
     hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locate, "_require_hub", lambda: pytest.fail("asked the hub"))
+    monkeypatch.setattr(locate, "_require_hub", lambda: pytest.fail("downloads the hub"))
     assert local_folder("someone/model") == hub
 
 
@@ -141,18 +139,18 @@ def test_the_missing_rest_of_a_model_is_downloaded(
 ) -> None:
     weights = (hub / "model.safetensors").read_bytes()
     (hub / "model.safetensors").unlink()
-    asked: list[str] = []
+    downloads: list[str] = []
 
     def download(name: str, *, revision: str, **options: object) -> str:
         if "allow_patterns" in options:
-            asked.append(revision)
+            downloads.append(revision)
             (hub / "model.safetensors").write_bytes(weights)
         return str(hub)
 
     monkeypatch.setattr(locate, "_require_hub", lambda: None)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert load_backbone("someone/model") is not None
-    assert asked == [COMMIT]
+    assert downloads == [COMMIT]
 
 
 def test_no_network_is_noticed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +204,7 @@ def test_an_identity_imports_neither_torch_nor_transformers(original: Path) -> N
         "print(sorted({'torch', 'transformers', 'datasets', 'sklearn'} & set(sys.modules)))"
     )
     local_folder("tiny")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, check=True
     )
-    assert done.stdout.decode().strip() == "[]"
+    assert process.stdout.decode().strip() == "[]"

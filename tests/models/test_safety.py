@@ -52,7 +52,7 @@ def test_weights_as_pickles_are_refused_unopened(folder: Path, name: str) -> Non
     assert not marker.exists()
 
 
-def test_safetensors_are_read_although_a_pickle_lies_beside_them(folder: Path) -> None:
+def test_safetensors_are_read_if_there_is_a_pickle_too(folder: Path) -> None:
     torch.save({"x": torch.zeros(1)}, folder / "pytorch_model.bin")
     assert load_backbone(str(folder)).config.model_type == "bert"
 
@@ -136,31 +136,33 @@ def test_code_of_a_tokenizer_is_never_run(folder: Path) -> None:
         ({"num_hidden_layers": 0}, "has no place for 48 of its weights"),
     ],
 )
-def test_unusable_configurations(folder: Path, changes: dict[str, Any], message: str) -> None:
+def test_unusable_configurations_are_refused(
+    folder: Path, changes: dict[str, Any], message: str
+) -> None:
     edit(folder, **changes)
     assert message in error_of(load_backbone, folder)
 
 
 @pytest.mark.parametrize(("content", "message"), [("{", "cannot be read"), ("[]", "model_type")])
-def test_a_broken_configuration(folder: Path, content: str, message: str) -> None:
+def test_a_broken_configuration_is_an_error(folder: Path, content: str, message: str) -> None:
     (folder / "config.json").write_text(content)
     for load in (load_backbone, load_tokenizer, load_config):
         assert message in error_of(load, folder)
 
 
-def test_a_folder_without_configuration(folder: Path) -> None:
+def test_a_folder_without_configuration_is_an_error(folder: Path) -> None:
     (folder / "config.json").unlink()
     assert error_of(load_backbone, folder).endswith("has no config.json.")
     (folder / "adapter_config.json").write_text("{}")
     assert "adapter" in error_of(load_backbone, folder)
 
 
-def test_a_missing_tokenizer_is_not_made_up(folder: Path) -> None:
+def test_a_missing_tokenizer_is_an_error(folder: Path) -> None:
     remove_tokenizer(folder)
     assert "has no tokenizer" in error_of(load_tokenizer, folder)
 
 
-def test_a_broken_tokenizer(folder: Path) -> None:
+def test_a_broken_tokenizer_is_an_error(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     assert "its tokenizer in" in error_of(load_tokenizer, folder)
 

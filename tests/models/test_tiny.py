@@ -17,10 +17,10 @@ TINY = Path(clbench.models.__file__).parent / "tiny"
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any attempt to open a connection fails the test."""
+    """Fail the test on any attempt to open a connection."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("the network was asked for")
+        raise AssertionError("the network was used")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "create_connection", refuse)
@@ -96,16 +96,16 @@ def test_k_means_on_its_embeddings_separates_topics() -> None:
     weight = batch["attention_mask"][..., None]
     vectors = ((hidden * weight).sum(1) / weight.sum(1)).numpy()
     kitchen = TOPICS["kitchen"]
-    known = (*kitchen.people, *kitchen.things, *kitchen.aspects)
+    words = (*kitchen.people, *kitchen.things, *kitchen.aspects)
     harbor = TOPICS["harbor"]
-    other = (*harbor.people, *harbor.things, *harbor.aspects)
+    other_words = (*harbor.people, *harbor.things, *harbor.aspects)
     score = [
-        sum(f" {w}" in t.lower() for w in known) - sum(f" {w}" in t.lower() for w in other)
+        sum(f" {w}" in t.lower() for w in words) - sum(f" {w}" in t.lower() for w in other_words)
         for t in texts
     ]
     clear = [i for i, s in enumerate(score) if s]
-    found = KMeans(2, n_init=10, random_state=0).fit_predict(vectors)
-    agree = sum((found[i] == 1) == (score[i] > 0) for i in clear) / len(clear)
+    clusters = KMeans(2, n_init=10, random_state=0).fit_predict(vectors)
+    agree = sum((clusters[i] == 1) == (score[i] > 0) for i in clear) / len(clear)
     assert max(agree, 1 - agree) > 0.8
 
 

@@ -12,18 +12,18 @@ from clbench.report.drawing import MOST_PIXELS, PAGE, draw, draw_all
 
 
 def figure(height: float = 3.0) -> Figure:
-    made = Figure(figsize=(4, height), layout="constrained")
-    made.subplots().plot([1, 2, 1.5], label="a line")
-    made.set_label("a caption")
-    return made
+    result = Figure(figsize=(4, height), layout="constrained")
+    result.subplots().plot([1, 2, 1.5], label="a line")
+    result.set_label("a caption")
+    return result
 
 
 def test_figures_come_in_their_order() -> None:
     names = [f"figure {i}" for i in range(5)]
-    found = list(draw_all(((name, "title", figure()) for name in names), ["png"]))
-    assert [name for name, *_ in found] == names
-    assert {caption for _, _, caption, _ in found} == {"a caption"}
-    assert all(set(files) == {"page", "png"} for *_, files in found)
+    drawings = list(draw_all(((name, "title", figure()) for name in names), ["png"]))
+    assert [name for name, *_ in drawings] == names
+    assert {caption for _, _, caption, _ in drawings} == {"a caption"}
+    assert all(set(files) == {"page", "png"} for *_, files in drawings)
 
 
 UNGUARDED = """
@@ -51,12 +51,12 @@ def test_processes_draw_the_same_without_a_guard_of_the_main_module(tmp_path: Pa
     for processors in ("1", "2"):
         folder = tmp_path / processors
         folder.mkdir()
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, str(script), str(folder)], capture_output=True, text=True,
             env={"LOKY_MAX_CPU_COUNT": processors, "PATH": ""}, check=True, timeout=120,
         )  # fmt: skip
-        assert done.stdout == "main module __main__\n"
-        assert done.stderr == ""
+        assert process.stdout == "main module __main__\n"
+        assert process.stderr == ""
         pictures[processors] = [path.read_bytes() for path in sorted(folder.iterdir())]
     assert len(pictures["1"]) == 2
     assert pictures["1"] == pictures["2"]

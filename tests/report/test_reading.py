@@ -61,12 +61,12 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
     assert pooled(first, run("b", 1, "a", 1.0)) == ([("s", "e", 2), ("s", "vanilla", 2)], [])
     rows, notes = pooled(first, run("c", 1, "a", 2.0))
     assert rows == [("s", "e", 1), ("s", "e (c)", 1), ("s", "vanilla", 2)]
-    assert notes == ["e has other settings in c than in the runs before it."]
+    assert notes == ["e in c has other settings than in earlier runs."]
     rows, notes = pooled(first, run("d", 1, "x", 1.0))
     assert rows == [
         ("s", "e", 1), ("s", "vanilla", 1), ("s (d)", "e", 1), ("s (d)", "vanilla", 1),
     ]  # fmt: skip
-    assert notes == ["s has other tasks or settings in d than in the runs before it."]
+    assert notes == ["s in d has other tasks or settings than in earlier runs."]
 
 
 def test_only_cells_whose_curves_are_shown_keep_them(

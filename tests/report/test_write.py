@@ -18,7 +18,7 @@ from clbench.results.store import Store
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run and its report; not to be changed."""
+    """A run and its report, shared by tests that only read it."""
     folder = make_run(tmp_path_factory.mktemp("report") / "run")
     write_report([folder])
     return folder
@@ -63,6 +63,7 @@ def test_tables_and_figures_lie_beside_the_page(run: Path) -> None:
 def test_details_hold_the_curves(run: Path) -> None:
     details = page_of(run).split("one--vanilla--seed0</summary>")[1].split("</summary><pre>")[0]
     assert details.count("<b>score on a</b>") == 2
+    assert "Scores during training use some rows of each task." in details
     assert "0.9 at step 0, 0.6 at step 4" in details
     assert details.count('<polyline points="2,2 158,30"/>') == 2
 
@@ -134,8 +135,8 @@ def test_published_results_are_shown_with_their_source(tmp_path: Path) -> None:
     with store.lock():
         for seed in (0, 1):
             store.write_cell(cell("sst2-mrpc", "vanilla", seed, 0.7 + 0.1 * seed))
-    made = write_report([folder], formats=[])
-    text = made.page.read_text(encoding="utf-8")
+    report = write_report([folder], formats=[])
+    text = report.page.read_text(encoding="utf-8")
     assert "Published results" in text
     assert "Kenneweg et al. 2022 (IDEAL), Table 2" in text
     back = pd.read_csv(folder / "report/tables/published.csv").set_index("score")
@@ -144,7 +145,7 @@ def test_published_results_are_shown_with_their_source(tmp_path: Path) -> None:
     assert back.loc["p_o", "difference"] == pytest.approx(0.75 - 0.904)
     assert back.loc["p_o", "differs"] == (
         "model tiny, theirs bert-base-uncased; mean of 2 seeds, theirs one run; "
-        "a: 1 epochs, theirs 3; b: 1 epochs, theirs 3"
+        "a: 1 epoch, theirs 3; b: 1 epoch, theirs 3"
     )
     other = make_run(tmp_path / "other")
     text = write_report([other], formats=[]).page.read_text(encoding="utf-8")
@@ -154,8 +155,8 @@ def test_published_results_are_shown_with_their_source(tmp_path: Path) -> None:
 
 def test_a_run_without_a_finished_cell_still_has_a_page(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", status="failed", reason="no luck")
-    made = write_report([run])
-    text = made.page.read_text(encoding="utf-8")
+    report = write_report([run])
+    text = report.page.read_text(encoding="utf-8")
     assert text.count("no luck") >= 16
     assert not (run / "report/figures").exists()
 
@@ -165,8 +166,8 @@ def test_report_and_compare_commands(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     def clbench(*arguments: str) -> tuple[int, str, str]:
         code = main(arguments)
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     code, out, _ = clbench("report", str(run), "--formats", "svg")
     assert code == 1  # a cell failed
@@ -198,50 +199,50 @@ def test_filters_and_sorting(run: Path, tmp_path: Path) -> None:
     script = """
     const rows = () => [...document.querySelectorAll('#scores tbody tr')].filter(r => !r.hidden);
     const keys = () => rows().map(r => r.dataset.scenario + ' ' + r.dataset.method);
-    const made = {begin: keys(), count: document.getElementById('count').textContent};
+    const result = {begin: keys(), count: document.getElementById('count').textContent};
     const set = (c, v) => { c.value = v; c.dispatchEvent(new Event('input', {bubbles: true})); };
     const scenario = document.querySelector('[data-column=scenario]');
-    made.options = [...scenario.options].map(o => o.value);
+    result.options = [...scenario.options].map(o => o.value);
     set(scenario, 'two');
-    made.filtered = keys();
+    result.filtered = keys();
     set(scenario, '');
     set(document.querySelector('[data-find]'), 'EWC');
-    made.found = keys();
-    made.counted = document.getElementById('count').textContent;
+    result.searched = keys();
+    result.counted = document.getElementById('count').textContent;
     set(document.querySelector('[data-find]'), '');
     const heads = [...document.querySelectorAll('#scores th')];
     const head = name => heads.find(h => h.textContent.trim() === name);
     head('p_o').querySelector('button').click();
-    made.up = rows().map(r => Number(r.cells[3].dataset.value));
-    made.sort = head('p_o').getAttribute('aria-sort');
+    result.up = rows().map(r => Number(r.cells[3].dataset.value));
+    result.sort = head('p_o').getAttribute('aria-sort');
     head('p_o').querySelector('button').click();
-    made.down = rows().map(r => Number(r.cells[3].dataset.value));
-    made.sort2 = head('p_o').getAttribute('aria-sort');
+    result.down = rows().map(r => Number(r.cells[3].dataset.value));
+    result.sort2 = head('p_o').getAttribute('aria-sort');
     head('method').querySelector('button').click();
-    made.byMethod = rows().map(r => r.dataset.method);
-    made.cleared = head('p_o').getAttribute('aria-sort');
+    result.byMethod = rows().map(r => r.dataset.method);
+    result.cleared = head('p_o').getAttribute('aria-sort');
     head('p_o vs vanilla').querySelector('button').click();
-    made.last = rows().slice(-2).map(r => r.dataset.method);
-    made.buttons = heads.every(h => h.querySelector('button').tabIndex === 0);
-    made.wide = document.documentElement.scrollWidth <= innerWidth;
-    made.images = [...document.images].every(i => i.complete && i.naturalWidth > 0);
-    return made;
+    result.last = rows().slice(-2).map(r => r.dataset.method);
+    result.buttons = heads.every(h => h.querySelector('button').tabIndex === 0);
+    result.wide = document.documentElement.scrollWidth <= innerWidth;
+    result.images = [...document.images].every(i => i.complete && i.naturalWidth > 0);
+    return result;
     """
-    made, said = run_script(page, script, tmp_path / "profile")
-    assert said == []
-    assert made["begin"] == ["one vanilla", "one ewc", "two vanilla", "two ewc"]
-    assert (made["count"], made["counted"]) == ("4 of 4 rows", "2 of 4 rows")
-    assert made["options"] == ["", "one", "two"]
-    assert made["filtered"] == ["two vanilla", "two ewc"]
-    assert made["found"] == ["one ewc", "two ewc"]
-    assert made["up"] == sorted(made["up"])
-    assert made["down"] == sorted(made["down"], reverse=True)
-    assert (made["sort"], made["sort2"], made["cleared"]) == ("ascending", "descending", None)
-    assert made["byMethod"] == ["ewc", "ewc", "vanilla", "vanilla"]
-    assert made["last"] == ["vanilla", "vanilla"]  # what has no number stands last
-    assert made["buttons"]
-    assert made["wide"]
-    assert made["images"]
+    result, console = run_script(page, script, tmp_path / "profile")
+    assert console == []
+    assert result["begin"] == ["one vanilla", "one ewc", "two vanilla", "two ewc"]
+    assert (result["count"], result["counted"]) == ("4 of 4 rows", "2 of 4 rows")
+    assert result["options"] == ["", "one", "two"]
+    assert result["filtered"] == ["two vanilla", "two ewc"]
+    assert result["searched"] == ["one ewc", "two ewc"]
+    assert result["up"] == sorted(result["up"])
+    assert result["down"] == sorted(result["down"], reverse=True)
+    assert (result["sort"], result["sort2"], result["cleared"]) == ("ascending", "descending", None)
+    assert result["byMethod"] == ["ewc", "ewc", "vanilla", "vanilla"]
+    assert result["last"] == ["vanilla", "vanilla"]  # rows without a number come last
+    assert result["buttons"]
+    assert result["wide"]
+    assert result["images"]
 
 
 @needs_browser

@@ -47,10 +47,10 @@ def test_nan_and_infinity_become_null() -> None:
 
 
 def test_numpy_values_become_plain_ones() -> None:
-    made = plain({"a": np.float32(0.5), "b": np.arange(3), "c": (np.int64(1), True), 4: None})
-    assert made == {"a": 0.5, "b": [0, 1, 2], "c": [1, True], "4": None}
-    assert type(made["a"]) is float
-    assert made["c"][1] is True
+    converted = plain({"a": np.float32(0.5), "b": np.arange(3), "c": (np.int64(1), True), 4: None})
+    assert converted == {"a": 0.5, "b": [0, 1, 2], "c": [1, True], "4": None}
+    assert type(converted["a"]) is float
+    assert converted["c"][1] is True
 
 
 def test_a_time_that_is_not_a_number_is_rejected() -> None:

@@ -3,15 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handmade import Asked, Scenario, pair
+from handmade import PlannedCell, Scenario, pair
 
 from clbench.results.cell import CellResult
 from clbench.results.conflicts import conflicts
 
 
-def differences(asked: Asked, *present: CellResult) -> list[str]:
-    cells: Any = [asked]
-    return list(conflicts(cells, present).values())
+def differences(planned: PlannedCell, *results: CellResult) -> list[str]:
+    cells: Any = [planned]
+    return list(conflicts(cells, results).values())
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def differences(asked: Asked, *present: CellResult) -> list[str]:
         ({"method": {"source": "d"}}, "a different implementation of the method"),
         ({"model": {"files": {}}}, "a different model or different weights"),
         ({"tasks": {"glue/mrpc": {"digest": "z"}}}, "different rows of glue/mrpc"),
-        ({"files": {"split": "e"}}, "a different content of its split file"),
+        ({"files": {"split": "e"}}, "different content in its split file"),
         ({"protocol": {"limit": 100}}, "limit = None, now 100"),
         ({}, "other settings"),
     ],
@@ -30,20 +30,20 @@ def differences(asked: Asked, *present: CellResult) -> list[str]:
 def test_the_first_difference_is_described(
     changes: dict[str, dict[str, object]], words: str
 ) -> None:
-    asked = Asked(fingerprint="f1", changes=changes)
-    assert differences(asked, pair()) == [f"was run with {words}"]
+    planned = PlannedCell(fingerprint="f1", changes=changes)
+    assert differences(planned, pair()) == [f"was run with {words}"]
 
 
 def test_equal_fingerprints_do_not_conflict() -> None:
-    assert differences(Asked(), pair()) == []
+    assert differences(PlannedCell(), pair()) == []
 
 
 def test_all_cells_of_a_scenario_share_the_protocol_but_not_the_method() -> None:
-    present = pair("vanilla"), pair("vanilla", 1)
-    asked = Asked("sst2-mrpc--ewc--seed0", "f9", changes={"protocol": {"limit": 100}})
-    assert differences(asked, *present) == ["was run with limit = None, now 100"] * 2
+    results = pair("vanilla"), pair("vanilla", 1)
+    planned = PlannedCell("sst2-mrpc--ewc--seed0", "f9", changes={"protocol": {"limit": 100}})
+    assert differences(planned, *results) == ["was run with limit = None, now 100"] * 2
     other = {"method": {"name": "ewc", "settings": {"importance": 1.0}}}
-    assert differences(Asked("sst2-mrpc--ewc--seed0", "f9", changes=other), *present) == []
+    assert differences(PlannedCell("sst2-mrpc--ewc--seed0", "f9", changes=other), *results) == []
 
 
 def test_scenarios_of_one_run_share_the_protocol_but_not_the_tasks() -> None:
@@ -53,13 +53,13 @@ def test_scenarios_of_one_run_share_the_protocol_but_not_the_tasks() -> None:
         "scenario": {"name": "qnli-rte"},
         "protocol": {"task_epochs": {"glue/qnli": 5}},
     }
-    asked = Asked("qnli-rte--vanilla--seed0", "f9", scenario, changes=changes)
-    assert differences(asked, pair()) == []
+    planned = PlannedCell("qnli-rte--vanilla--seed0", "f9", scenario, changes=changes)
+    assert differences(planned, pair()) == []
     changes["protocol"] = {"lr": 1e-4}
-    assert differences(asked, pair()) == ["was run with lr = 2e-05, now 0.0001"]
+    assert differences(planned, pair()) == ["was run with lr = 2e-05, now 0.0001"]
 
 
 def test_cells_without_a_recipe_are_compared_by_fingerprint_only() -> None:
     old = pair(recipe={})
-    assert differences(Asked("sst2-mrpc--ewc--seed0", "f9"), old) == []
-    assert differences(Asked(fingerprint="f1"), old) == ["was run with other settings"]
+    assert differences(PlannedCell("sst2-mrpc--ewc--seed0", "f9"), old) == []
+    assert differences(PlannedCell(fingerprint="f1"), old) == ["was run with other settings"]

@@ -17,7 +17,7 @@ import sys, time
 from pathlib import Path
 from clbench.results.output_folder import locked
 out = Path(sys.argv[1])
-with locked(out, begun=out / "begun"):
+with locked(out, marker=out / "begun"):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -27,24 +27,24 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD_THE_LOCK, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
-    begun = tmp_path / "begun"
+    marker = tmp_path / "begun"
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         text = rf"in use by another clbench process \(pid {process.pid} on .* since "
-        with pytest.raises(RunFolderError, match=text), locked(tmp_path, begun=begun):
+        with pytest.raises(RunFolderError, match=text), locked(tmp_path, marker=marker):
             pass
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    with locked(tmp_path, begun=begun):
+    with locked(tmp_path, marker=marker):
         pass
 
 
 def test_an_error_releases_the_lock(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="inside"), locked(tmp_path, begun=tmp_path / "x"):
+    with pytest.raises(ValueError, match="inside"), locked(tmp_path, marker=tmp_path / "x"):
         raise ValueError("inside")
-    with locked(tmp_path, begun=tmp_path / "x"):
+    with locked(tmp_path, marker=tmp_path / "x"):
         pass
 
 
@@ -59,18 +59,18 @@ target = Path(sys.argv[1]) / "file"
 
 
 def rewrite(line):
-    # In a process of its own, which dies before the line-th line of the code that writes files.
+    # Write in a child process that is killed before the line-th line of the code under test.
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    left = line
+    remaining = line
 
     def trace(frame, event, argument):
-        nonlocal left
+        nonlocal remaining
         if Path(frame.f_code.co_filename) not in writers:
             return None
         if event == "line":
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
 
@@ -94,13 +94,13 @@ while code:
 
 
 def test_killed_at_any_line_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", KILLED_AT_EVERY_LINE, str(tmp_path)],
         capture_output=True,
         text=True,
         check=True,
     )
-    kills = [json.loads(line) for line in done.stdout.splitlines()]
+    kills = [json.loads(line) for line in process.stdout.splitlines()]
     assert [code for code, *_ in kills] == [-signal.SIGKILL] * (len(kills) - 1) + [0]
     assert {size for _, _, size, _ in kills} == {300_000}
     texts = [text for _, text, *_ in kills]
@@ -109,7 +109,7 @@ def test_killed_at_any_line_leaves_the_old_file_or_the_new(tmp_path: Path) -> No
     assert "new" in texts[:-1], "no kill came after the new file was in place"
     assert any(sizes for *_, sizes in kills), "no kill came while the file was written"
     assert list(tmp_path.rglob("*.part"))
-    with locked(tmp_path, begun=tmp_path / "x"):
+    with locked(tmp_path, marker=tmp_path / "x"):
         assert list(tmp_path.rglob("*.part")) == []
 
 
@@ -117,7 +117,7 @@ def test_half_written_folders_are_removed_too(tmp_path: Path) -> None:
     part = tmp_path / "stages" / ".abc.part"
     part.mkdir(parents=True)
     (part / "model.safetensors").write_text("x")
-    with locked(tmp_path, begun=tmp_path / "x"):
+    with locked(tmp_path, marker=tmp_path / "x"):
         assert not part.exists()
 
 
@@ -142,7 +142,7 @@ def test_a_folder_without_permissions_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with (
         pytest.raises(RunFolderError, match="Permission denied"),
-        locked(tmp_path / "x", begun=tmp_path / "y"),
+        locked(tmp_path / "x", marker=tmp_path / "y"),
     ):
         pass
 
@@ -153,7 +153,7 @@ def test_an_error_before_the_run_has_begun_removes_the_folders_that_it_created(
     out = tmp_path / "results" / "quick"
 
     def run(*, begun: bool) -> None:
-        with locked(out, begun=out / "suite.json"):
+        with locked(out, marker=out / "suite.json"):
             (out / "scenarios").mkdir()
             if begun:
                 write_text(out / "suite.json", "{}")
@@ -169,6 +169,6 @@ def test_an_error_before_the_run_has_begun_removes_the_folders_that_it_created(
 
 def test_a_folder_that_existed_before_stays(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("mine")
-    with pytest.raises(ValueError, match="bad data"), locked(tmp_path, begun=tmp_path / "x"):
+    with pytest.raises(ValueError, match="bad data"), locked(tmp_path, marker=tmp_path / "x"):
         raise ValueError("bad data")
     assert (tmp_path / "log.txt").read_text() == "mine"

@@ -8,7 +8,7 @@ import pytest
 from handmade import pair
 
 from clbench.results.cell import CellResult
-from clbench.results.published import beside, published
+from clbench.results.published import compare_published, published
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import read_suite
 from clbench.tasks.registry import TASKS
@@ -97,22 +97,22 @@ def test_inferred_scenarios_are_marked() -> None:
     assert set(inferred["scenario"]) == {"sst2-mnli", "mrpc-rte", "mrpc-qnli"}
 
 
-def test_ours_uses_the_statistic_of_the_table_and_names_what_differs() -> None:
+def test_a_comparison_uses_the_statistic_of_the_table_and_names_differences() -> None:
     def rte(seed: int, p_s: float, **changes: Any) -> CellResult:
-        made = pair("recadam-ri", seed).model_dump()
-        stage = {**made["stages"][0], "task": "glue/rte", "steps": 7800} if made["stages"] else {
+        base = pair("recadam-ri", seed).model_dump()
+        stage = {
             "task": "glue/rte", "rows": 9, "steps": 7800, "epochs": 1.0, "examples": 9,
             "tokens": 9, "train_seconds": 1.0,
         }  # fmt: skip
-        given = {
+        fields = {
             "scenario": "rte", "shift": "pretraining", "model": "bert-base-uncased",
             "tasks": ["pretraining", "glue/rte"], "scores": {"p_s": p_s}, "stages": [stage],
             "settings": {"protocol": {}},
         }  # fmt: skip
-        return CellResult.model_validate({**made, **given, **changes})
+        return CellResult.model_validate({**base, **fields, **changes})
 
     cells = [rte(seed, p_s) for seed, p_s in enumerate((0.70, 0.72, 0.80, 0.71, 0.60))]
-    frame = beside("recadam-glue", cells)
+    frame = compare_published("recadam-glue", cells)
     assert set(frame["method"]) == {"recadam-ri"}
     rows = {(row["table"], row["statistic"]): row for _, row in frame.iterrows()}
     assert set(rows) == {("Table 1", "median"), ("Table 1", "maximum"), ("Table 2", "median")}
@@ -124,10 +124,10 @@ def test_ours_uses_the_statistic_of_the_table_and_names_what_differs() -> None:
     stages = [{**cells[0].stages[0].model_dump(), "steps": 20}]
     settings = {"protocol": {"lr": 1e-3, "max_length": 128}}
     short = [rte(0, 0.7, stages=stages, model="mine", settings=settings)]
-    other = beside("recadam-glue", short).iloc[0]
+    other = compare_published("recadam-glue", short).iloc[0]
     assert other["differs"] == (
         "model mine, theirs bert-base-uncased; 1 seed, theirs 5 runs; 20 steps, theirs 7800; "
         f"lr 0.001, theirs 2e-05; {fixed}"
     )
-    albert = beside("recadam-glue", [rte(0, 0.7, model="albert-xxlarge-v2")])
+    albert = compare_published("recadam-glue", [rte(0, 0.7, model="albert-xxlarge-v2")])
     assert set(albert["published"]) == {0.893, 0.917}

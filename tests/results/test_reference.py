@@ -16,14 +16,14 @@ RUNS = sorted(path for path in (ROOT / "results" / "reference").iterdir() if pat
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
 def test_reference_runs_hold_only_cells_without_machine_paths(folder: Path) -> None:
-    found = Store(folder).read()
-    assert not found.broken
-    assert found.cells
-    assert all(cell.status == "ok" for cell in found.cells)
+    content = Store(folder).read()
+    assert not content.broken
+    assert content.cells
+    assert all(cell.status == "ok" for cell in content.cells)
     assert Store(folder).read_suite()["name"]
-    left = {folder / "scores.csv"}  # of a `clbench report` here; git leaves it out
+    ignored = {folder / "scores.csv"}  # `clbench report` writes it; git ignores it
     for path in folder.rglob("*"):
-        if path.is_file() and path not in left and folder / "report" not in path.parents:
+        if path.is_file() and path not in ignored and folder / "report" not in path.parents:
             assert path.suffix == ".json"
             text = path.read_text(encoding="utf-8")
             assert len(text) < 200_000

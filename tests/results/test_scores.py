@@ -16,9 +16,9 @@ from clbench.results.scores import (
     failures,
     scores_frame,
     scores_of,
-    shown_scores,
     summary,
     to_csv,
+    visible_scores,
 )
 
 
@@ -194,13 +194,13 @@ def test_one_entry_adds_a_score_everywhere_also_for_cells_that_lack_it(
     frame = scores_frame([pair(R=[[0.9, None], [0.6, 0.8]])])
     assert frame.loc[0, "worst"] == 0.6
     means = summary(frame).to_dict("records")
-    assert [score.name for score in shown_scores(means)] == ["p_o", "p_s", "forgetting", "worst"]
+    assert [score.name for score in visible_scores(means)] == ["p_o", "p_s", "forgetting", "worst"]
 
 
 def test_columns_depend_on_the_run() -> None:
     def names(*cells: CellResult) -> list[str]:
         means = summary(scores_frame(cells)).to_dict("records")
-        return [score.name for score in shown_scores(means)]
+        return [score.name for score in visible_scores(means)]
 
     always = ["p_o", "p_s", "forgetting"]
     assert names(pair()) == always

@@ -18,13 +18,13 @@ from clbench.results.statistics import (
 
 
 def test_summary_of_three_values() -> None:
-    made = summarise([0.1, 0.2, 0.6])
-    assert made.n == 3
-    assert made.mean == pytest.approx(0.3)
-    assert made.median == pytest.approx(0.2)
-    assert made.deviation == pytest.approx(math.sqrt((0.04 + 0.01 + 0.09) / 2))
-    assert (made.minimum, made.maximum) == (0.1, 0.6)
-    assert made.low < 0.3 < made.high
+    summary = summarise([0.1, 0.2, 0.6])
+    assert summary.n == 3
+    assert summary.mean == pytest.approx(0.3)
+    assert summary.median == pytest.approx(0.2)
+    assert summary.deviation == pytest.approx(math.sqrt((0.04 + 0.01 + 0.09) / 2))
+    assert (summary.minimum, summary.maximum) == (0.1, 0.6)
+    assert summary.low < 0.3 < summary.high
 
 
 def test_one_or_two_seeds_have_no_interval() -> None:
@@ -90,21 +90,23 @@ def test_holm_corrects_step_by_step() -> None:
 def test_the_interval_is_the_paired_t_test() -> None:
     rng = np.random.default_rng(2)
     first, second = rng.normal(0.5, 0.1, 6), rng.normal(0.4, 0.1, 6)
-    made = compare(dict(enumerate(first)), dict(enumerate(second)))
+    comparison = compare(dict(enumerate(first)), dict(enumerate(second)))
     theirs = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (made.difference_low, made.difference_high) == pytest.approx((theirs.low, theirs.high))
-    assert made.difference == pytest.approx((first - second).mean())
-    assert made.pairs == 6
+    assert (comparison.difference_low, comparison.difference_high) == pytest.approx(
+        (theirs.low, theirs.high)
+    )
+    assert comparison.difference == pytest.approx((first - second).mean())
+    assert comparison.pairs == 6
 
 
 def test_differences_are_taken_by_seed() -> None:
     """The spread between seeds is large, that of the differences small."""
     other = {0: 0.2, 1: 0.5, 2: 0.9, 7: 0.1}
     method = {2: 0.93, 0: 0.22, 1: 0.53, 9: 0.0}
-    made = compare(method, other)
-    assert made.pairs == 3  # seeds that only one has are left out
-    assert made.difference == pytest.approx((0.03 + 0.02 + 0.03) / 3)
-    assert made.verdict == "better"
+    comparison = compare(method, other)
+    assert comparison.pairs == 3  # seeds that only one has are left out
+    assert comparison.difference == pytest.approx((0.03 + 0.02 + 0.03) / 3)
+    assert comparison.verdict == "better"
     assert compare(method, other, higher_is_better=False).verdict == "worse"
     assert compare(other, method).verdict == "worse"
 
@@ -132,9 +134,9 @@ def test_no_verdict_from_two_seeds_or_an_interval_around_0() -> None:
 def test_three_seeds_that_agree_are_not_enough_by_themselves() -> None:
     """One triple in four agrees in sign by chance; a bootstrap interval would always say so."""
     differences = {0: 0.01, 1: 0.10, 2: 0.20}
-    made = compare(differences, dict.fromkeys(differences, 0.0))
+    comparison = compare(differences, dict.fromkeys(differences, 0.0))
     assert bootstrap(list(differences.values()))[0] > 0.0
-    assert made.verdict == "no difference shown"
+    assert comparison.verdict == "no difference shown"
 
 
 def test_verdicts_are_wrong_at_the_stated_rate() -> None:
@@ -143,8 +145,8 @@ def test_verdicts_are_wrong_at_the_stated_rate() -> None:
         draws = rng.normal(0.0, 1.0, (600, n))
         wrong = 0
         for row in draws:
-            made = compare(dict(enumerate(row)), dict.fromkeys(range(n), 0.0))
-            wrong += made.verdict in ("better", "worse")
+            comparison = compare(dict(enumerate(row)), dict.fromkeys(range(n), 0.0))
+            wrong += comparison.verdict in ("better", "worse")
         assert wrong / len(draws) == pytest.approx(0.05, abs=0.025)
 
 

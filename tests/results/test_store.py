@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handmade import Asked, failed, pair
+from handmade import PlannedCell, failed, pair
 
 from clbench.errors import RunFolderError
 from clbench.results.store import Store
@@ -13,8 +13,8 @@ from clbench.results.store import Store
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "run").lock() as made:
-        yield made
+    with Store(tmp_path / "run").lock() as store:
+        yield store
 
 
 def test_cells_are_read_in_the_order_of_the_suite(store: Store) -> None:
@@ -29,7 +29,7 @@ def test_cells_are_read_in_the_order_of_the_suite(store: Store) -> None:
 
 def test_reading_creates_nothing(tmp_path: Path) -> None:
     assert Store(tmp_path / "none").read().cells == []
-    assert Store(tmp_path / "none").finished([Asked()]) == set()
+    assert Store(tmp_path / "none").finished([PlannedCell()]) == set()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,25 +51,25 @@ def test_a_broken_file_is_named_moved_and_run_again(
     store.write_cell(pair("vanilla", 1))
     broken = store.cells / "sst2-mrpc--vanilla--seed0.json"
     broken.write_bytes(content)
-    looked = store.read()
-    assert len(looked.cells) == 1
-    assert looked.broken_lines([broken.stem]) == [
+    before = store.read()
+    assert len(before.cells) == 1
+    assert before.broken_lines([broken.stem]) == [
         f"{broken} is not a valid cell file ({error}). It will be run again."
     ]
-    assert looked.broken_lines([]) == [
+    assert before.broken_lines([]) == [
         f"{broken} is not a valid cell file ({error}). It is left out."
     ]
     store.read(set_aside=["another"])
     assert broken.exists()
-    moved = store.read(set_aside=[broken.stem])
-    assert moved.broken_lines([broken.stem]) == [
+    after = store.read(set_aside=[broken.stem])
+    assert after.broken_lines([broken.stem]) == [
         f"{broken} is not a valid cell file ({error}); moved to cells/broken/{broken.name}. "
         "It will be run again."
     ]
     assert not broken.exists()
     assert (store.cells / "broken" / broken.name).read_bytes() == content
     assert store.read().broken == []
-    assert store.finished([Asked()]) == set()
+    assert store.finished([PlannedCell()]) == set()
 
 
 def test_a_second_broken_file_of_one_name_does_not_replace_the_first(store: Store) -> None:
@@ -77,8 +77,8 @@ def test_a_second_broken_file_of_one_name_does_not_replace_the_first(store: Stor
     for content in ("one", "two"):
         path.write_text(content)
         store.read(set_aside=["x"])
-    kept = sorted((store.cells / "broken").iterdir())
-    assert [(file.name, file.read_text()) for file in kept] == [
+    files = sorted((store.cells / "broken").iterdir())
+    assert [(file.name, file.read_text()) for file in files] == [
         ("x.2.json", "two"),
         ("x.json", "one"),
     ]
@@ -95,19 +95,19 @@ def test_a_file_of_a_newer_version_stops_the_run(store: Store) -> None:
 
 def test_failed_cells_are_not_finished(store: Store) -> None:
     store.write_cell(failed())
-    assert store.finished([Asked()]) == set()
+    assert store.finished([PlannedCell()]) == set()
     store.write_cell(pair())
-    assert store.finished([Asked()]) == {"sst2-mrpc--vanilla--seed0"}
+    assert store.finished([PlannedCell()]) == {"sst2-mrpc--vanilla--seed0"}
 
 
 def test_a_conflict_names_the_file_the_difference_and_the_remedy(store: Store) -> None:
     store.write_cell(pair())
-    asked = Asked(fingerprint="f1", changes={"protocol": {"epochs": 1}})
+    asked = PlannedCell(fingerprint="f1", changes={"protocol": {"epochs": 1}})
     with pytest.raises(RunFolderError) as caught:
         store.finished([asked])
     assert str(caught.value) == (
         f"{store.cells / 'sst2-mrpc--vanilla--seed0.json'} was run with epochs = 3, now 1. "
-        "Take another --out, or --replace to run again and keep the old files in "
+        "Choose another --out, or --replace to run again and keep the old files in "
         "cells/replaced/."
     )
 
@@ -115,7 +115,7 @@ def test_a_conflict_names_the_file_the_difference_and_the_remedy(store: Store) -
 def test_replace_moves_conflicting_cells(store: Store) -> None:
     store.write_cell(pair("vanilla"))
     store.write_cell(pair("ewc"))
-    asked = [Asked(fingerprint="f1", changes={"protocol": {"epochs": 1}})]
+    asked = [PlannedCell(fingerprint="f1", changes={"protocol": {"epochs": 1}})]
     assert store.replace(asked) == ["sst2-mrpc--ewc--seed0", "sst2-mrpc--vanilla--seed0"]
     assert store.read().cells == []
     assert store.finished(asked) == set()
@@ -125,7 +125,7 @@ def test_replace_moves_conflicting_cells(store: Store) -> None:
 def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
-    with pytest.raises(RunFolderError, match=r"is a file, not a folder\. Take another --out\."):
+    with pytest.raises(RunFolderError, match=r"is a file, not a folder\. Choose another --out\."):
         Store(path).check()
     with pytest.raises(RunFolderError, match="cannot be written"), Store(path / "in").lock():
         pass

@@ -35,7 +35,7 @@ def plan_of(
     workspace: Workspace, scenario: str | None = "mood-thing", **changes: Any
 ) -> SearchPlan:
     options = {key: changes.pop(key) for key in ("out", "epochs") if key in changes}
-    options.setdefault("out", workspace.folder / "found")
+    options.setdefault("out", workspace.folder / "search")
     settings = SearchSettings(**{"highest": 1e-2, "trials": 3, **changes})
     run_options = RunOptions(plugins=[workspace.plugin], device="cpu", **options)
     return make_search(workspace.suite, scenario, settings, run_options)
@@ -60,7 +60,7 @@ def test_search_resumes_and_its_baselines_run(world: Workspace) -> None:
         assert first.sizes == (3, 3, 2)
         assert sorted(first.ended) == [1, 2, 3]
         assert outcome.trials[0].rates == [0.002] * 5  # the flat rate first
-        folder = SearchFolder(world.folder / "found")
+        folder = SearchFolder(world.folder / "search")
         assert tuple(folder.read()) == outcome.trials
         content = json.loads(folder.file.read_text())
         assert content["split"] == "tuning (0.1 of the training rows, held out)"
@@ -78,7 +78,7 @@ def test_search_resumes_and_its_baselines_run(world: Workspace) -> None:
 
 
 def check_files(world: Workspace, outcome: SearchOutcome) -> None:
-    folder = world.folder / "found"
+    folder = world.folder / "search"
     files = [str(folder / name) for name in ("bertcl.toml", "bertcl-mean.toml")]
     for path, rates in zip(files, (outcome.best.rates, outcome.mean), strict=True):
         baseline = read_baseline(path)
@@ -109,23 +109,23 @@ def test_search_ends_when_its_first_trials_fail(world: Workspace, monkeypatch: A
     monkeypatch.setattr("clbench.search.objective.run_trial", fail)
     with pytest.raises(SearchError, match=r"first \d+ trials failed.*out of luck"):
         search(plan_of(world, trials=30), resources=RESOURCES)
-    trials = SearchFolder(world.folder / "found").read()
+    trials = SearchFolder(world.folder / "search").read()
     assert {"failed"} <= {trial.status for trial in trials} <= {"failed", "running"}
     assert len(trials) < 30
-    assert not (world.folder / "found" / "bertcl.toml").exists()
+    assert not (world.folder / "search" / "bertcl.toml").exists()
     with pytest.raises(DataError, match="none of its"):
-        read_source(world.folder / "found")
+        read_source(world.folder / "search")
 
 
 @pytest.mark.slow
 def test_unreachable_cluster_leaves_no_folder(world: Workspace) -> None:
     with pytest.raises(SettingsError, match="Ray cannot be reached"):
         search(plan_of(world), resources=Resources(address="127.0.0.1:1"))
-    assert not (world.folder / "found").exists()
+    assert not (world.folder / "search").exists()
 
 
 def test_finished_search_writes_its_outcome_again(toy: Workspace, tmp_path: Path) -> None:
-    plan = plan_of(toy, out=tmp_path / "found", trials=2)
+    plan = plan_of(toy, out=tmp_path / "search", trials=2)
     folder = SearchFolder(plan.run.out)
     folder.begin(plan.recipe(), {})
     for number, score in ((1, 0.6), (2, 0.7), (3, 0.0)):
@@ -147,11 +147,11 @@ def test_finished_search_writes_its_outcome_again(toy: Workspace, tmp_path: Path
 
 
 def test_search_without_complete_trial_says_how_to_resume(toy: Workspace, tmp_path: Path) -> None:
-    plan = plan_of(toy, out=tmp_path / "found", trials=1)
+    plan = plan_of(toy, out=tmp_path / "search", trials=1)
     folder = SearchFolder(plan.run.out)
     folder.begin(plan.recipe(), {})
     folder.write(TrialRecord(number=1, rates=[1e-3] * 5, status="stopped", reason="too weak"))
-    with pytest.raises(SearchError, match=r"No trial is complete yet \(1 begun\).*too weak"):
+    with pytest.raises(SearchError, match=r"No trial is complete yet \(1 started\).*too weak"):
         search(plan)
 
 
@@ -165,7 +165,7 @@ def test_split_of_rewards_is_tuning_unless_paper_split(toy: Workspace) -> None:
 @pytest.mark.parametrize(
     ("scenario", "changes", "text"),
     [
-        ("three", {}, "has 3 tasks. The reward p_o . p_s needs two"),
+        ("three", {}, "has 3 tasks. and the reward p_o . p_s needs two"),
         (None, {}, "one pair of tasks, not 4 scenarios. Give one of mood-thing, three"),
         ("nothing", {}, "matches no scenario"),
         ("mood-thing", {"groups": 6}, "--groups 6: must be from 3 to 5"),

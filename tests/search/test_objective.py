@@ -33,7 +33,7 @@ def setup_of(plan: SearchPlan) -> TrialSetup:
     run = plan.run
     preparer = ScenarioPreparer(
         run.protocol, data=None, base=run.suite.base, own=run.suite.file.task,
-        device=torch.device("cpu"), saved=None,
+        device=torch.device("cpu"), output=None,
     )  # fmt: skip
     scenario = preparer.prepare(run.scenarios[0])
     model = start_model(run.cells[0], scenario)

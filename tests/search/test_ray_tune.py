@@ -210,7 +210,7 @@ def ray() -> Iterator[Any]:
 
 
 def distance_objective() -> Callable[[list[float], Any, Report], None]:
-    """Return an objective that rewards nearness to 3e-5; workers get it by value."""
+    """Return an objective that rewards rates near 3e-5; it is pickled by value."""
     good, epochs = 3e-5, EPOCHS
 
     def objective(rates: list[float], setup: Any, report: Report) -> None:

@@ -81,7 +81,7 @@ def test_logs_take_origin_of_searches_or_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "given", "text"),
+    ("other", "options", "text"),
     [
         (SearchOrigin(2e-5, 6), {}, "b was searched with depth 6, not 12. Combine searches on"),
         (SearchOrigin(1e-4, 12), {}, "b was searched with flat 0.0001, not 2e-05. Give --flat"),
@@ -89,7 +89,7 @@ def test_logs_take_origin_of_searches_or_user() -> None:
     ],
 )
 def test_different_searches_cannot_be_combined(
-    other: SearchOrigin, given: dict[str, int], text: str
+    other: SearchOrigin, options: dict[str, int], text: str
 ) -> None:
     with pytest.raises(DataError, match=text):
-        common_origin([searched("a", SearchOrigin()), searched("b", other)], **given)  # type: ignore[arg-type]
+        common_origin([searched("a", SearchOrigin()), searched("b", other)], **options)  # type: ignore[arg-type]

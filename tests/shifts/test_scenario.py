@@ -108,7 +108,7 @@ def test_shared_texts_of_training_and_validation_are_noted() -> None:
         assert tuple(uncertainties([task])) == notes
 
 
-def test_the_note_on_few_rows_knows_the_error_of_a_correlation() -> None:
+def test_the_note_on_few_rows_states_the_error_of_a_correlation() -> None:
     task = replace(make_task([text()] * 2, [text()] * 26, name="t"), metrics=("pearson",))
     # (1 - 0.9²) / sqrt(25) = 0.19 / 5
     assert next(uncertainties([task])) == (
@@ -207,7 +207,7 @@ def test_numbers_of_a_plug_in_become_plain_json(context: FakeContext, register: 
     assert report["numbers"] == {"mean": 0.5, "sizes": [1, 2], "path": "x"}
 
 
-def test_the_old_way_to_score_the_pretraining_still_works_and_warns(context: FakeContext) -> None:
+def test_the_deprecated_pretraining_column_still_works_and_warns(context: FakeContext) -> None:
     with pytest.deprecated_call():
         from clbench.shifts.base import PretrainingTexts
     with pytest.deprecated_call():

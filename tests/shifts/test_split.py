@@ -79,7 +79,7 @@ def test_other_rows_are_refused(change: str, saved: Path, by_length: Task) -> No
     with pytest.raises(ShiftError) as caught:
         build(task, split=str(saved))
     key = "tuning" if change == "tuning" else "train"
-    assert f"was made of other {key} rows of 'base'" in str(caught.value)
+    assert f"was made from other {key} rows of 'base'" in str(caught.value)
     assert "leave `split` out" in str(caught.value)
 
 
@@ -99,9 +99,12 @@ def test_another_task_shift_or_setting_is_refused(saved: Path, by_length: Task) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is damaged, or not a split that this clbench saves (Invalid JSON"),
-        ("[]", "is damaged, or not a split that this clbench saves ("),
-        ('{"schema_version": 1}', "clbench saves (kind: Field required). Name a file scenarios/*"),
+        ("", "is damaged, or not a split of this version of clbench (Invalid JSON"),
+        ("[]", "is damaged, or not a split of this version of clbench ("),
+        (
+            '{"schema_version": 1}',
+            "version of clbench (kind: Field required). Name a file scenarios/*",
+        ),
         (None, "cannot be read: No such file"),
     ],
 )

@@ -33,12 +33,14 @@ def error(text: str) -> str:
 
 
 def test_a_file_gives_settings_and_sources() -> None:
-    found = read_baseline(write('method = "vanilla"\n[settings]\nlr = 1e-4\n[sources]\nlr = "me"'))
-    assert (found.name, found.method) == ("b", "vanilla")
-    assert found.settings == {"lr": 1e-4}
-    assert found.sources == {"lr": "me"}
-    assert found.path == Path("b.toml").resolve()
-    assert found.digest is None
+    baseline = read_baseline(
+        write('method = "vanilla"\n[settings]\nlr = 1e-4\n[sources]\nlr = "me"')
+    )
+    assert (baseline.name, baseline.method) == ("b", "vanilla")
+    assert baseline.settings == {"lr": 1e-4}
+    assert baseline.sources == {"lr": "me"}
+    assert baseline.path == Path("b.toml").resolve()
+    assert baseline.digest is None
 
 
 def test_relative_paths_start_at_the_base(tmp_path: Path) -> None:
@@ -71,9 +73,9 @@ def test_a_packaged_file_must_give_sources(tmp_path: Path, monkeypatch: pytest.M
 def test_a_bare_method_has_its_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "_baselines").mkdir()
     monkeypatch.setattr(reading, "PACKAGE", tmp_path)
-    found = read_baseline("vanilla")
-    assert found.path is None
-    assert found.settings == {}
+    baseline = read_baseline("vanilla")
+    assert baseline.path is None
+    assert baseline.settings == {}
 
 
 def test_a_class_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,15 +83,15 @@ def test_a_class_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.syspath_prepend(tmp_path)
     Path("own_methods_one.py").write_text(OWN.format(name="Pull"))
-    found = read_baseline("own_methods_one:Pull")
-    assert (found.name, found.method) == ("Pull", "own_methods_one:Pull")
-    assert found.digest is not None
-    assert METHODS.get(found.method)().settings() == {"strength": 0.01}
+    baseline = read_baseline("own_methods_one:Pull")
+    assert (baseline.name, baseline.method) == ("Pull", "own_methods_one:Pull")
+    assert baseline.digest is not None
+    assert METHODS.get(baseline.method)().settings() == {"strength": 0.01}
     Path("own_methods_one.py").write_text(OWN.format(name="Pull").replace("0.01", "0.02"))
-    assert read_baseline("own_methods_one:Pull").digest != found.digest
+    assert read_baseline("own_methods_one:Pull").digest != baseline.digest
 
 
-def test_unknown_names() -> None:
+def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(
         UnknownNameError, match=r"Unknown baseline or method 'vanila'\. Did you mean 'vanilla'"
     ):

@@ -36,8 +36,8 @@ PAPER = {
 @pytest.mark.parametrize("name", PAPER)
 def test_scenarios_of_the_papers_tables(name: str) -> None:
     file = read_suite(name).file
-    found = {s.name: s.settings.get("tasks", s.settings.get("task")) for s in file.scenario}
-    assert found == PAPER[name]
+    tasks = {s.name: s.settings.get("tasks", s.settings.get("task")) for s in file.scenario}
+    assert tasks == PAPER[name]
     assert file.name == name
 
 

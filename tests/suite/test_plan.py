@@ -135,7 +135,7 @@ def test_a_model_folder_beside_the_suite_is_found(
     ("options", "error", "expected"),
     [
         ({"seeds": [1, 1]}, SettingsError, "--seeds: 1 is given twice"),
-        ({"seeds": [-1]}, SettingsError, "--seeds: must be whole numbers from 0 on, got -1"),
+        ({"seeds": [-1]}, SettingsError, "--seeds: must be whole numbers of 0 or more, got -1"),
         ({"seeds": []}, SettingsError, "--seeds: is empty"),
         ({"limit": 0}, SettingsError, "--limit: must be greater than 0, got 0"),
         ({"epochs": -1}, SettingsError, "--epochs: must be greater than 0, got -1"),
@@ -150,7 +150,7 @@ def test_a_model_folder_beside_the_suite_is_found(
         ({"plugins": ["none.py"]}, PluginError, "none.py: there is no such file"),
     ],
 )
-def test_wrong_options(
+def test_wrong_options_are_errors(
     make: Make, options: dict[str, Any], error: type[ClbenchError], expected: str
 ) -> None:
     with pytest.raises(error) as raised:
@@ -172,7 +172,7 @@ def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
         make(text)
     message = str(raised.value)
     assert message.startswith("s.toml: 5 errors:")
-    assert "there is already a task 'glue/sst2'." in message
+    assert "a task 'glue/sst2' already exists." in message
     assert "[protocol] task_epochs.aa: there is no task 'aa'." in message
     assert "[[scenario]] 1 'a-mprc' tasks: there is no task 'glue/mprc'." in message
     assert "Did you mean 'glue/mrpc'" in message
@@ -180,7 +180,7 @@ def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
     assert "methods item 2: Unknown baseline or method 'forzen'. Did you mean 'frozen'?" in message
 
 
-def test_two_baselines_of_one_name(make: Make) -> None:
+def test_two_baselines_of_one_name_are_an_error(make: Make) -> None:
     Path("mine.toml").write_text('name = "vanilla"\nmethod = "vanilla"\n')
     with pytest.raises(UnknownNameError, match="--methods: two baselines are called 'vanilla'"):
         make(methods=["vanilla", "mine.toml"])
@@ -225,7 +225,7 @@ def fingerprint(make: Make, text: str = SUITE, scenario: str = "a-b", **options:
     return plan.cells[0].fingerprint
 
 
-def test_the_fingerprint_is_stable_and_holds_what_decides_the_scores(make: Make) -> None:
+def test_the_fingerprint_is_stable_and_covers_what_decides_the_scores(make: Make) -> None:
     plain = fingerprint(make)
     assert plain == fingerprint(make)
     assert len(plain) == 32
@@ -245,7 +245,7 @@ def test_the_fingerprint_is_stable_and_holds_what_decides_the_scores(make: Make)
     assert len({plain, *others}) == 11
 
 
-def test_the_fingerprint_leaves_out_what_does_not(make: Make) -> None:
+def test_the_fingerprint_ignores_what_does_not_change_scores(make: Make) -> None:
     plain = fingerprint(make, scenario="b-length")
     noted = SUITE.replace('task = "b"\n\n', 'task = "b"\nnote = "x"\n\n')
     assert noted != SUITE
@@ -256,10 +256,10 @@ def test_the_fingerprint_leaves_out_what_does_not(make: Make) -> None:
 
 
 def test_a_reused_split_enters_the_fingerprint_by_content(make: Make) -> None:
-    text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "kept.json"\n\n')
-    Path("kept.json").write_text("{}")
+    text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "saved.json"\n\n')
+    Path("saved.json").write_text("{}")
     first = fingerprint(make, text, scenario="b-length")
-    Path("kept.json").write_text("[]")
+    Path("saved.json").write_text("[]")
     assert fingerprint(make, text, scenario="b-length") != first
 
 
@@ -346,11 +346,11 @@ def test_planning_imports_nothing_heavy(make: Make) -> None:
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
         env={"PYTHONPATH": str(root), "PATH": ""},
     )  # fmt: skip
-    assert done.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
 def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Make) -> None:

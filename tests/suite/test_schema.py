@@ -66,7 +66,7 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
          SuiteError, r"task_metric.\"synthetic/sentiment\": the task has no metric 'mse'"),
         (("task_batch_size = {", "task_metric = { \"glue/mrpc\" = \"pearson\" }\n"
           "task_batch_size = {"),
-         SuiteError, r"the task has no metric 'pearson'\. Take accuracy or f1"),
+         SuiteError, r"the task has no metric 'pearson'\. Use accuracy or f1"),
     ],
 )  # fmt: skip
 def test_errors_name_the_table(

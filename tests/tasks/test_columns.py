@@ -57,10 +57,13 @@ def test_whole_numbers_are_names_or_positions() -> None:
         (
             columns("1", "0", "1.0"),
             "column 'label' (key 'label') has '1' on row 0 and '1.0' on row 2 (counted from 0). "
-            "Write a number in one way, or list the classes in `labels`.",
+            "Write each number in one way, or list the classes in `labels`.",
         ),
         (columns(*(i / 7 for i in range(30))), "30 different values in 30 rows, too many for"),
-        (columns("x", None, "y"), "1 of 3 rows have nothing in column 'label', the first is row 1"),
+        (
+            columns("x", None, "y"),
+            "1 of 3 rows have nothing in column 'label', the first of them row 1",
+        ),
         (columns("x", "y", texts=["a", "  "]), "1 of 2 rows have nothing in column 'text'"),
         (columns("x", "y", texts=["a", 7]), "column 'text' has 7, a whole number, on row 1 (count"),
         (columns("x", ["y"]), "column 'label' has ['y'], a list, on row 1"),

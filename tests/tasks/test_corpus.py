@@ -39,9 +39,9 @@ def test_a_tenth_of_a_file_is_held_out(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     lines = [f"This is line number {i} of them." for i in range(1000)]
     file.write_text("\n".join(lines), encoding="utf-8")
-    known, held_out = (set(read_corpus(str(file), 1000, held_out=h)) for h in (False, True))
-    assert not known & held_out
-    assert known | held_out == set(lines)
+    train, held_out = (set(read_corpus(str(file), 1000, held_out=h)) for h in (False, True))
+    assert not train & held_out
+    assert train | held_out == set(lines)
     assert 70 < len(held_out) < 130
     file.write_text(lines[0], encoding="utf-8")
     with pytest.raises(DataError, match=r"is empty\. Give a file with more lines"):
@@ -130,11 +130,11 @@ def test_a_suite_names_its_corpus_and_the_recipe_its_content(tmp_path: Path) -> 
 def test_wiki40b_gives_the_first_paragraph_of_each_article(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    asked: list[Any] = []
+    calls: list[Any] = []
     article = "\n_START_ARTICLE_\nA\n_START_SECTION_\nB\n_START_PARAGRAPH_\n{}_NEWLINE_Then more.\n"
 
     def load(*place: Any, **options: Any) -> list[dict[str, str]]:
-        asked.append((place, options))
+        calls.append((place, options))
         texts = ("Some words of the first article.", "Few.", "And these are of the third one.")
         return [{"text": article.format(text)} for text in texts]
 
@@ -143,10 +143,10 @@ def test_wiki40b_gives_the_first_paragraph_of_each_article(monkeypatch: pytest.M
         "Some words of the first article.",
         "And these are of the third one.",
     ]
-    assert asked[0][0] == (HUB_NAME, HUB_CONFIG)
-    assert asked[0][1]["streaming"] is True
+    assert calls[0][0] == (HUB_NAME, HUB_CONFIG)
+    assert calls[0][1]["streaming"] is True
     read_corpus("wiki40b/en", 5, held_out=True)
-    assert [options["split"] for _, options in asked] == ["train", "validation"]
+    assert [options["split"] for _, options in calls] == ["train", "validation"]
 
     def fail(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route\nat all")

@@ -78,7 +78,7 @@ def test_tsv_with_plain_quotes(load: Callable[..., Task]) -> None:
     content = 'text\tlabel\n"half a quote\ta\n5" long\tb\n'
     assert list(load(content, "t.tsv", quotes=False).train.first) == ['"half a quote', '5" long']
     for broken in (content + "c\ta\n", 'text\tlabel\n"half\ta\nother"\tb\nc\ta\n'):
-        with pytest.raises(DataError, match=r"runs over several lines.* Set quotes = false"):
+        with pytest.raises(DataError, match=r"spans several lines.* Set quotes = false"):
             load(broken, "t.tsv")
 
 
@@ -152,7 +152,7 @@ JSON_ROW = json.dumps({"text": "a", "label": "x"}) + "\n"
     [
         ("", "t.csv", "is empty"),
         ("\n \n", "t.jsonl", "is empty"),
-        ("text,label\n", "t.csv", "there are no rows in the file"),
+        ("text,label\n", "t.csv", "the file has no rows"),
         ("text,label\na,x\nb,y,z\n", "t.csv", "Row #3: Expected 2 columns, got 3: b,y,z"),
         ("text,label\na\n", "t.csv", "Row #2: Expected 2 columns, got 1"),
         ('text,label\na,x\n"b,y\nc,x\n', "t.csv", "Row #3: Expected 2 columns"),

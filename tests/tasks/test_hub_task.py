@@ -120,19 +120,19 @@ def test_the_hub_is_asked_for_the_revision_and_names_the_classes(
 ) -> None:
     import datasets
 
-    asked = []
+    calls = []
     folder = str(write_news(tmp_path / "news", [1, 0, 1]))
     files = {"train": "train-*", "test": "test-*"}
     news = datasets.load_dataset(folder, data_files=files)
     news = news.cast_column("label", datasets.ClassLabel(names=["world", "sports"]))
 
     def hub(*args: Any, **keys: Any) -> Any:
-        asked.append((args, keys))
+        calls.append((args, keys))
         return news
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
     task = load_news(None, revision="abc")
-    assert asked == [(("someone/news",), {"name": None, "revision": "abc"})]
+    assert calls == [(("someone/news",), {"name": None, "revision": "abc"})]
     assert task.labels == ("world", "sports")
     assert task.train.labels.tolist() == [1, 0, 1]
     with pytest.raises(DataError, match="the classes are world, sports, but `labels` are sports"):
@@ -222,7 +222,7 @@ def test_a_broken_file_is_an_error_of_one_line(content: bytes, tmp_path: Path) -
     ("change", "message"),
     [
         ({"label": [0, -1, 1, -1, 0, 0]}, "2 of 6 rows have no label (-1 or empty), as in unlab"),
-        ({"label": [0, 2, 1, 1, 0, 0]}, "the label of row 1 is 2; labels must be 0 to 1"),
+        ({"label": [0, 2, 1, 1, 0, 0]}, "the label of row 1 is 2; it must be from 0 to 1"),
         ({"label": ["yes"] * 6}, "label 'yes' on row 0 (counted from 0) is not among `labels`"),
         ({"sentence1": [None] * 6}, "6 of 6 rows have nothing in column 'sentence1'"),
         ({"sentence1": [1] * 6}, "column 'sentence1' has 1, a whole number, on row 0"),

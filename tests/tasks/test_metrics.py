@@ -20,8 +20,8 @@ def test_class_metrics_of_two_classes() -> None:
     # Three hits, one miss, three right rejections, one false alarm.
     labels = np.array([1, 1, 1, 0, 0, 0, 0, 1])
     outputs = logits([1, 1, 0, 0, 0, 1, 0, 1], 2)
-    found = score(["accuracy", "f1", "matthews"], outputs, labels)
-    assert found == {"accuracy": 6 / 8, "f1": 2 * 3 / (2 * 3 + 1 + 1), "matthews": (9 - 1) / 16}
+    scores = score(["accuracy", "f1", "matthews"], outputs, labels)
+    assert scores == {"accuracy": 6 / 8, "f1": 2 * 3 / (2 * 3 + 1 + 1), "matthews": (9 - 1) / 16}
 
 
 def test_f1_of_two_classes_is_that_of_class_1() -> None:
@@ -32,11 +32,11 @@ def test_f1_of_two_classes_is_that_of_class_1() -> None:
 
 def test_class_metrics_of_three_classes() -> None:
     labels = np.array([0, 0, 1, 1, 2, 2])
-    found = score(["accuracy", "f1", "matthews"], logits([0, 1, 1, 1, 2, 0], 3), labels)
-    assert found["accuracy"] == 4 / 6
-    assert found["f1"] == pytest.approx((2 / 4 + 4 / 5 + 2 / 3) / 3)
+    scores = score(["accuracy", "f1", "matthews"], logits([0, 1, 1, 1, 2, 0], 3), labels)
+    assert scores["accuracy"] == 4 / 6
+    assert scores["f1"] == pytest.approx((2 / 4 + 4 / 5 + 2 / 3) / 3)
     # c = 4 of s = 6; sum p_k t_k = 2*2 + 3*2 + 1*2 = 12; 12 / sqrt((36 - 14) * (36 - 12)).
-    assert found["matthews"] == pytest.approx(12 / np.sqrt(22 * 24))
+    assert scores["matthews"] == pytest.approx(12 / np.sqrt(22 * 24))
 
 
 def test_the_first_of_equal_logits_is_the_answer() -> None:
@@ -52,14 +52,14 @@ def test_pearson_of_flat_and_column_outputs(shape: tuple[int, ...]) -> None:
 
 def test_spearman_shares_the_ranks_of_ties() -> None:
     # Ranks 1 2 3 4 against 1 2.5 2.5 4: 4.5 / sqrt(5 * 4.5).
-    found = score(["spearman"], np.array([10.0, 20, 30, 400]), np.array([1.0, 2, 2, 3]))
-    assert found["spearman"] == pytest.approx(4.5 / np.sqrt(22.5))
+    scores = score(["spearman"], np.array([10.0, 20, 30, 400]), np.array([1.0, 2, 2, 3]))
+    assert scores["spearman"] == pytest.approx(4.5 / np.sqrt(22.5))
 
 
 def test_spearman_sees_order_only() -> None:
-    found = score(["pearson", "spearman"], np.array([1.0, 10, 1000]), np.array([1.0, 2, 3]))
-    assert found["spearman"] == pytest.approx(1.0)
-    assert found["pearson"] < 0.9
+    scores = score(["pearson", "spearman"], np.array([1.0, 10, 1000]), np.array([1.0, 2, 3]))
+    assert scores["spearman"] == pytest.approx(1.0)
+    assert scores["pearson"] < 0.9
 
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
@@ -74,8 +74,8 @@ def test_matthews_is_0_if_one_class_is_predicted() -> None:
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_pearson_of_extreme_values_is_finite(scale: float) -> None:
-    found = score(["pearson"], np.array([1.0, 2, 3]) * scale, np.array([1.0, 3, 2]))
-    assert found["pearson"] == pytest.approx(0.5)
+    scores = score(["pearson"], np.array([1.0, 2, 3]) * scale, np.array([1.0, 3, 2]))
+    assert scores["pearson"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -101,11 +101,11 @@ def test_class_metrics_equal_their_formulas(pairs: list[tuple[int, int]]) -> Non
     each = 2 * np.diag(counts) / np.maximum(rows + columns, 1)
     spread = (total**2 - columns @ columns) * (total**2 - rows @ rows)
     covariance = np.trace(counts) * total - rows @ columns
-    found = score(["accuracy", "f1", "matthews"], logits(list(predicted), 4), labels)
-    assert found["accuracy"] == np.trace(counts) / total
-    assert found["f1"] == pytest.approx(each.mean(), abs=1e-12)
+    scores = score(["accuracy", "f1", "matthews"], logits(list(predicted), 4), labels)
+    assert scores["accuracy"] == np.trace(counts) / total
+    assert scores["f1"] == pytest.approx(each.mean(), abs=1e-12)
     expected = covariance / np.sqrt(spread) if spread else 0.0
-    assert found["matthews"] == pytest.approx(expected, abs=1e-12)
+    assert scores["matthews"] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.fixture

@@ -102,21 +102,21 @@ def test_limit_is_seeded_and_keeps_the_source_order() -> None:
 
 def test_tuning_rows_leave_the_training_rows() -> None:
     task = task_of([0] * 60 + [1] * 40)
-    held = task.with_tuning(0.1)
-    assert held.tuning is not None
-    assert np.bincount(held.tuning.labels).tolist() == [6, 4]
-    assert np.bincount(held.train.labels).tolist() == [54, 36]
-    together = np.sort(np.concatenate([held.tuning.index, held.train.index]))
+    split = task.with_tuning(0.1)
+    assert split.tuning is not None
+    assert np.bincount(split.tuning.labels).tolist() == [6, 4]
+    assert np.bincount(split.train.labels).tolist() == [54, 36]
+    together = np.sort(np.concatenate([split.tuning.index, split.train.index]))
     assert together.tolist() == list(range(100))
-    assert held.validation.digest == task.validation.digest
-    assert held.tuning.digest == task.with_tuning(0.1).tuning.digest  # type: ignore[union-attr]
+    assert split.validation.digest == task.validation.digest
+    assert split.tuning.digest == task.with_tuning(0.1).tuning.digest  # type: ignore[union-attr]
 
 
 def test_tuning_of_a_regression_task_covers_its_range() -> None:
     task = task_of(list(range(100)), regression=True)
-    held = task.with_tuning(0.1)
-    assert held.tuning is not None
-    assert [int(value) // 10 for value in held.tuning.labels] == list(range(10))
+    split = task.with_tuning(0.1)
+    assert split.tuning is not None
+    assert [int(value) // 10 for value in split.tuning.labels] == list(range(10))
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.999])
@@ -180,7 +180,7 @@ NAN = Rows.of(["a"], None, [float("nan")], regression=True)
         (replace(GOOD, train=Rows.of(["a"], None, [0, 1])), "1 texts, 2 labels and 1 positions"),
         (
             replace(GOOD, labels=(), metrics=("pearson",), train=NAN),
-            "the label of row 0 is nan; labels must be finite numbers",
+            "the label of row 0 is nan; it must be a finite number",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The script that makes the built-in model: it trains, stops, continues and writes a card."""
+"""The script behind the built-in model trains, stops, continues and writes a card."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_stopped_run_continues_with_equal_weights(tmp_path: Path, corpus: Enco
         assert torch.equal(a, b)
 
 
-def test_a_teachers_answers_are_cached_and_belong_to_one_text(tmp_path: Path, text: Path) -> None:
+def test_a_teachers_targets_are_cached_for_one_text(tmp_path: Path, text: Path) -> None:
     segments = read_corpus([str(text)]).segments
     encoded = encode(train_tokenizer(segments, 600, []), segments)
     teacher = Teacher(str(make_checkpoint("bert", tmp_path / "teacher")))
@@ -242,5 +242,5 @@ def test_a_teachers_answers_are_cached_and_belong_to_one_text(tmp_path: Path, te
     assert (again.words == first.words).all()
     fewer = segments[:-1]
     shorter = encode(train_tokenizer(fewer, 600, []), fewer)
-    with pytest.raises(ValueError, match="answers to another text"):
+    with pytest.raises(ValueError, match="targets for another text"):
         precompute(teacher, shorter, fewer, tmp_path / "cache", 8)

@@ -1,4 +1,4 @@
-"""The file in the package is what the generator writes, and its rows have their properties."""
+"""The generator writes the packaged file, and its rows have the documented properties."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_file_begins_with_the_texts_that_are_generated() -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_file_is_written_again(tmp_path: Path) -> None:
+def test_the_generator_writes_the_packaged_file(tmp_path: Path) -> None:
     path = tmp_path / "again.parquet"
     generator.write_file(path)
     written, packaged = pq.ParquetFile(path), pq.ParquetFile(FILE)
@@ -49,7 +49,7 @@ def test_the_whole_file_is_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_text_twice_and_none_first_or_second_in_both_splits(name: str) -> None:
+def test_rows_are_unique_and_splits_share_no_text(name: str) -> None:
     data = generate(name, train=SIZES[name, "train"], validation=SIZES[name, "validation"])
     rows = [row[:2] for row in (*data["train"], *data["validation"])]
     assert len(set(rows)) == len(rows)
@@ -60,7 +60,7 @@ def test_no_text_twice_and_none_first_or_second_in_both_splits(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lengths_spread_widely_and_say_nothing_of_the_label(name: str) -> None:
+def test_lengths_vary_and_do_not_predict_the_label(name: str) -> None:
     rows = generate(name, train=3000, validation=0)["train"]
     lengths = np.array([words(row) for row in rows])
     labels = np.array([label for *_, label in rows])
@@ -72,7 +72,7 @@ def test_lengths_spread_widely_and_say_nothing_of_the_label(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_both_topics_come_in_every_class(name: str) -> None:
+def test_both_topics_occur_in_every_class(name: str) -> None:
     sea = TOPICS["harbor"]
     sea_words = {*sea.people, *sea.things, *sea.aspects, *sea.places}
     for label in range(len(SPECS[name].labels)):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from clbench.models.encoding import EncodedRows
-from clbench.training.batches import TaskData, largest, length_grouped, plan
+from clbench.training.batches import TaskData, largest_batches, length_grouped, plan
 
 
 def encoded(lengths: list[int], types: bool = True) -> EncodedRows:
@@ -31,8 +31,8 @@ def test_collate_pads_and_masks() -> None:
 @pytest.mark.parametrize(
     ("at", "width"), [([0], 8), ([1], 16), ([0, 2], 16), ([3], 21), ([0, 3], 21)]
 )
-def test_batches_have_few_widths_and_none_above_the_longest_row(at: list[int], width: int) -> None:
-    """Multiples of eight, but not above the longest row of all: a model may take no more."""
+def test_widths_are_multiples_of_8_up_to_the_longest_row(at: list[int], width: int) -> None:
+    """A model may take no more tokens than the longest row of all has."""
     rows = encoded([3, 9, 16, 21])
     inputs, _ = rows.collate(at, pad_id=99)
     assert inputs["input_ids"].shape == (len(at), width)
@@ -50,7 +50,7 @@ def test_take_keeps_order_and_remap_numbers_tokens_anew() -> None:
     assert rows.remap(np.array([0, 1, 2, 6])).ids.tolist() == [3, 1, 2]
 
 
-def test_an_epoch_holds_every_row_once_in_groups_of_like_length() -> None:
+def test_an_epoch_holds_every_row_once_in_batches_of_similar_length() -> None:
     lengths = np.random.default_rng(0).integers(3, 120, size=1003)
     batches = length_grouped(lengths, 16, np.random.default_rng(1))
     assert sorted(np.concatenate(batches).tolist()) == list(range(1003))
@@ -62,7 +62,7 @@ def test_an_epoch_holds_every_row_once_in_groups_of_like_length() -> None:
     assert padding < unsorted / 5
 
 
-def test_batches_come_in_shuffled_order_of_length() -> None:
+def test_batches_are_not_in_order_of_length() -> None:
     lengths = np.arange(1, 321)
     batches = length_grouped(lengths, 16, np.random.default_rng(0))
     longest = [int(lengths[b].max()) for b in batches]
@@ -90,9 +90,9 @@ def test_the_largest_batch_of_a_plan_and_of_its_last_tenth() -> None:
     batches = list(plan([data(rng.integers(2, 60, 100).tolist())], 7, 40, ("s",)))
     sizes = [len(at) * source.rows.lengths[at].max() for source, at in batches]
     first, last = int(np.argmax(sizes)), 36 + int(np.argmax(sizes[36:]))
-    assert largest(batches) == {first, last}
-    assert largest(batches[:1]) == {0}
-    assert largest([]) == set()
+    assert largest_batches(batches) == {first, last}
+    assert largest_batches(batches[:1]) == {0}
+    assert largest_batches([]) == set()
 
 
 def test_plan_mixes_tasks_by_batch() -> None:
@@ -107,6 +107,6 @@ def test_batch_counts_real_tokens() -> None:
 
 
 @pytest.mark.parametrize("types", [True, False])
-def test_segments_only_where_the_tokenizer_gives_them(types: bool) -> None:
+def test_segments_exist_only_if_the_tokenizer_gives_them(types: bool) -> None:
     inputs, _ = encoded([2], types).collate([0], 0)
     assert ("token_type_ids" in inputs) is types

@@ -10,15 +10,15 @@ from clbench.training.dropout import LEVELS, MaskStream, StreamDropout, _attenti
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.0, 1.0])
 def test_mask_keeps_and_rescales_by_the_rate(rate: float) -> None:
     mask = MaskStream(3).mask(torch.Size([1000, 1001]), rate, torch.float32)
-    kept = (mask > 0).float().mean().item()
-    assert kept == pytest.approx(1 - rate, abs=0.002)
+    share = (mask > 0).float().mean().item()
+    assert share == pytest.approx(1 - rate, abs=0.002)
     if rate < 1:
         dropped = round(rate * LEVELS)
         assert mask.max().item() == pytest.approx(LEVELS / (LEVELS - dropped))
         assert mask.mean().item() == pytest.approx(1.0, abs=0.004)
 
 
-def test_stream_repeats_and_is_not_torchs() -> None:
+def test_stream_repeats_and_leaves_torchs_own_untouched() -> None:
     stream = MaskStream(5)
     state = torch.get_rng_state()
     first = [stream.mask(torch.Size([4, 3]), 0.5, torch.float32) for _ in range(3)]
@@ -29,7 +29,7 @@ def test_stream_repeats_and_is_not_torchs() -> None:
     assert not torch.equal(first[0], first[1])
 
 
-def test_gradient_passes_where_values_pass() -> None:
+def test_gradients_are_dropped_with_their_values() -> None:
     layer = StreamDropout(0.5, MaskStream(1))
     values = torch.ones(1000, requires_grad=True)
     out = layer(values)
@@ -42,8 +42,8 @@ def test_gradient_passes_where_values_pass() -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_has_the_formula_of_torch(masked: bool, causal: bool) -> None:
-    """With a stream that drops (almost) nothing it equals torch's fused attention."""
+def test_attention_equals_that_of_torch(masked: bool, causal: bool) -> None:
+    """Compare with torch's fused attention at a dropout of almost 0."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 5, 4) for _ in range(3))
     mask = None

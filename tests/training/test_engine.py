@@ -25,18 +25,18 @@ from clbench.training.stage import Stage
 def weights(scale: float, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(0)
     shapes = [(40, 30), (7,), (3, 5, 2)]
-    found = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
-    for parameter in found:
+    parameters = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
+    for parameter in parameters:
         parameter.grad = scale * torch.randn(
             parameter.shape, generator=generator, dtype=torch.float64
         ).to(dtype)
-    found[0].grad = found[0].grad.t().contiguous().t()  # laid out the other way round
-    return [*found, nn.Parameter(torch.zeros(4))]  # and one without a gradient
+    parameters[0].grad = parameters[0].grad.t().contiguous().t()  # column-major
+    return [*parameters, nn.Parameter(torch.zeros(4))]  # and one without a gradient
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("scale", [0.001, 1.0, 1e4])
-def test_clipping_equals_that_of_torch(scale: float, dtype: torch.dtype) -> None:
+def test_clipping_equals_torchs(scale: float, dtype: torch.dtype) -> None:
     ours, theirs = weights(scale, dtype), weights(scale, dtype)
     clip_gradients(ours, 1.0)
     nn.utils.clip_grad_norm_(theirs, 1.0)
@@ -57,7 +57,7 @@ def test_clipping_accepts_weights_without_gradients() -> None:
     clip_gradients([nn.Parameter(torch.zeros(3))], 1.0)
 
 
-def test_scored_steps_are_a_part_of_the_grid_with_both_ends() -> None:
+def test_scored_steps_are_evenly_spread_and_include_both_ends() -> None:
     grid = [0, 10, 20, 30, 40]
     assert scored_steps(grid, 100) == grid
     assert scored_steps(grid, 3) == [0, 20, 40]

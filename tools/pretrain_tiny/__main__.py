@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.pretrain_tiny", description=__doc__)
     add = parser.add_argument
     add("--text", nargs="+", required=True, help="text files, .parquet tables, hub:name[:config]")
-    add("--held-out", nargs="+", required=True, help="text for evaluation")
+    add("--held-out", nargs="+", required=True, help="texts for evaluation, in the same forms")
     add("--vocabulary", nargs="*", default=[], help="files whose words all become tokens")
     add("--teacher", help="encoder to learn from: a folder or a hub name")
     add("--teacher-name", help="name of the teacher in the card")
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
     add("--start", type=Path, help="earlier model to start from")
     add("--out", type=Path, required=True, help="folder of the finished model")
     add("--work", type=Path, required=True, help="folder for checkpoints and caches")
-    add("--minutes", type=float, default=90, help="processor minutes / threads")
+    add("--minutes", type=float, default=90, help="processor minutes divided by threads")
     add("--threads", type=int, default=2)
     add("--seed", type=int, default=0)
     add("--peak", type=float, default=1e-3, help="highest learning rate")
@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
         add(f"--{name}", type=int, default=getattr(Shape(), name))
     args = parser.parse_args()
     if args.start is not None and args.start.resolve() == args.out.resolve():
-        parser.error(f"--out {args.out} would overwrite --start. Give another folder.")
+        parser.error(f"--out {args.out} would overwrite --start. Choose another --out.")
     return args
 
 
@@ -82,7 +82,7 @@ def synthetic_texts() -> list[str]:
 
 
 def check_same_run(args: argparse.Namespace, segments: list[str], held_out: list[str]) -> None:
-    """Refuse to continue a run with other text, shape or settings; its length may change."""
+    """Refuse to continue a run with other texts, shape or settings; its length may change."""
 
     def digest(texts: list[str]) -> str:
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
@@ -96,8 +96,8 @@ def check_same_run(args: argparse.Namespace, segments: list[str], held_out: list
         differing = [key for key, value in settings.items() if before.get(key) != value]
         if differing:
             raise ValueError(
-                f"{args.work} holds another run: {', '.join(differing)} differs. Give another "
-                "--work, or the settings of that run."
+                f"{args.work} holds another run: {', '.join(differing)} differs. Choose another "
+                "--work, or repeat the settings of that run."
             )
     args.work.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(settings, indent=1) + "\n")
@@ -109,8 +109,8 @@ def pretrain(args: argparse.Namespace) -> None:
     Raises
     ------
     OSError, ValueError, ClbenchError
-        A text cannot be read, nothing is left to train on or to hold out, or ``--start`` or
-        ``--work`` hold something of another shape or text.
+        If a text cannot be read, no text is left to train on or to hold out, or ``--start`` or
+        ``--work`` does not fit the shape or texts.
     """
     torch.set_num_threads(1)  # each thread takes a part of the batch
     torch.manual_seed(args.seed)
@@ -118,14 +118,17 @@ def pretrain(args: argparse.Namespace) -> None:
     held_out = without_shared(read_corpus(args.held_out).segments, corpus.segments)
     for option, texts in (("--text", corpus.segments), ("--held-out", held_out)):
         if not texts:
-            raise ValueError(f"{option} has no usable text (lines in both are not held out)")
+            raise ValueError(
+                f"{option} has no usable text. Sentences that --text and --held-out share do not "
+                "count as held out."
+            )
     check_same_run(args, corpus.segments, held_out)
     stored = args.work / "tokenizer.json"
     if not stored.exists():
         words = [line for f in args.vocabulary for line in Path(f).read_text("utf-8").splitlines()]
         train_tokenizer(corpus.segments, args.vocab, synthetic_texts() + words).save(str(stored))
     tokenizer = Tokenizer.from_file(str(stored))
-    encoded, held = encode(tokenizer, corpus.segments), encode(tokenizer, held_out)
+    encoded, held_out_rows = (encode(tokenizer, texts) for texts in (corpus.segments, held_out))
     log.info("%d segments, %d tokens: %s", len(encoded), len(encoded.ids), corpus.sources)
 
     shape = Shape(args.layers, args.hidden, args.heads, args.positions, tokenizer.get_vocab_size())
@@ -152,7 +155,9 @@ def pretrain(args: argparse.Namespace) -> None:
     trainer = Trainer(student, encoded, pairs, targets, recipe, args.work / "checkpoint")
     if trainer.load():
         log.info("continuing from step %d", trainer.state.step)
-    held_batches = held_out_batches(held, vocab=shape.vocab, limit=args.positions, seed=args.seed)
+    held_batches = held_out_batches(
+        held_out_rows, vocab=shape.vocab, limit=args.positions, seed=args.seed
+    )
     labels = torch.cat([batch.labels[batch.labels >= 0] for batch in held_batches])
     facts = {
         "parameters": parameters(student),
@@ -160,7 +165,7 @@ def pretrain(args: argparse.Namespace) -> None:
         "pairs": len(pairs),
         "tokens_in_corpus": len(encoded.ids),
         "held_out": [Path(name).name for name in args.held_out],
-        "held_out_tokens": len(held.ids),
+        "held_out_tokens": len(held_out_rows.ids),
         "title": args.title,
         "about": args.about,
         "licence": args.licence,
@@ -188,7 +193,7 @@ def pretrain(args: argparse.Namespace) -> None:
 
 
 def earlier_runs(start: Path | None) -> list[dict[str, object]]:
-    """Return the facts of the runs that ``--start`` is the end of."""
+    """Return the facts of the runs that led to ``--start``."""
     if start is None or not (start / "pretraining.json").exists():
         return []
     last = json.loads((start / "pretraining.json").read_text())

@@ -61,12 +61,12 @@ Accuracy in per cent, mean ± standard deviation over the seeds, made by
 
 
 def weights_digest(folder: Path) -> str:
-    """Return the identity of the weights that are fine-tuned."""
+    """Return a digest of the weights."""
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
 def twin_digest(folder: Path) -> str:
-    """Return the identity of their random twin: its shape and its tokenizer."""
+    """Return a digest of the random twin: of its shape and tokenizer."""
     config = json.loads((folder / "config.json").read_text())
     config.pop("transformers_version", None)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
@@ -75,7 +75,7 @@ def twin_digest(folder: Path) -> str:
 
 
 def _evaluation(folder: Path) -> str:
-    """The table of cells in ``evaluation.json`` that belong to these weights."""
+    """Return the table of the cells in ``evaluation.json`` that belong to these weights."""
     path = folder / "evaluation.json"
     if not path.exists():
         return ""

@@ -1,4 +1,4 @@
-"""Batches of singles and pairs, masked anew each time, and fixed held-out batches."""
+"""Training batches of singles and pairs with fresh masks, and fixed held-out batches."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def plan_epoch(
 ) -> list[Ints]:
     """Return the batches of an epoch: (first, second) segments, second -1 for a single.
 
-    A share of the segments come as singles, every pair comes once, and in some pairs the second
-    is a stranger. Batches hold examples of similar length, ``budget`` tokens with padding.
+    A share of the segments come as singles. Every pair comes once; in a share of them a random
+    segment replaces the second. Batches hold examples of similar length, ``budget`` tokens with
+    padding.
 
     Raises
     ------
     ValueError
-        If there is nothing to draw from.
+        If there are no usable segments.
     """
     rng = np.random.default_rng(seed)
     usable = np.flatnonzero(encoded.lengths >= 3)
@@ -55,7 +56,7 @@ def plan_epoch(
 
 
 def _fit(first: int, second: int, room: int) -> tuple[int, int]:
-    """Shorten the longer of two until they fit."""
+    """Return two lengths that fit into `room`, the longer one cut first."""
     half = room // 2
     if first + second <= room:
         return first, second

@@ -45,7 +45,7 @@ class EncodedRows:
 
 
 def _tokenizer(vocabulary: dict[str, int]) -> Tokenizer:
-    """An uncased WordPiece tokenizer in BERT's manner."""
+    """Return an uncased WordPiece tokenizer like BERT's."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -60,7 +60,7 @@ def _tokenizer(vocabulary: dict[str, int]) -> Tokenizer:
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """How often each normalised word occurs."""
+    """Count how often each normalised word occurs."""
     tool = _tokenizer({token: i for i, token in enumerate(SPECIAL)})
     counts: Counter[str] = Counter()
     for text in texts:
@@ -74,17 +74,17 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Build the vocabulary: characters, frequent parts of rare words, frequent words.
 
-    With so small a vocabulary, merging pairs as WordPiece does spends a fifth of it on stems
-    that are no words. Counting has no such steps in between, and no ties that fall by chance.
+    In so small a vocabulary, WordPiece's merges would spend a fifth of the entries on stems that
+    are no words. Counting has no such intermediate entries, and no random ties.
 
     Parameters
     ----------
     texts
-        What is counted.
+        Texts whose words are counted.
     vocab_size
         Entries, with the special ones.
     required
-        Texts all of whose words become entries.
+        Texts whose words all become entries.
     pieces
         Share of the vocabulary for characters and parts of words.
     """
@@ -140,7 +140,7 @@ def encode(tokenizer: Tokenizer, segments: Sequence[str], batch: int = 20_000) -
             index = np.array(encoding.word_ids, dtype=np.int32)
             first = np.ones(len(index), dtype=bool)
             first[1:] = index[1:] != index[:-1]
-            # word_ids may skip a number where a word normalises to nothing
+            # word_ids skips a number where a word normalises to nothing
             rank = np.cumsum(first, dtype=np.int32) - 1
             ids.append(np.array(encoding.ids, dtype=np.int32))
             words.append(np.where(first, rank + total, -1).astype(np.int32))

@@ -54,18 +54,18 @@ class State:
 
 
 class Score(NamedTuple):
-    """How well masks are filled."""
+    """How well the student fills masks."""
 
     loss: float
-    """Mean over the chosen tokens, in nats."""
+    """Mean cross-entropy over the chosen tokens, in nats."""
     accuracy: float
-    """Of first guesses over the chosen tokens: 80 % [MASK], 10 % another token, 10 % as is."""
+    """Accuracy over all chosen tokens: 80 % [MASK], 10 % another token, 10 % unchanged."""
     blind_accuracy: float
-    """Of first guesses over those shown as [MASK]."""
+    """Accuracy over the tokens that are replaced by [MASK]."""
 
 
 def masked_accuracy(student: Student, batches: list[Batch]) -> Score:
-    """Fill the masks of ``batches``."""
+    """Return the student's score at filling the masks of ``batches``."""
     losses, right, blind = [], [], []
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         for batch in batches:
@@ -95,7 +95,7 @@ class Trainer:
         self.targets, self.recipe = targets, recipe
         self.path = folder / "checkpoint.pt"
         self.state = State()
-        self.stopped_by = 0  # the signal that asked for a stop
+        self.stopped_by = 0  # number of the signal that stopped the run
         self.pool = ThreadPoolExecutor(
             recipe.threads, initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -125,7 +125,7 @@ class Trainer:
         part.replace(self.path)
 
     def load(self) -> bool:
-        """Continue from the checkpoint; False if there is none."""
+        """Load the checkpoint; return False if there is none."""
         if not self.path.exists():
             return False
         content = torch.load(self.path, weights_only=True)
@@ -174,7 +174,7 @@ class Trainer:
         return self.state.spent / (60 * self.recipe.minutes)
 
     def run(self, held_out: list[Batch], on_save: Callable[[], None]) -> bool:
-        """Train until the time is up; False if a signal stopped the run before."""
+        """Train until the time is up; return False if a signal stopped the run earlier."""
 
         def stop(signum: int, frame: FrameType | None) -> None:
             self.stopped_by = signum
@@ -198,8 +198,8 @@ class Trainer:
                 if state.step % 50 == 0:
                     losses_text = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
                     speed = state.tokens / max(state.spent, 1e-9)
-                    done = f"{100 * self.progress():5.1f}%"
-                    log.info("%s step %d %.0f tokens/s %s", done, state.step, speed, losses_text)
+                    percent = f"{100 * self.progress():5.1f}%"
+                    log.info("%s step %d %.0f tokens/s %s", percent, state.step, speed, losses_text)
                 if state.spent - saved > recipe.save_every:
                     saved = state.spent
                     self.evaluate(held_out, mean)
@@ -228,6 +228,6 @@ class Trainer:
         """Add a point to the loss curve."""
         score = masked_accuracy(self.student, held_out)
         point = {"step": self.state.step, "minutes": self.state.spent / 60, **mean}
-        held = {f"held_out_{name}": value for name, value in score._asdict().items()}
-        self.state.curve.append({**point, **held})
+        held_out_scores = {f"held_out_{name}": value for name, value in score._asdict().items()}
+        self.state.curve.append({**point, **held_out_scores})
         log.info("held out: loss %.3f accuracy %.4f", score.loss, score.accuracy)

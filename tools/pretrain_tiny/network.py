@@ -31,13 +31,13 @@ class Shape:
 
 @dataclass
 class Batch:
-    """One padded batch; the last four only with a teacher."""
+    """One padded batch; the last four fields are set only with a teacher."""
 
     ids: Tensor
     types: Tensor
     mask: Tensor
     labels: Tensor
-    """-1 where nothing is predicted."""
+    """True tokens; -1 where nothing is predicted."""
     words: Any = None
     word_at: Any = None
     sentence: Any = None
@@ -120,7 +120,7 @@ WEIGHTS = {"mlm": 1.0, "middle": 2.0, "last": 3.0, "sentence": 2.0, "mean": 1.0,
 def project_embeddings(student: Student, tokenizer: Tokenizer, teacher: Any) -> None:
     """Initialise token embeddings with the principal components of the teacher's.
 
-    A token that the teacher does not have gets the mean of the teacher's pieces of it.
+    A token that the teacher lacks gets the mean of the teacher's pieces of it.
     """
     table = teacher.model.get_input_embeddings().weight.float()
     target = student.net.bert.embeddings.word_embeddings.weight
@@ -149,12 +149,12 @@ def spread(layers: int, depth: int) -> list[int]:
 def start_from(student: Student, tokenizer: Tokenizer, folder: Path) -> None:
     """Copy the weights of an earlier model; a new token gets the mean of its old pieces.
 
-    Of a deeper model, layers at even distances are kept, the first and the last among them.
+    From a deeper model, evenly spaced layers are kept, including the first and the last.
 
     Raises
     ------
     ModelError, ValueError
-        The earlier model cannot be read, or does not fit.
+        If the earlier model cannot be read or does not fit.
     """
     config = check_folder(folder, str(folder))
     old_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -190,8 +190,8 @@ def learning_rate(progress: float, peak: float, warmup: float = 0.02) -> float:
     """Return the rate: linear warm-up over the share ``warmup``, then a cosine to zero."""
     if progress < warmup:
         return peak * (0.02 + 0.98 * progress / warmup)
-    done = min(1.0, (progress - warmup) / (1 - warmup))
-    return peak * 0.5 * (1 + math.cos(math.pi * done))
+    decay = min(1.0, (progress - warmup) / (1 - warmup))
+    return peak * 0.5 * (1 + math.cos(math.pi * decay))
 
 
 def export(student: Student, folder: Path) -> None:
@@ -219,7 +219,7 @@ def export(student: Student, folder: Path) -> None:
     }
     part = folder / "model.safetensors.part"
     save_file(weights, part, metadata={"format": "pt"})
-    part.chmod(0o644)  # written for its owner alone otherwise
+    part.chmod(0o644)  # safetensors makes it readable for its owner only
     part.replace(folder / "model.safetensors")
 
 

@@ -49,7 +49,7 @@ class Teacher:
     def states(
         self, encoded: EncodedRows, rows: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], list[Floats], Floats]:
-        """Segment indices, word states of the (middle, last) layer, sentence vectors."""
+        """Return `rows`, word states of the middle and the last layer, and sentence vectors."""
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         lengths = np.minimum(encoded.lengths[rows], self.longest - 2)
         shape = (len(rows), int(lengths.max()) + 2)
@@ -86,7 +86,7 @@ class Teacher:
     def batches(
         self, encoded: EncodedRows, order: npt.NDArray[np.int64], budget: int = 2048
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Floats], Floats]]:
-        """:meth:`states` of ``order``, cut to batches; one batch a thread, so none waits."""
+        """Yield `states` of ``order`` in batches; each thread works on a batch of its own."""
         lengths = np.minimum(encoded.lengths, self.longest - 2) + 2
         parts = cut_batches(order, lengths, budget)
         with ThreadPoolExecutor(
@@ -104,7 +104,7 @@ def _components(states: Floats, width: int) -> tuple[Floats, Floats]:
 
 
 def fingerprint(teacher: Teacher, student: EncodedRows, segments: Sequence[str]) -> str:
-    """Return a digest of what the targets depend on: teacher, text and its words."""
+    """Return a digest of what the targets depend on: teacher, text and word boundaries."""
     digest = hashlib.sha256()
     for value in teacher.model.state_dict().values():
         digest.update(value.contiguous().numpy().tobytes())
@@ -117,29 +117,33 @@ def fingerprint(teacher: Teacher, student: EncodedRows, segments: Sequence[str])
 def precompute(
     teacher: Teacher, student: EncodedRows, segments: Sequence[str], folder: Path, width: int
 ) -> Targets:
-    """Return the targets of every segment, computed only if ``folder`` does not hold them.
+    """Return the targets of every segment; compute them unless ``folder`` holds them.
 
     Raises
     ------
     ValueError
         If ``folder`` holds the targets of another text or teacher.
     """
-    done = folder / "targets.json"
+    recipe_file = folder / "targets.json"
     words_file, sentence_file = folder / "words.npy", folder / "sentences.npy"
     recipe = {"width": width, "of": fingerprint(teacher, student, segments)}
-    if done.exists() and json.loads(done.read_text()) != recipe:
+    if recipe_file.exists() and json.loads(recipe_file.read_text()) != recipe:
         raise ValueError(
-            f"{folder} holds the answers to another text, or of another teacher. Delete it, or "
-            "give another --work."
+            f"{folder} holds targets for another text or from another teacher. Delete it, or "
+            "choose another --work."
         )
-    if not done.exists():
+    if not recipe_file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         backend: Tokenizer = teacher.tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
         encoded = encode(backend, segments)
         same = np.diff(encoded.word_start) == np.diff(student.word_start)
-        log.info("teacher: %d segments, %.3f%% of other words", len(same), 100 * (1 - same.mean()))
+        log.info(
+            "teacher: %d segments, %.3f%% with other word boundaries",
+            len(same),
+            100 * (1 - same.mean()),
+        )
         order = np.argsort(encoded.lengths, kind="stable")
         sample = np.sort(np.random.default_rng(0).choice(len(order), min(4000, len(order))))
         parts = list(teacher.batches(encoded, order[sample]))
@@ -150,7 +154,7 @@ def precompute(
         sentences = np.lib.format.open_memmap(
             sentence_file, "w+", np.float16, (len(segments), hidden)
         )
-        counted = 0
+        count = 0
         for step, (rows, states, sentence) in enumerate(teacher.batches(encoded, order)):
             projected = np.concatenate(
                 [(s - mean) @ basis for s, (mean, basis) in zip(states, bases, strict=True)], 1
@@ -163,10 +167,10 @@ def precompute(
                     lo = student.word_start[row]
                     words[lo : lo + n] = projected[base : base + n]
                 base += n
-            counted += len(rows)
+            count += len(rows)
             if step % 200 == 0:
-                log.info("teacher: %d of %d segments", counted, len(segments))
+                log.info("teacher: %d of %d segments", count, len(segments))
         words.flush()
         sentences.flush()
-        done.write_text(json.dumps(recipe))
+        recipe_file.write_text(json.dumps(recipe))
     return Targets(np.load(words_file, mmap_mode="r"), np.load(sentence_file, mmap_mode="r"))

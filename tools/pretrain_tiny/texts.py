@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(]?[A-Z0-9])")
-_MIN_SHARED = 6  # words of a sentence: a shorter one may stand in any two texts
+_MIN_SHARED = 6  # words; a shorter sentence may occur in any two texts by chance
 _MIN_DISTINCT = 100  # a string column with fewer values holds codes (a genre), not texts
 
 
 @dataclass
 class Corpus:
-    """Distinct segments of text, and the pairs that stand beside each other."""
+    """Distinct segments of text, and pairs of neighbours among them."""
 
     segments: list[str] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
@@ -39,19 +39,19 @@ class Corpus:
         self.sources[name] = len(self.segments) - before
 
     def pair_array(self) -> npt.NDArray[np.int32]:
-        """Distinct pairs of two different segments, shape (pairs, 2)."""
+        """Return the distinct pairs of different segments, shape (pairs, 2)."""
         distinct = dict.fromkeys(pair for pair in self.pairs if pair[0] != pair[1])
         return np.array(list(distinct), dtype=np.int32).reshape(-1, 2)
 
 
 def clean(line: str) -> str:
-    """Undo the marks of tokenised Wikipedia dumps (``@-@``, ``<unk>``) and tidy spaces."""
+    """Remove the marks of tokenised Wikipedia dumps (``@-@``, ``<unk>``) and extra spaces."""
     line = line.replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
     return re.sub(r"\s+", " ", line.replace("<unk>", " ")).strip()
 
 
 def chunks(paragraph: str, rng: random.Random, max_words: int) -> Iterator[str]:
-    """Whole sentences joined up to a length drawn anew for each chunk."""
+    """Yield whole sentences, joined up to a length that is drawn for each chunk."""
     current: list[str] = []
     target = rng.randint(5, max_words)
     for sentence in _SENTENCE_END.split(paragraph):
@@ -65,7 +65,7 @@ def chunks(paragraph: str, rng: random.Random, max_words: int) -> Iterator[str]:
 
 
 def paragraphs(lines: Iterable[str], rng: random.Random, max_words: int) -> Iterator[list[str]]:
-    """The chunks of each cleaned paragraph, without headings (``= … =``) and fragments."""
+    """Yield the chunks of each cleaned paragraph; skip headings (``= … =``) and fragments."""
     for line in lines:
         text = clean(line)
         if not text.startswith("=") and len(text.split()) >= 5:
@@ -73,7 +73,7 @@ def paragraphs(lines: Iterable[str], rng: random.Random, max_words: int) -> Iter
 
 
 def table_rows(path: Path, max_words: int) -> Iterator[list[str]]:
-    """The texts of each row of a Parquet table."""
+    """Yield the texts of each row of a Parquet table."""
     import pyarrow.parquet as pq
     import pyarrow.types as pt
 
@@ -92,7 +92,7 @@ def table_rows(path: Path, max_words: int) -> Iterator[list[str]]:
 
 
 def hub_lines(spec: str) -> Iterator[str]:
-    """Texts of a hub corpus given as ``name``, ``name:config`` or ``name:config:column``."""
+    """Yield the texts of a hub corpus, given as ``name[:config[:column]]``."""
     from datasets import load_dataset
 
     name, config, column = ([*spec.split(":"), "", ""])[:3]
@@ -111,20 +111,19 @@ def without_shared(held_out: Sequence[str], trained_on: Sequence[str]) -> list[s
         parts = [segment, *_SENTENCE_END.split(segment)]
         return {part for part in parts if len(part.split()) >= _MIN_SHARED}
 
-    seen = {part for segment in trained_on for part in sentences(segment)}
-    seen |= set(trained_on)
-    return [text for text in held_out if text not in seen and not sentences(text) & seen]
+    training = {part for segment in trained_on for part in sentences(segment)} | set(trained_on)
+    return [text for text in held_out if text not in training and not sentences(text) & training]
 
 
 def read_corpus(inputs: Iterable[str], *, max_words: int = 90) -> Corpus:
     """Read every input: a text file, a ``.parquet`` table, or ``hub:name[:config[:column]]``.
 
-    Running text is cut at the same places every time, whatever the seed of the training.
+    Running text is cut at the same places every time, whatever the training seed.
 
     Raises
     ------
     OSError, ValueError
-        An input cannot be read or has no text.
+        If an input cannot be read or has no text.
     """
     corpus = Corpus()
     for number, source in enumerate(inputs):

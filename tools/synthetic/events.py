@@ -1,4 +1,4 @@
-"""Events, the facts behind every sentence, and the ways to put them into words."""
+"""Events, the facts behind every sentence, and how to express them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NUMBERS = ("two", "three", "four", "five", "six", "seven", "nine", "ten", "twelv
 
 @dataclass(frozen=True)
 class Event:
-    """Somebody did something to something, and perhaps where, when and why.
+    """Who did what to which thing, and perhaps where, when and why.
 
-    Empty strings stand for what is not told.
+    Empty strings mean that a detail is not mentioned.
     """
 
     topic: str
@@ -30,7 +30,7 @@ class Event:
 
 
 def plural(noun: str) -> str:
-    """The regular plural of a noun."""
+    """Return the regular plural of a noun."""
     if noun in ("loaf",):
         return "loaves"
     if noun.endswith("man"):
@@ -43,7 +43,7 @@ def plural(noun: str) -> str:
 
 
 def draw_event(rng: Random, topic: str | None = None, *, detail: float = 0.6) -> Event:
-    """Draw an event; each adverbial is told with probability `detail`."""
+    """Draw an event; each adverbial is mentioned with probability `detail`."""
     name = topic or rng.choice(sorted(TOPICS))
     words = TOPICS[name]
 
@@ -65,23 +65,23 @@ def draw_event(rng: Random, topic: str | None = None, *, detail: float = 0.6) ->
 
 
 def agent_phrase(event: Event) -> str:
-    """The agent with its article."""
+    """Return the agent with its article."""
     return " ".join(filter(None, ["the", event.agent_trait, event.agent]))
 
 
 def thing_phrase(event: Event) -> str:
-    """The thing with its article or number."""
+    """Return the thing with its article or number."""
     noun = plural(event.thing) if event.number else event.thing
     return " ".join(filter(None, [event.number or "the", event.thing_trait, noun]))
 
 
 def capital(text: str) -> str:
-    """The text with its first letter in upper case."""
+    """Return the text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def say(event: Event, form: str) -> str:
-    """One sentence: ``active``, ``fronted``, ``passive``, ``cleft`` or ``perfect``."""
+    """Return a sentence: ``active``, ``fronted``, ``passive``, ``cleft`` or ``perfect``."""
     agent, thing = agent_phrase(event), thing_phrase(event)
     was = "were" if event.number else "was"
     place, time, reason = event.place, event.time, event.reason
@@ -104,7 +104,7 @@ FORMS = ("active", "fronted", "passive", "cleft", "perfect")
 
 
 def reword(event: Event, rng: Random, chance: float = 0.8) -> Event:
-    """The same event in other words wherever another word is known."""
+    """Return the same event in other words, wherever a word has a synonym."""
 
     def other(word: str) -> str:
         return SAME[word] if word in SAME and rng.random() < chance else word
@@ -125,7 +125,7 @@ def reword(event: Event, rng: Random, chance: float = 0.8) -> Event:
 
 
 def alter(event: Event, rng: Random, slots: tuple[str, ...]) -> Event:
-    """Another event: each of `slots` that is told gets another value of its kind."""
+    """Return another event: each of `slots` that is mentioned gets another value of its kind."""
     words = TOPICS[event.topic]
     changed: dict[str, object] = {}
     for slot in slots:
@@ -134,14 +134,14 @@ def alter(event: Event, rng: Random, slots: tuple[str, ...]) -> Event:
             choices = [new for new in _choices(words, slot) if not _same(new, old)]
             changed[slot] = rng.choice(choices)
             if isinstance(old, Verb) and old.base == "refuse" and "thing" not in slots:
-                # who refused a thing did nothing else with it: that would be denied, not open
+                # Refusing a thing denies every other action on it, instead of leaving it open.
                 things = [new for new in words.things if not _same(new, event.thing)]
                 changed["thing"] = rng.choice(things)
     return replace(event, **changed)  # type: ignore[arg-type]
 
 
 def _same(first: object, second: object) -> bool:
-    """Whether two words are one, or the first says what the other does, or denies it."""
+    """Return whether two words are equal or synonyms, or the first implies or denies the other."""
     if isinstance(first, Verb) and isinstance(second, Verb):
         if first.base == "refuse" or {first.base, second.base} in NEAR_VERBS:
             return True
@@ -152,7 +152,7 @@ def _same(first: object, second: object) -> bool:
 
 
 def forget(event: Event, slot: str) -> Event:
-    """The event without what `slot` tells."""
+    """Return the event without the detail in `slot`."""
     return replace(event, **{slot: ""})  # type: ignore[arg-type]
 
 
@@ -169,7 +169,7 @@ def _choices(words: Topic, slot: str) -> tuple[object, ...]:
 
 
 def scenery(rng: Random, topic: str, most: int = 5) -> tuple[list[str], list[str]]:
-    """Sentences without facts, to stand before and after; none in about half the cases."""
+    """Return sentences without facts, to put before and after; none in about half the cases."""
     count = min(most, int(rng.expovariate(0.9)))
     scenes = rng.sample(TOPICS[topic].scenes, count)
     cut = rng.randint(0, count)
@@ -177,6 +177,6 @@ def scenery(rng: Random, topic: str, most: int = 5) -> tuple[list[str], list[str
 
 
 def wrap(rng: Random, topic: str, sentence: str, most: int = 5) -> str:
-    """The sentence among scenery."""
+    """Return the sentence with scenery around it."""
     before, after = scenery(rng, topic, most)
     return " ".join([*before, sentence, *after])

@@ -1,4 +1,4 @@
-"""From the grammar to splits: distinct, disjoint, balanced, and the same on every machine."""
+"""Generate splits from the grammar: distinct, disjoint, balanced, equal on every machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Example = tuple[str, str | None, int | None]
 
 SEED = 0
 PATIENCE = 10_000
-"""Draws without a new text after which the grammar counts as exhausted."""
+"""Number of draws without a new text after which the grammar counts as exhausted."""
 SCHEMA = pa.schema(
     {
         "task": pa.string(),
@@ -66,7 +66,7 @@ def generate(name: str, split: str, size: int) -> list[Example]:
     Raises
     ------
     ValueError
-        If the grammar has fewer texts.
+        If the grammar has fewer than `size` texts.
     """
     rng = Random(f"{name}/{split}/{SEED}")
     draw = {**SINGLE, **PAIR}[name]
@@ -92,7 +92,7 @@ def generate_texts(split: str, size: int) -> list[Example]:
     Raises
     ------
     ValueError
-        If the grammar has fewer texts.
+        If the grammar has fewer than `size` texts.
     """
     held_out = split == "validation"
     rng = Random(f"unlabelled/{SEED}/held-out" if held_out else f"unlabelled/{SEED}")
@@ -111,7 +111,7 @@ def generate_texts(split: str, size: int) -> list[Example]:
 
 
 def is_held_out(text: str) -> bool:
-    """Whether the text belongs to validation splits: about one text in four."""
+    """Return whether the text belongs to validation splits, as about one text in four does."""
     return hashlib.blake2b(text.encode(), digest_size=1).digest()[0] < 64
 
 

@@ -1,4 +1,4 @@
-"""Words of the synthetic tasks: what is said in each topic, and what may replace what."""
+"""Words of the synthetic tasks, by topic, and their synonyms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Verb:
-    """A transitive verb: base, past and participle, and a verb that says the same."""
+    """A transitive verb: base form, past tense and participle."""
 
     base: str
     past: str
@@ -28,7 +28,7 @@ class Verb:
 
 
 def _verbs(text: str) -> tuple[Verb, ...]:
-    """``base/past/participle``; one form after a slash is both past and participle."""
+    """Parse ``base/past/participle``; a single form after the slash is both of them."""
     verbs = []
     for entry in _words(text):
         forms = entry.split("/")
@@ -40,7 +40,7 @@ def _verbs(text: str) -> tuple[Verb, ...]:
 
 @dataclass(frozen=True)
 class Topic:
-    """A field of life with its people, things, deeds and places.
+    """A topic with its people, things, actions and places.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ SAME: dict[str, str] = {
     "along the shore": "along the coast",
     "at the port": "in port",
 }
-"""A noun, trait or adverbial and another that says the same."""
+"""Synonyms of nouns, traits and adverbials."""
 
 SAME_VERBS: dict[str, Verb] = {
     "prepare": Verb("make", "made", "made"),
@@ -254,7 +254,7 @@ SAME_VERBS: dict[str, Verb] = {
     "capture": Verb("seize", "seized", "seized"),
     "clean": Verb("wash", "washed", "washed"),
 }
-"""A verb's base form and another verb that says the same."""
+"""Synonyms of verbs, by base form."""
 
 NEAR_VERBS = (
     {"chop", "slice"},
@@ -265,4 +265,4 @@ NEAR_VERBS = (
     {"order", "buy"},
     {"damage", "sink"},
 )
-"""Base forms of which the one may be part of the other: no two different deeds."""
+"""Pairs of verbs (base forms) whose actions overlap, so that neither contradicts the other."""

@@ -32,19 +32,19 @@ _VAGUE = frozenset(
         "before the storm", "during the festival", "before the party", "at the wedding",
     }
 )  # fmt: skip
-"""Adverbials that may pass for a time as well as for a place."""
+"""Adverbials that may be understood as a time or as a place."""
 
 
 def _two_forms(rng: Random, event: Event) -> tuple[str, str]:
-    """Two forms; without an adverbial "fronted" would be "active" again."""
+    """Return two forms; without an adverbial, "fronted" would equal "active"."""
     first, second = rng.sample([f for f in FORMS if f != "fronted" or event.time or event.place], 2)
     return first, second
 
 
 def paraphrase(rng: Random, label: int) -> Row:
-    """Two sentences that tell the same event (1) or different ones (0).
+    """Return two sentences about the same event (1) or different ones (0).
 
-    Different ones differ in a word or two, in all that they tell, or even in their topic.
+    Different events differ in one or two words, in everything, or even in their topic.
     """
     event = draw_event(rng)
     first, second = _two_forms(rng, event)
@@ -58,7 +58,7 @@ def paraphrase(rng: Random, label: int) -> Row:
 
 
 def _other(rng: Random, event: Event, slots: tuple[str, ...], far: float = 0.25) -> Event:
-    """Another event: of another topic (share `far`), of the same, or the same but for `slots`."""
+    """Return another event: of another topic (share `far`), of this one, or with other `slots`."""
     kind = rng.random()
     if kind < far:
         return draw_event(rng, rng.choice([t for t in sorted(TOPICS) if t != event.topic]))
@@ -80,37 +80,37 @@ def _question(event: Event, slot: str) -> str:
 
 
 def answer(rng: Random, label: int) -> Row:
-    """A question and a text that answers it (1) or not (0).
+    """Return a question and a text that answers it (1) or not (0).
 
-    A third of the texts that do not answer tell the event without what the question asks for,
-    if it can be left out; the others tell another event.
+    A third of the texts that do not answer describe the event without the detail that the question
+    asks for, if it can be left out; the others describe another event.
     """
     event = draw_event(rng, detail=0.8)
-    asked = [s for s in (*_CORE[::2], *_EXTRA, "reason") if getattr(event, s)]
+    slots = [s for s in (*_CORE[::2], *_EXTRA, "reason") if getattr(event, s)]
     if not event.reason.startswith(("because", "since")):  # "although" answers no "why"
-        asked = [s for s in asked if s != "reason"]
-    slot = rng.choice(asked)
+        slots = [s for s in slots if s != "reason"]
+    slot = rng.choice(slots)
     question = _question(event, slot)
     form = rng.choice(FORMS)
     if label:
-        told_event = event
+        text_event = event
     elif slot in ("place", "time", "reason") and rng.random() < 0.35:
-        told_event = forget(event, slot)
+        text_event = forget(event, slot)
         if slot == "time" and event.reason.startswith("while"):
-            told_event = forget(told_event, "reason")
-        for told in ("place", "time"):
-            if getattr(told_event, told) in _VAGUE:
-                told_event = forget(told_event, told)
+            text_event = forget(text_event, "reason")
+        for other in ("place", "time"):
+            if getattr(text_event, other) in _VAGUE:
+                text_event = forget(text_event, other)
     else:
         rest = tuple(s for s in _CORE if s != slot)
-        told_event = _other(rng, event, (rng.choice(rest),), far=0.5)
-    return question, wrap(rng, told_event.topic, say(told_event, form), most=4)
+        text_event = _other(rng, event, (rng.choice(rest),), far=0.5)
+    return question, wrap(rng, text_event.topic, say(text_event, form), most=4)
 
 
 def _entailed(rng: Random, event: Event, keep: tuple[str, ...] = ()) -> str:
-    """A hypothesis that follows: fewer details, another form, or a wider word.
+    """Return a hypothesis that follows: fewer details, another form, or a more general word.
 
-    What `keep` names is told in any case.
+    Details in `keep` are always mentioned.
     """
     less = replace(
         event,
@@ -132,7 +132,7 @@ def _entailed(rng: Random, event: Event, keep: tuple[str, ...] = ()) -> str:
 
 
 def _contradicted(rng: Random, event: Event) -> str:
-    """A hypothesis that cannot be true: the deed denied, left undone or done by another."""
+    """Return a hypothesis that cannot be true: the action denied, or done by somebody else."""
     agent, thing, verb = agent_phrase(event), thing_phrase(event), event.verb
     tail = " ".join(part for part in (event.place, event.time) if part and rng.random() < 0.5)
     frames = (
@@ -149,9 +149,9 @@ def _contradicted(rng: Random, event: Event) -> str:
 
 
 def _undecided(rng: Random, event: Event) -> str:
-    """A hypothesis that the premise leaves open: a deed that was not told, done or not done.
+    """Return a hypothesis that the premise leaves open: about an action that it does not mention.
 
-    It is put as entailed and contradicted ones are, so that no frame decides.
+    It is phrased as entailed and contradicted ones are, so that no frame gives the label away.
     """
     kind = rng.random()
     if kind < 0.5:
@@ -164,7 +164,7 @@ def _undecided(rng: Random, event: Event) -> str:
 
 
 def _negative_twin(rng: Random, event: Event) -> str:
-    """A hypothesis with a denial that still follows, so that "not" alone decides nothing."""
+    """Return a hypothesis that follows despite a denial, so that "not" alone decides nothing."""
     agent, thing, verb = agent_phrase(event), thing_phrase(event), event.verb
     was = "were" if event.number else "was"
     frames = (
@@ -178,7 +178,7 @@ def _negative_twin(rng: Random, event: Event) -> str:
 
 
 def entailment3(rng: Random, label: int) -> Row:
-    """0 entailed, 1 neutral, 2 contradicted: the order of MNLI."""
+    """Return premise and hypothesis; 0 entailed, 1 neutral, 2 contradicted, as in MNLI."""
     event = draw_event(rng)
     premise = wrap(rng, event.topic, say(event, rng.choice(FORMS)), most=4)
     if label == 0 and rng.random() < 0.25:
@@ -187,7 +187,7 @@ def entailment3(rng: Random, label: int) -> Row:
 
 
 def entailment(rng: Random, label: int) -> Row:
-    """0 entailed, 1 not entailed: the order of RTE."""
+    """Return premise and hypothesis; 0 entailed, 1 not entailed, as in RTE."""
     event = draw_event(rng)
     premise = wrap(rng, event.topic, say(event, rng.choice(FORMS)), most=5)
     if label == 0 and rng.random() < 0.3:

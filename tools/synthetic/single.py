@@ -25,7 +25,7 @@ _OF_MANY = ("those", "these", "many", "several")
 
 
 def sentiment(rng: Random, label: int) -> Row:
-    """A review of the topic; 0 negative, 1 positive.
+    """Return a review of the topic; 0 negative, 1 positive.
 
     Some say it with an adjective or a verb; some negate it; some weigh a drawback against an
     advantage, where the clause without "although" decides; some name three points, where the
@@ -45,13 +45,13 @@ def _praise(rng: Random, positive: bool) -> str:
 
 
 def _a(word: str) -> str:
-    """The word after its indefinite article."""
+    """Return the word with its indefinite article."""
     vowel = word[0] in "aeiou" and word != "useless"
     return f"{'an' if vowel or word == 'honest' else 'a'} {word}"
 
 
 def _words(rng: Random, positive: bool, count: int) -> list[str]:
-    """Distinct words of praise or blame; the later in its list, the rarer a word is."""
+    """Return distinct words of praise or blame; words later in the list are rarer."""
     pool = GOOD if positive else BAD
     chosen: dict[str, None] = {}
     while len(chosen) < count:
@@ -123,10 +123,10 @@ def _counted(rng: Random, words: Topic, positive: bool) -> str:
 
 
 def acceptability(rng: Random, label: int) -> Row:
-    """A sentence in good grammar (1) or with one fault (0).
+    """Return a sentence in good grammar (1) or with one fault (0).
 
-    Half of the sentences are reviews like those of `sentiment`: what the one task must heed,
-    the other must not.
+    Half of the sentences are reviews like those of `sentiment`: what decides in one task must
+    not decide in the other.
     """
     name = rng.choice(sorted(TOPICS))
     build = rng.choices(
@@ -183,7 +183,7 @@ def _judged(rng: Random, topic: str, good: bool) -> str:
 
 
 def _scrambled(rng: Random, sentence: str) -> str:
-    """The sentence with some words in another order; commas stay with their words."""
+    """Return the sentence with some words shuffled; commas stay with their words."""
     tokens, end = sentence[:-1].split(), sentence[-1]
     if tokens[0] != "I":
         tokens[0] = tokens[0].lower()
