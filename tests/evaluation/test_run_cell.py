@@ -42,7 +42,7 @@ RETURNS = [
     ("optimizer", "None", "optimizer must return a torch.optim.Optimizer, not None"),
     ("schedule", "7", "schedule must return a scheduler or None, not an int"),
     ("loss", "1.0", "loss must return a tensor of one number, not a float"),
-    ("loss", "a[0].loss(a[1]).detach()", "loss returned a tensor without a gradient"),
+    ("loss", "a[0].loss(a[1]).detach()", "loss must return a tensor that requires a gradient"),
     ("phases", "[Phase(steps=0)]", "phases: none has a step"),
     (
         "parameter_groups",
