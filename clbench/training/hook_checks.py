@@ -60,7 +60,8 @@ def _check_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module, hook: s
         raise PluginError(f"{hook} returned no weights to train.")
     if foreign := [weight for weight in weights if id(weight) not in own]:
         raise PluginError(
-            f"{hook} returned {count(len(foreign), 'tensor')} that the model does not have. Give parameters of stage.model; add new ones to it in setup."
+            f"{hook} returned {count(len(foreign), 'tensor')} that the model does not have. Return "
+            "parameters of stage.model; add new ones to it in setup."
         )
     for rate in (group["lr"] for group in groups if "lr" in group):
         if not math.isfinite(rate) or rate < 0:
