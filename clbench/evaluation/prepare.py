@@ -134,7 +134,7 @@ class ScenarioPreparer:
 
         def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
             return tuple(
-                TaskData(i, task.name, task.head, task.regression, rows, pad)
+                TaskData(i, task.name, task.head, task.regression, rows.lock(), pad)
                 for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
             )
 

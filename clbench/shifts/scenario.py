@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clbench.errors import PluginError, ShiftError
+from clbench.messages import format_value
 from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext
 from clbench.shifts.severity import severities
 from clbench.shifts.split import Split, row_splits
@@ -123,14 +124,14 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         If a plug-in's shift does not return tasks.
     """
     shift = SHIFTS.get(spec.shift)(**spec.settings)
-    result = shift.build(context)
-    if isinstance(result, Sequence):
-        result = ScenarioTasks(tuple(result))
+    returned = shift.build(context)
+    result = ScenarioTasks(tuple(returned)) if isinstance(returned, Sequence) else returned
     tasks = result.tasks if isinstance(result, ScenarioTasks) else ()
     valid = tasks and all(isinstance(task, Task) for task in tasks)
     if not (isinstance(result, ScenarioTasks) and valid):
         raise PluginError(
-            f"shift {spec.shift!r}: build must return a list of tasks, not {result!r:.60}."
+            f"shift {spec.shift!r}: build must return a list with at least one Task, not "
+            f"{format_value(returned)}."
         )
     for task in tasks:
         _check_rows(spec.name, task)

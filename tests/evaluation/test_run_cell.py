@@ -151,6 +151,13 @@ def test_a_method_that_changes_global_state_is_named_and_changes_no_other_cell(
     assert list(vanilla.notes) == list(alone.notes)
 
 
+def test_a_method_cannot_change_the_rows_of_other_cells(world: Workspace) -> None:
+    text = "import clbench\n" + method("relabels", "before_stage", "a[0].data.rows.labels[:] = 0")
+    plugins = [world.plugin, world.write("relabels.py", text)]
+    (cell,) = world.run(methods=["relabels"], plugins=plugins, epochs=1).cells
+    assert "ValueError: assignment destination is read-only (relabels.py" in str(cell.reason)
+
+
 def test_a_shift_that_raises_fails_only_its_own_cells(world: Workspace) -> None:
     world.suite.write_text(
         world.suite.read_text() + '\n[[scenario]]\nname = "bad"\nshift = "bad"\ntask = "mood"\n'

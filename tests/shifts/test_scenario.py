@@ -184,9 +184,9 @@ def test_a_plug_in_shift_may_return_a_list(context: FakeContext, register: Any) 
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (None, "build must return a list of tasks, not None."),
-        ([], "not ScenarioTasks(tasks=()"),
-        (["a"], "not ScenarioTasks(tasks=('a',)"),
+        (None, "build must return a list with at least one Task, not nothing."),
+        ([], "at least one Task, not []."),
+        (["a"], "at least one Task, not ['a']."),
         (ScenarioTasks(()), "not ScenarioTasks(tasks=()"),
     ],
 )
