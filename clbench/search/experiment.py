@@ -189,9 +189,9 @@ def _search(
     past: list[TrialRecord],
     pending: int,
 ) -> None:
-    import clbench
     from clbench.evaluation.cell_runner import start_model
     from clbench.evaluation.prepare import ScenarioPreparer
+    from clbench.evaluation.ray_worker import WorkerSetup
     from clbench.evaluation.resources import cell_resources, connected
     from clbench.evaluation.run_cell import versions
     from clbench.search.objective import TrialSetup, run_trial
@@ -243,8 +243,7 @@ def _search(
             scenario=scenario,
             model=start_model(run.cells[0], scenario),
             division=plan.space.origin.division,
-            threads=cell.threads,
-            version=clbench.__version__,
+            worker=WorkerSetup.of(replace(run, out=folder.path), cell.threads),
         )
         recorder = TrialRecorder(settings, plan.space, epochs, past, write)
         workers = resources.workers or (1 if resources.address is None else None)
