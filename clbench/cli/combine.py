@@ -14,7 +14,7 @@ def combine(
     trials: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRIALS...", help="Search folder or trial log of each pair of tasks."
+            metavar="TRIALS", help="Search folder or trial log of each pair of tasks."
         ),
     ],
     out: Annotated[Path, option("FILE", "Baseline file to write, such as mine.toml.")],

@@ -243,7 +243,7 @@ def _search(
             scenario=scenario,
             model=start_model(run.cells[0], scenario),
             division=plan.space.origin.division,
-            worker=WorkerSetup.of(replace(run, out=folder.path), cell.threads),
+            worker=WorkerSetup.of(run, cell.threads),
         )
         recorder = TrialRecorder(settings, plan.space, epochs, past, write)
         workers = resources.workers or (1 if resources.address is None else None)
