@@ -106,6 +106,7 @@ def _items(with_torch: bool) -> tuple[StateItem, ...]:
 
 def _python_items() -> Iterator[StateItem]:
     yield StateItem(RANDOM[2], random.getstate, random.setstate)
+    yield StateItem("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
     yield StateItem("the warning filters", lambda: list(warnings.filters), _write_warnings)
     yield StateItem("the working folder", _read_folder, _write_folder)
     yield StateItem("the environment", os.environ.copy, partial(_write_mapping, os.environ))

@@ -34,6 +34,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "torch's random numbers": lambda: torch.rand(1),
     "NumPy's random numbers": lambda: np.random.rand(),  # noqa: NPY002
     "Python's random numbers": random.random,
+    "the recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
     "the warning filters": lambda: warnings.simplefilter("ignore"),
     "the working folder": lambda: os.chdir("/"),
     "cuDNN's flags": lambda: setattr(torch.backends.cudnn, "benchmark", True),
