@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
+from clbench.files import user_path
 from clbench.messages import describe_errors, describe_missing, display_path
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
@@ -93,7 +94,7 @@ class RunOptions:
         """Return the absolute path of ``--data`` or None; a DataError if it is not a folder."""
         if self.data is None:
             return None
-        folder = Path(self.data).expanduser()
+        folder = user_path(self.data, "--data")
         if not folder.is_dir():
             problem = "is a file" if folder.is_file() else describe_missing(folder, "folder")
             raise DataError(
@@ -163,7 +164,7 @@ def _model_of(suite: Suite) -> str:
     name = suite.file.protocol.model
     if name in MODELS:
         return name
-    folder: Path = suite.base / Path(name).expanduser()
+    folder = user_path(name, "[protocol] model", suite.base)
     return str(folder) if folder.is_dir() or name.startswith(".") else name
 
 

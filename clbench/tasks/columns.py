@@ -120,8 +120,10 @@ def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> 
     """Raise a DataError unless each column is in `header` once; `where` begins the message."""
     for column in columns:
         if (times := header.count(column)) != 1:
-            problem = "there is no column" if not times else f"{times} columns are called"
-            raise DataError(f"{where}: {problem} {column!r}.{did_you_mean(column, header)}")
+            if times:
+                raise DataError(f"{where}: {times} columns are called {column!r}. Rename one.")
+            hint = did_you_mean(column, header)
+            raise DataError(f"{where}: there is no column {column!r}.{hint}")
 
 
 def _as_number(label: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError, did_you_mean
+from clbench.files import read_file, user_path
 from clbench.seeds import numpy_stream
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
@@ -40,7 +41,8 @@ class FileTask:
                 train, spec.validation_fraction, rng, spec.regression, where
             )
         else:
-            if _path(source.base, paths["train"]).samefile(_path(source.base, paths["validation"])):
+            one, other = (user_path(path, "file", source.base) for path in paths.values())
+            if one.samefile(other):
                 raise DataError(
                     f"task {self.name!r}: train and validation are the same file. Give another "
                     "file, or validation_fraction = 0.1 to hold out rows."
@@ -70,9 +72,10 @@ class FileTask:
         return {"files": files, "formats": formats, **settings}
 
     def _content(self, base: Path, split: Split) -> bytes:
-        where, path = self._where(split), _path(base, self.spec.paths[split])
+        where = self._where(split)
+        path = user_path(self.spec.paths[split], where, base)
         try:
-            content = path.read_bytes()
+            content = read_file(path)
         except OSError as error:
             names = [other.name for other in path.parent.glob("*") if other.suffix in SUFFIXES]
             hint = did_you_mean(path.name, names) if names else ""
@@ -113,7 +116,8 @@ class FileTask:
             cells = {column: table.column(column).to_pylist() for column in columns}
         except (pa.ArrowException, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise DataError(f"{where}: not a valid {kind} file in UTF-8 ({reason}).") from error
+            name = "Parquet file" if kind == "parquet" else f"{kind} file in UTF-8"
+            raise DataError(f"{where}: not a valid {name} ({reason}).") from error
         if not len(table):
             raise DataError(f"{where}: the file has no rows.")
         if kind == "tsv" and any("\n" in cell for cell in cells[spec.text[0]]):
@@ -125,7 +129,3 @@ class FileTask:
 
     def _where(self, split: Split) -> str:
         return f"task {self.name!r}, {split} = {self.spec.paths[split]!r}"
-
-
-def _path(base: Path, path: str) -> Path:
-    return base / Path(path).expanduser()

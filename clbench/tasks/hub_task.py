@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError
+from clbench.files import read_file
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import HubTaskSpec
@@ -84,7 +85,7 @@ class HubTask:
         identity = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
         if files := self._files(source.data):
             digests = {
-                path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+                path.name: hashlib.blake2b(read_file(path), digest_size=16).hexdigest()
                 for paths in files.values()
                 for path in paths
             }

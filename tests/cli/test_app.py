@@ -91,8 +91,7 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
         )
     assert process.returncode == 2
     assert process.stderr == (
-        "error: the output cannot be written: No space left on device. Free some space or change "
-        "the permissions.\n"
+        "error: the output cannot be written: No space left on device. Free some space.\n"
     )
 
 
