@@ -198,15 +198,8 @@ def _search(
     from clbench.training.device import resolve_device
 
     run, settings = plan.run, plan.settings
-    preparer = ScenarioPreparer(
-        run.protocol,
-        data=run.data,
-        base=run.suite.base,
-        own=run.suite.file.task,
-        device=resolve_device(run.device if resources.address is None else "auto"),
-        output=None,
-    )
-    scenario = preparer.prepare(run.scenarios[0])
+    device = resolve_device(run.device if resources.address is None else "auto")
+    scenario = ScenarioPreparer.of(run, device).prepare(run.scenarios[0])
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]
     epochs = sum(-(-steps // epoch_steps) for steps, epoch_steps in lengths)
 
