@@ -157,7 +157,8 @@ def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[s
             here = here[part]
             path.append(part)
         except (TypeError, LookupError):
-            if missing and position == len(location):
+            # A key without a value has a default that is wrong; other parts are members of unions.
+            if position == 1 or (missing and position == len(location)):
                 path.append(part)
     return tuple(path)
 

@@ -115,6 +115,7 @@ def make_search(
     source = replace(source, file=source.file.model_copy(update={"protocol": protocol}))
     scenarios = None if scenario is None else [scenario]
     cell = replace(options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed])
+    cell.choose_scenarios(source, "--scenario")  # so that a message names this option
     plan = make_plan(source, cell)
     names = [spec.name for spec in plan.scenarios]
     if len(names) > 1:

@@ -34,7 +34,7 @@ class RunOptions:
     ------
     SettingsError
         If a value is empty, the device is not ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or
-        ``mps``, or seeds are not unique whole numbers of 0 or more.
+        ``mps``, or seeds are not unique whole numbers from 0 to 2³² - 1.
     """
 
     model: str | None = None
@@ -67,8 +67,10 @@ class RunOptions:
                 f"--device {self.device!r}: must be auto, cpu, cuda, cuda:N such as cuda:0, or mps."
             )
         for position, seed in enumerate(self.seeds or ()):
-            if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-                raise SettingsError(f"--seeds: must be whole numbers of 0 or more, got {seed!r}.")
+            if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+                raise SettingsError(
+                    f"--seeds: must be whole numbers from 0 to 4294967295, got {seed!r:.60}."
+                )
             if seed in (self.seeds or ())[:position]:
                 raise SettingsError(f"--seeds: {seed} is given twice. Remove one.")
 
@@ -103,7 +105,7 @@ class RunOptions:
             )
         return folder.resolve()
 
-    def choose_scenarios(self, suite: Suite) -> list[ScenarioSpec]:
+    def choose_scenarios(self, suite: Suite, option: str = "--scenarios") -> list[ScenarioSpec]:
         """Return the suite's scenarios that match any of the patterns, in the suite's order.
 
         Raises
@@ -116,7 +118,7 @@ class RunOptions:
             matches = [name for name in names if fnmatchcase(name, pattern)]
             if not matches:
                 raise UnknownNameError(
-                    f"--scenarios {pattern!r} matches no scenario of {suite.name}."
+                    f"{option} {pattern!r} matches no scenario of {suite.name}."
                     f"{did_you_mean(pattern, names)}"
                 )
             selection.update(matches)

@@ -33,7 +33,7 @@ class FileTask:
         spec, paths = self.spec, self.spec.paths
         table = self._read(source.base, "train")
         labels = spec.labels or ([] if spec.regression else table.class_names())
-        train = table.rows(labels)
+        train, blank = table.rows(labels), {"train": table.blank}
         if spec.validation_fraction is not None:
             where = f"task {self.name!r}: validation_fraction = {spec.validation_fraction:g}"
             rng = numpy_stream("held out", self.name)
@@ -47,7 +47,9 @@ class FileTask:
                     f"task {self.name!r}: train and validation are the same file. Give another "
                     "file, or validation_fraction = 0.1 to hold out rows."
                 )
-            validation = self._read(source.base, "validation").rows(labels)
+            validation_table = self._read(source.base, "validation")
+            validation = validation_table.rows(labels)
+            blank["validation"] = validation_table.blank
         return Task(
             self.name,
             tuple(labels),
@@ -55,13 +57,13 @@ class FileTask:
             train,
             validation,
             head=self.name,
-            source=self.identity(source),
+            source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
         )
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the files, and the settings for reading them."""
         check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
-        settings = self.spec.model_dump(exclude={"train", "validation", "format", "separator"})
+        settings = self.spec.identity(exclude={"train", "validation", "format", "separator"})
         if self.spec.separator is not None:
             settings["separator"] = self.spec.separator
         files, formats = {}, {}

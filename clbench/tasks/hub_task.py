@@ -44,6 +44,7 @@ class HubTask:
         spec, (dataset, origin) = self.spec, self._load(source.data)
         classes: list[str] = []
         rows = []
+        blank: dict[str, int] = {}
         for split in (spec.split("train"), spec.split("validation")):
             where = f"task {self.name!r}, split {split!r} of {origin}"
             if split not in dataset:
@@ -51,7 +52,8 @@ class HubTask:
             columns = [*spec.text, spec.label]
             check_columns(columns, dataset[split].column_names, where)
             table = Columns(where, spec, {name: list(dataset[split][name]) for name in columns})
-            labels = table.cells[spec.label]
+            blank[split] = table.blank
+            labels = [table.cells[spec.label][row] for row in table.positions]
             missing = sum(label is None or label == -1 for label in labels)
             if missing and not spec.regression:
                 raise DataError(
@@ -74,7 +76,7 @@ class HubTask:
             train=rows[0],
             validation=rows[1],
             head=self.name,
-            source=self.identity(source),
+            source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
         )
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
@@ -91,7 +93,7 @@ class HubTask:
             }
             identity = {"dataset": "mirror", "config": spec.config, "files": digests}
         if not self.packaged:
-            identity["columns"] = spec.model_dump(exclude={"description", "licence"})
+            identity["columns"] = spec.identity(exclude={"description", "licence"})
         return identity
 
     def _folder(self, data: Path | None) -> Path | None:

@@ -55,6 +55,8 @@ class ColumnsSpec(BaseModel):
     metrics
         The first is the score in p_o and p_s. By default accuracy, or Pearson and Spearman
         correlation for regression.
+    skip_blank
+        Whether to leave out rows without a text, which are refused otherwise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,6 +66,7 @@ class ColumnsSpec(BaseModel):
     labels: Annotated[list[str], Field(min_length=2)] | None = None
     regression: bool = False
     metrics: Annotated[list[str], Field(min_length=1)] | None = None
+    skip_blank: bool = False
 
     @field_validator("text", mode="before")
     @classmethod
@@ -84,6 +87,10 @@ class ColumnsSpec(BaseModel):
         if self.regression and self.labels is not None:
             raise _error("a regression task has no classes; remove regression or labels")
         return self
+
+    def identity(self, *, exclude: set[str]) -> dict[str, Any]:
+        """Return the settings that decide the rows; those of files without blanks stay as ever."""
+        return self.model_dump(exclude=exclude if self.skip_blank else {*exclude, "skip_blank"})
 
     @property
     def scores(self) -> tuple[str, ...]:

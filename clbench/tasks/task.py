@@ -67,7 +67,8 @@ class Rows:
         regression: bool = False,
     ) -> Rows:
         """Return rows from plain columns, with positions from 0."""
-        values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
+        with np.errstate(over="ignore"):  # a target that becomes infinite is refused later
+            values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
         return cls(first, second, values, np.arange(len(first), dtype=np.int64))
 
     def __len__(self) -> int:

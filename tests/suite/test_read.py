@@ -101,7 +101,9 @@ unit = "words"
         ("dataset", {}, None),
         ("dataset", {"tasks": []}, None),
         ("dataset", {"tasks": ["glue/sst2", 3]}, None),
-        ("sentence-length", {"task": "my task"}, None),
+        ("sentence-length", {"task": "my task"}, "my-task-length"),
+        ("sentence-length", {"task": "(c++) -- x"}, "c++-x-length"),
+        ("dataset", {"tasks": ["???"]}, None),
     ],
 )
 def test_derived_names(shift: str, settings: dict[str, object], name: str | None) -> None:
