@@ -98,10 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not error.filename:
             _drop_output()
         from clbench.files import remedy
-        from clbench.messages import printable
 
         where = str(error.filename or "the output cannot be written")
-        return _fail(f"{printable(where, 80)}: {error.strerror}. {remedy(error).capitalize()}.")
+        short = where if len(where) <= 80 else f"{where[:79]}…"
+        return _fail(f"{short}: {error.strerror}. {remedy(error).capitalize()}.")
     if code == STOPPED:
         print("stopped; run the same command again to resume", file=sys.stderr)
         code = 128 + signals[0] if signals else STOPPED
@@ -134,5 +134,7 @@ def _drop_output() -> None:
 
 
 def _fail(text: str) -> int:
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    from clbench.messages import printable
+
+    print(f"error: {printable(text)}", file=sys.stderr)
     return 2

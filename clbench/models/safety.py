@@ -53,6 +53,9 @@ def check_folder(
         If a file is missing, cut short or broken, if the model needs code of its own, is
         quantised, or has no weights as safetensors.
     """
+    for file in folder.iterdir():
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise ModelError(f"model {name!r}: {file} is a pipe or device. Replace it by a file.")
     path = folder / "config.json"
     if not path.is_file():
         advice = ""

@@ -116,7 +116,7 @@ class FileTask:
                 )
             check_columns(columns, table.column_names, where)
             cells = {column: table.column(column).to_pylist() for column in columns}
-        except (pa.ArrowException, UnicodeDecodeError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             name = "Parquet file" if kind == "parquet" else f"{kind} file in UTF-8"
             raise DataError(f"{where}: not a valid {name} ({reason}).") from error

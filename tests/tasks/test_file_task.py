@@ -165,7 +165,7 @@ JSON_ROW = json.dumps({"text": "a", "label": "x"}) + "\n"
         (JSON_ROW + '{"text": 7, "label": "y"}', "t.jsonl", "changed from string to number"),
         ("text,label\na,x\ncafé,x\n".encode("latin-1"), "t.csv", "Row #3: CSV conversion error"),
         ("text,label\ncafé,x\n".encode("latin-1"), "t.jsonl", "not a valid jsonl file in UTF-8"),
-        (b"PAR1 cut off", "t.parquet", "not a valid parquet file"),
+        (b"PAR1 cut off", "t.parquet", "not a valid Parquet file ("),
     ],
 )
 def test_a_broken_file_is_an_error_of_one_line(
