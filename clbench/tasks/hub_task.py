@@ -48,7 +48,10 @@ class HubTask:
         for split in (spec.split("train"), spec.split("validation")):
             where = f"task {self.name!r}, split {split!r} of {origin}"
             if split not in dataset:
-                raise DataError(f"{where}: there is no such split, only {', '.join(dataset)}.")
+                raise DataError(
+                    f"{where}: there is no such split, only {', '.join(dataset)}. Name them in "
+                    "the key `splits`."
+                )
             columns = [*spec.text, spec.label]
             check_columns(columns, dataset[split].column_names, where)
             table = Columns(where, spec, {name: list(dataset[split][name]) for name in columns})
@@ -115,11 +118,13 @@ class HubTask:
             if len({path.parent for path in files[split]}) != 1:
                 problem = "is in several folders" if files[split] else "has no files"
                 inside = sorted(path.name for path in root.iterdir() if path.is_dir())
+                present = sorted(path.name for path in folder.iterdir() if path.is_file())
                 raise DataError(
-                    f"task {self.name!r}: split {split!r} {problem} in {folder} (config = "
-                    f"{config!r}; folders in {root}: {', '.join(inside) or 'none'}). Use the "
-                    f"layout of {self.spec.hub}, with files {split}-*.parquet, and set config to "
-                    "one of its folders."
+                    f"task {self.name!r}: split {split!r} {problem} in {folder} (files: "
+                    f"{', '.join(present[:8]) or 'none'}; config = {config!r}; folders in {root}: "
+                    f"{', '.join(inside[:8]) or 'none'}). Use the layout of {self.spec.hub}, with "
+                    f"files {split}-*.parquet, or set `splits` to the names of its splits or "
+                    "`config` to one of its folders."
                 )
         return files
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -25,6 +27,27 @@ SyntheticName = Literal[
     "sentiment", "acceptability", "paraphrase", "qa", "entailment", "entailment3"
 ]
 """The keys of `clbench.tasks.synthetic.SPECS`."""
+
+
+
+def _matching(pattern: str, requirement: str) -> AfterValidator:
+    """Return a check that a text has the form `pattern`; the message is `requirement`."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise _error(requirement)
+        return text
+
+    return AfterValidator(check)
+
+
+HubName = Annotated[
+    str,
+    _matching(r"\w[\w.-]*(/\w[\w.-]*)?", "must be the name of a dataset, such as owner/name"),
+]
+Separator = Annotated[
+    str, _matching(r'[^\n\r"]', "must be one character, and no quote or line break")
+]
 
 SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
@@ -121,7 +144,7 @@ class FileTaskSpec(ColumnsSpec):
     validation: Name | None = None
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     format: Format | None = None
-    separator: Annotated[str, Field(pattern=r'^[^\n\r"]$')] | None = None
+    separator: Separator | None = None
     quotes: bool = True
 
     @model_validator(mode="after")
@@ -166,7 +189,7 @@ class HubTaskSpec(ColumnsSpec):
         One line for lists, and the licence of the dataset.
     """
 
-    hub: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")]
+    hub: HubName
     config: Name | None = None
     revision: Name | None = None
     label: Name = "label"

@@ -234,7 +234,7 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
     valid, allowed = np.isfinite(rows.labels), "a finite number"
     if not task.regression:
         valid = (rows.labels >= 0) & (rows.labels < len(task.labels))
-        allowed = f"from 0 to {len(task.labels) - 1}"
+        allowed = f"from 0 to {len(task.labels) - 1}, a position in `labels`"
     if not valid.all():
         row = int(np.flatnonzero(~valid)[0])
         hint = " (-1 marks an unlabelled test split)" if rows.labels[row] == -1 else ""
