@@ -23,7 +23,9 @@ def user_path(text: str | Path, what: str, base: Path = Path()) -> Path:
         pass  # whoever reads or writes it says so
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{what} {format_value(str(text))} is not a usable path: {reason}.") from error
+        raise DataError(
+            f"{what} {format_value(str(text))} is not a usable path: {reason}."
+        ) from error
     return path
 
 

@@ -119,7 +119,7 @@ def mean_tokens(rows: Rows, max_length: int) -> float:
 
 
 def count_parameters(files: Iterable[Path]) -> int:
-    """Return the number of parameters in safetensors files, without embeddings; loads no weights."""
+    """Return the number of parameters in files, without embeddings; loads no weights."""
     total = 0
     for path in files:
         with safe_open(path, framework="np") as file:

@@ -31,17 +31,17 @@ OTHER_LINES = 6
 
 
 @contextmanager
-def progress_listener(state: RunState, *, bars: bool = True) -> Iterator[Listener]:
-    """Yield a listener that prints to stderr: bars on a terminal unless `bars` is false, or lines."""
+def progress_listener(state: RunState) -> Iterator[Listener]:
+    """Yield a listener that prints to stderr: bars on a terminal, else lines."""
     console = err()
     suite, out = state.plan.suite.name, state.plan.out
-    if not (bars and console.is_terminal and state.pending):
+    if not console.is_terminal or not state.pending:
         yield Lines(suite, out, console)
         return
-    window = Bars(suite, out, console)
-    window.add_results(state.present)
-    with window.live:
-        yield window
+    bars = Bars(suite, out, console)
+    bars.add_results(state.present)
+    with bars.live:
+        yield bars
 
 
 class Lines(Listener):

@@ -66,7 +66,7 @@ class PreparedScenario:
     scorers: tuple[ColumnScorer, ...] = ()
 
 
-class DryRunEnd(ClbenchError):
+class DryRunEnd(ClbenchError):  # noqa: N818 - nothing is wrong
     """A dry run has checked a scenario; next, its rows would be embedded or tokenised."""
 
 
@@ -96,20 +96,10 @@ class ScenarioPreparer:
     dry: bool = False
 
     @classmethod
-    def of(
-        cls, plan: Plan, device: torch.device, *, output: Path | None = None, dry: bool = False
-    ) -> Self:
-        """Return the preparer of a plan's scenarios."""
-        suite = plan.suite
-        return cls(
-            plan.protocol,
-            data=plan.data,
-            base=suite.base,
-            own=suite.file.task,
-            device=device,
-            output=output,
-            dry=dry,
-        )
+    def of(cls, plan: Plan, device: torch.device, **options: Any) -> Self:
+        """Return the preparer of a plan's scenarios; `options` are `output` and `dry`."""
+        sources = {"data": plan.data, "base": plan.suite.base, "own": plan.suite.file.task}
+        return cls(plan.protocol, device=device, **sources, **options)
 
     def __post_init__(self) -> None:
         self.seed = self.protocol.data_seed

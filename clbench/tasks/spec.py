@@ -29,7 +29,6 @@ SyntheticName = Literal[
 """The keys of `clbench.tasks.synthetic.SPECS`."""
 
 
-
 def _matching(pattern: str, requirement: str) -> AfterValidator:
     """Return a check that a text has the form `pattern`; the message is `requirement`."""
 

@@ -104,7 +104,9 @@ def one_class(folder: Path) -> None:
 
 def many_clusters(folder: Path) -> None:
     suite = folder / "small.toml"
-    table = '[[scenario]]\nname = "mood-thing"\nshift = "embedding-cluster"\ntask = "mood"\nk = 900\n'
+    table = (
+        '[[scenario]]\nname = "mood-thing"\nshift = "embedding-cluster"\ntask = "mood"\nk = 900\n'
+    )
     suite.write_text(suite.read_text().partition("[[scenario]]")[0] + table)
 
 
