@@ -71,9 +71,7 @@ class Columns:
         """Return the labels that occur, sorted as whole numbers if all are, else as text."""
         labels = [label_name(cell) for cell in self._filled(self.spec.label, (str, int, float))]
         where = f"{self.where}: column {self.spec.label!r} (key 'label')"
-        first_rows = {
-            name: row for row, name in zip(self.positions[::-1], labels[::-1], strict=True)
-        }
+        first_rows = dict(zip(labels[::-1], self.positions[::-1], strict=True))
         names = sorted(first_rows)
         spellings: dict[float, str] = {}
         for name in names:
