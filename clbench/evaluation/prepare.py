@@ -98,7 +98,11 @@ class ScenarioPreparer:
     @classmethod
     def of(cls, plan: Plan, device: torch.device, **options: Any) -> Self:
         """Return the preparer of a plan's scenarios; `options` are `output` and `dry`."""
-        sources = {"data": plan.data, "base": plan.suite.base, "own": plan.suite.file.task}
+        sources: dict[str, Any] = {
+            "data": plan.data,
+            "base": plan.suite.base,
+            "own": plan.suite.file.task,
+        }
         return cls(plan.protocol, device=device, **sources, **options)
 
     def __post_init__(self) -> None:
