@@ -18,6 +18,7 @@ from clbench.results.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
+    from clbench.evaluation.run_plan import Executor
     from clbench.suite.baselines import Baseline
     from clbench.suite.options import RunOptions
     from clbench.suite.plan import Plan
@@ -175,19 +176,9 @@ def execute(
     plan = state.plan
     listener = listener or Listener()
     if state.pending or state.replaced:
-        from clbench.suite.plan import validate
-
-        validate(plan, state.pending)
-        # Only now: the engine takes seconds to import, and a finished run does not need it.
+        executor = _executor(state, resources)
         from clbench.evaluation import run_plan
 
-        executor: run_plan.Executor
-        if resources.alone:
-            executor = run_plan.InProcessExecutor(resources.threads)
-        else:
-            from clbench.evaluation.ray_executor import RayExecutor
-
-            executor = RayExecutor(resources)
         cells = run_plan.run_plan(state, listener, executor)
     else:
         for text in state.notes:
@@ -198,3 +189,27 @@ def execute(
             Store(plan.out).write_scores(to_csv(scores_frame(cells)))
     keys = {cell.key for cell in plan.cells}
     return Run(plan.out, tuple(cell for cell in cells if cell.key in keys))
+
+
+def check(state: RunState, resources: Resources, listener: Listener) -> None:
+    """Raise what `execute` would raise before training; see `run_plan.check_inputs`."""
+    if state.pending:
+        executor = _executor(state, resources)
+        from clbench.evaluation.run_plan import check_inputs
+
+        check_inputs(state.plan, state.pending, executor.device(state.plan), listener)
+
+
+def _executor(state: RunState, resources: Resources) -> Executor:
+    """Return what runs the pending cells, after checking their methods and shifts."""
+    from clbench.suite.plan import validate
+
+    validate(state.plan, state.pending)
+    # Only now: the engine takes seconds to import, and a finished run does not need it.
+    from clbench.evaluation.run_plan import InProcessExecutor
+
+    if resources.alone:
+        return InProcessExecutor(resources.threads)
+    from clbench.evaluation.ray_executor import RayExecutor
+
+    return RayExecutor(resources)

@@ -29,6 +29,8 @@ TYPES = {
 }  # fmt: skip
 
 
+MOST_ERRORS = 8
+"""Errors of a file that a message lists."""
 LONGEST = 2_000
 """Characters of a text from outside, such as the message of an error, that are shown."""
 
@@ -107,8 +109,10 @@ def raise_errors(path: Path, errors: Sequence[str]) -> None:
     if len(sentences) == 1:
         raise SuiteError(f"{display_path(path)}: {sentences[0]}")
     if sentences:
-        listed = " ".join(f"({n}) {text}" for n, text in enumerate(sentences, 1))
-        raise SuiteError(f"{display_path(path)}: {len(sentences)} errors: {listed}")
+        listed = " ".join(f"({n}) {text}" for n, text in enumerate(sentences[:MOST_ERRORS], 1))
+        rest = len(sentences) - MOST_ERRORS
+        more = f" And {rest} more." if rest > 0 else ""
+        raise SuiteError(f"{display_path(path)}: {len(sentences)} errors: {listed}{more}")
 
 
 def display_path(path: Path) -> str:
@@ -157,7 +161,8 @@ def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[s
             here = here[part]
             path.append(part)
         except (TypeError, LookupError):
-            if missing and position == len(location):
+            # A key without a value has a default that is wrong; other parts are members of unions.
+            if position == 1 or (missing and position == len(location)):
                 path.append(part)
     return tuple(path)
 

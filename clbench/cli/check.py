@@ -88,5 +88,5 @@ def _setting(text: str) -> tuple[str, Any]:
         raise SettingsError(f"--set {text!r}: write KEY=VALUE, such as memory=20.")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # also of numbers with thousands of digits
         return key, value

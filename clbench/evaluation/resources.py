@@ -28,6 +28,10 @@ ENVIRONMENT = {
 """Set before importing Ray: no telemetry, no notices, no endless retries when out of memory."""
 
 
+MOST = 4096
+"""Most workers, and threads of a cell; far more than a machine has."""
+
+
 @dataclass(frozen=True)
 class Resources:
     """Where cells run, how many at a time, and what each gets.
@@ -60,6 +64,8 @@ class Resources:
         for name, value in (("workers", self.workers), ("threads", self.threads)):
             if value is not None and value < 1:
                 raise SettingsError(f"--{name} {value}: must be 1 or more.")
+            if value is not None and value > MOST:
+                raise SettingsError(f"--{name} {value:.3g}: must be {MOST} or fewer.")
         if self.address is not None and not self.address.strip():
             raise SettingsError(
                 "--address: is empty. Give auto, host:port or ray://host:port, or leave it out."

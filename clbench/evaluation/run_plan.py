@@ -12,7 +12,7 @@ import torch
 from clbench.errors import PluginError
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.prepare import ScenarioPreparer
+from clbench.evaluation.prepare import DryRunEnd, ScenarioPreparer
 from clbench.evaluation.run_cell import numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.stage_cache import StageCache
@@ -90,14 +90,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     """
     plan = state.plan
     store = Store(plan.out)
-    preparer = ScenarioPreparer(
-        plan.protocol,
-        data=plan.data,
-        base=plan.suite.base,
-        own=plan.suite.file.task,
-        device=executor.device(plan),
-        output=plan.out / "scenarios",
-    )
+    preparer = ScenarioPreparer.of(plan, executor.device(plan), output=plan.out / "scenarios")
     with store.lock(), executor.ready(plan):
         if not state.is_current():
             state = read_run_state(plan, replace=state.replace)
@@ -128,6 +121,16 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     return state.with_new(new)
 
 
+def check_inputs(
+    plan: Plan, pending: Sequence[Cell], device: torch.device, listener: Listener
+) -> None:
+    """Raise what `run_plan` would raise about data, shifts and the model; write and embed nothing.
+
+    Not noticed: errors that only the embeddings of rows show.
+    """
+    _prepare_all(ScenarioPreparer.of(plan, device, dry=True), pending, listener)
+
+
 def compute_settings(plan: Plan) -> ComputeSettings:
     """Return the device and precision of this process, and set torch up for repeatable runs."""
     device = resolve_device(plan.device)
@@ -154,10 +157,13 @@ def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: 
 
     An unexpected error, as of a plug-in's shift, only fails the cells of its scenario.
     """
+    preparer.check_model()
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
         start = time.perf_counter()
         try:
             prepared = preparer.prepare(spec)
+        except DryRunEnd:
+            continue
         except PluginError as error:
             listener.note(str(error))
             continue
@@ -167,5 +173,7 @@ def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: 
         suffix = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)
         listener.note(f"{scenario.name}: {sizes}{suffix} [{seconds:.1f} s]")
+        for text in scenario.report.notes:
+            listener.note(f"{scenario.name}: {text}")
         for scorer in prepared.scorers:
             listener.note(f"{scenario.name}: {scorer.describe()}")

@@ -115,6 +115,7 @@ def make_search(
     source = replace(source, file=source.file.model_copy(update={"protocol": protocol}))
     scenarios = None if scenario is None else [scenario]
     cell = replace(options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed])
+    cell.choose_scenarios(source, "--scenario")  # so that a message names this option
     plan = make_plan(source, cell)
     names = [spec.name for spec in plan.scenarios]
     if len(names) > 1:
@@ -198,15 +199,8 @@ def _search(
     from clbench.training.device import resolve_device
 
     run, settings = plan.run, plan.settings
-    preparer = ScenarioPreparer(
-        run.protocol,
-        data=run.data,
-        base=run.suite.base,
-        own=run.suite.file.task,
-        device=resolve_device(run.device if resources.address is None else "auto"),
-        output=None,
-    )
-    scenario = preparer.prepare(run.scenarios[0])
+    device = resolve_device(run.device if resources.address is None else "auto")
+    scenario = ScenarioPreparer.of(run, device).prepare(run.scenarios[0])
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]
     epochs = sum(-(-steps // epoch_steps) for steps, epoch_steps in lengths)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from clbench.boundary import IMPORTS, GlobalState, error_text
 from clbench.errors import ClbenchError, PluginError
+from clbench.files import read_file, user_path
 from clbench.messages import describe_missing, display_path
 from clbench.registry import Registry
 
@@ -49,7 +50,7 @@ def registries() -> tuple[Registry[Any], ...]:
 
 def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
     """Import plug-in files in order, each once; see `load_plugin` for errors."""
-    unique = dict.fromkeys(Path(path).expanduser().resolve() for path in paths)
+    unique = dict.fromkeys(user_path(path, "plug-in").resolve() for path in paths)
     return tuple(load_plugin(path) for path in unique)
 
 
@@ -62,14 +63,15 @@ def load_plugin(path: str | Path) -> Plugin:
         If it is not a readable Python file, raises an error on import (the message names the
         line), or registers nothing.
     """
-    file = Path(path).expanduser().resolve()
+    link = user_path(path, "plug-in")
+    file = link.resolve()
     if file.is_dir() or file.suffix != ".py":
         problem = "is a folder" if file.is_dir() else "is not a .py file"
         raise PluginError(f"plug-in {path}: {problem}. Give a .py file.")
     try:
-        content = file.read_bytes()
+        content = read_file(file)
     except FileNotFoundError:
-        raise PluginError(f"plug-in {path}: {describe_missing(Path(path).expanduser())}.") from None
+        raise PluginError(f"plug-in {path}: {describe_missing(link)}.") from None
     except OSError as error:
         raise PluginError(f"plug-in {path}: cannot be read: {error.strerror}.") from error
     digest = _digest(content)

@@ -135,7 +135,11 @@ def test_a_model_folder_beside_the_suite_is_found(
     ("options", "error", "expected"),
     [
         ({"seeds": [1, 1]}, SettingsError, "--seeds: 1 is given twice"),
-        ({"seeds": [-1]}, SettingsError, "--seeds: must be whole numbers of 0 or more, got -1"),
+        (
+            {"seeds": [-1]},
+            SettingsError,
+            "--seeds: must be whole numbers from 0 to 4294967295, got -1",
+        ),
         ({"seeds": []}, SettingsError, "--seeds: is empty"),
         ({"limit": 0}, SettingsError, "--limit: must be greater than 0, got 0"),
         ({"epochs": -1}, SettingsError, "--epochs: must be greater than 0, got -1"),
