@@ -68,6 +68,12 @@ def recipe(**changes: dict[str, Any]) -> dict[str, Any]:
     return base
 
 
+def stage(task: str = "glue/sst2", **changes: Any) -> dict[str, Any]:
+    """A stage of four steps without curves."""
+    numbers = {"rows": 10, "steps": 4, "epochs": 1.0, "examples": 40, "tokens": 100}
+    return {"task": task, **numbers, "train_seconds": 1.0, **changes}
+
+
 def pair(
     method: str = "vanilla",
     seed: int = 0,
@@ -101,11 +107,16 @@ def pair(
             "bwt": p_o - before,
             "average": (p_o + p_s) / 2,
         },
+        "stages": [stage("glue/sst2"), stage("glue/mrpc")],
         "recipe": recipe(),
         "train_seconds": 2.0,
         "peak_memory_mb": 100.0,
     }
-    return CellResult.model_validate({**values, **changes})
+    values |= changes
+    names = ("scenario", "baseline", "seed")
+    if "key" not in changes:
+        values["key"] = "{}--{}--seed{}".format(*(values[name] for name in names))
+    return CellResult.model_validate(values)
 
 
 def failed(
@@ -113,7 +124,7 @@ def failed(
 ) -> CellResult:
     """A cell that failed."""
     base = pair(method, seed).model_dump()
-    failure = {"status": "failed", "reason": reason, "R": [], "scores": {}}
+    failure = {"status": "failed", "reason": reason, "R": [], "scores": {}, "stages": []}
     return CellResult.model_validate({**base, **failure, **changes})
 
 
@@ -123,9 +134,11 @@ def reference(task: int, score: float, seed: int = 0) -> CellResult:
         {
             **pair("vanilla", seed).model_dump(),
             "key": f"sst2-mrpc--reference{task}--seed{seed}",
+            "baseline": f"reference{task}",
             "reference_of": task,
             "tasks": ["glue/mrpc"],
             "R": [[score]],
-            "scores": {},
+            "scores": {"reference": score},
+            "stages": [stage("glue/mrpc")],
         }
     )

@@ -1,19 +1,40 @@
-"""The JSON file of one cell as a typed model."""
+"""The JSON file of one cell as a typed model, which decides what a readable cell is."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from clbench.messages import count, describe_errors, printable
+from clbench.results.scores import scores_of
 
 SCHEMA_VERSION = 1
 """Version of the file format. Raise it when a change makes older files unreadable."""
+LARGEST = 1e12
+"""Largest score, count, time (s) and size (MB): their sums and squares stay finite."""
+TOLERANCE = 1e-6
+"""Largest difference between a score in a file and the one that R gives."""
 
-Number = float | None
+Text = Annotated[str, AfterValidator(printable)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
+Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Matrix = list[list[Number]]
 Metrics = list[list[dict[str, Number] | None]]
+Value = Annotated[float, Field(ge=-1e39, le=1e39)] | None
+"""A value of a curve: at most a float32, as diverging losses are; None where it is not finite."""
+Point = Annotated[list[Value], Field(min_length=2, max_length=2)]
 
 
 def plain(value: Any) -> Any:
@@ -32,8 +53,51 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=convert), parse_constant=lambda name: None)
 
 
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class _Curves(_Open):
+    __pydantic_extra__: dict[str, list[Point]]
+    step: list[Count] = []
+    loss: list[Value] = []
+    lr: list[Value] = []
+    scores: dict[str, list[Point]] = {}
+
+
+class _Protocol(_Open):
+    lr: Amount = 0.0
+
+
+class _Settings(_Open):
+    protocol: _Protocol = _Protocol()
+    method: dict[str, Any] = {}
+    scenario: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
+
+
+class _Search(_Open):
+    trials: Count
+    epochs: Amount
+    seconds: Amount
+
+
+def _fitting(model: type[BaseModel]) -> AfterValidator:
+    """Return a validator of a dictionary that is empty or fits `model`; it stays as it is."""
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if value:
+                model.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(describe_errors(error)[0]) from error
+        return value
+
+    return AfterValidator(check)
+
+
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -65,17 +129,26 @@ class StageRecord(_Record):
         ``[step, score]`` for each task, and the method's own curves.
     """
 
-    task: str
-    rows: int
-    steps: int
-    epochs: float
-    examples: int
-    tokens: int
-    train_seconds: float
-    eval_seconds: float = 0.0
-    memory_mb: Number = None
+    task: Text
+    rows: Count
+    steps: Count
+    epochs: Amount
+    examples: Count
+    tokens: Count
+    train_seconds: Amount
+    eval_seconds: Amount = 0.0
+    memory_mb: Amount | None = None
     cached: bool = False
-    curves: dict[str, Any] = {}
+    curves: Annotated[dict[str, Any], _fitting(_Curves)] = {}
+
+    def points(self, curve: str, task: str | None = None) -> list[tuple[float, float]]:
+        """Return steps and finite values of a curve, of ``scores`` those on one task."""
+        curves = self.curves
+        if curve in ("loss", "lr"):
+            pairs = zip(curves.get("step", []), curves.get(curve, []), strict=False)
+        else:
+            pairs = curves.get(curve, []) if task is None else curves.get(curve, {}).get(task, [])
+        return [(step, value) for step, value in pairs if None not in (step, value)]
 
 
 class CellResult(_Record):
@@ -116,36 +189,68 @@ class CellResult(_Record):
         that may not.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     key: str
     fingerprint: str
-    scenario: str
-    shift: str
-    baseline: str
-    method: str
-    model: str
-    seed: int
+    scenario: Text
+    shift: Text
+    baseline: Text
+    method: Text
+    model: Text
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
     status: Literal["ok", "failed"]
-    reason: str | None = None
-    reference_of: int | None = None
-    settings: dict[str, Any] = {}
+    reason: Text | None = None
+    reference_of: Count | None = None
+    settings: Annotated[dict[str, Any], _fitting(_Settings)] = {}
     recipe: dict[str, Any] = {}
-    tasks: list[str] = []
+    tasks: list[Text] = []
     metrics: Metrics = []
     R: Matrix = []
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
-    train_seconds: float = 0.0
-    training_memory_mb: Number = None
-    peak_memory_mb: Number = None
+    train_seconds: Amount = 0.0
+    training_memory_mb: Amount | None = None
+    peak_memory_mb: Amount | None = None
     keeps_rows: bool = False
-    search: dict[str, Number] = {}
+    search: Annotated[dict[str, Any], _fitting(_Search)] = {}
     versions: dict[str, Any] = {}
     host: dict[str, Any] = {}
     scenario_report: dict[str, Any] = {}
-    started: str = ""
-    finished: str = ""
-    notes: list[str] = []
+    started: Text = ""
+    finished: Text = ""
+    notes: list[Text] = []
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CellResult:
+        if self.key != f"{self.scenario}--{self.baseline}--seed{self.seed}":
+            raise ValueError(f"key: must be SCENARIO--BASELINE--seedSEED, got {self.key!r:.200}")
+        if self.status == "failed":
+            if self.R or self.stages:
+                raise ValueError("R, stages: a failed cell has none")
+            return self
+        size, rows, stages = len(self.tasks), len(self.R), len(self.stages)
+        if self.reference_of is not None:
+            values = [value for value in self.R[0] if value is not None] if rows else []
+            if (rows, len(values), stages) != (1, 1, 1):
+                raise ValueError("R, stages: a reference has one row, one score and one stage")
+            expected: dict[str, float | None] = {"reference": values[0]}
+        else:
+            if rows != size or not 0 <= rows - stages <= 1 or not stages:
+                raise ValueError(
+                    f"R, stages: {count(rows, 'row')} and {count(stages, 'stage')} do not fit "
+                    f"{count(size, 'task')}"
+                )
+            expected = scores_of(self.R)
+        common = self.scores.keys() & expected.keys()  # files of other versions have other scores
+        for name in common:
+            mine, given = expected[name], self.scores[name]
+            if mine != given and (
+                None in (mine, given) or abs((mine or 0.0) - (given or 0.0)) > TOLERANCE
+            ):
+                raise ValueError(f"scores.{name}: is {given}, but R gives {mine}")
+        if not common:
+            raise ValueError("scores: must hold the scores that R gives")
+        return self
 
     def to_json(self) -> str:
         """Return the text of the file, in strict JSON without NaN and Infinity."""

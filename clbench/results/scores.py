@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from clbench.results.cell import CellResult
-
 if TYPE_CHECKING:
     import pandas as pd
+
+    from clbench.results.cell import CellResult
 
 Matrix = Sequence[Sequence[float | None]]
 Triangle = list[list[float]]
@@ -130,8 +130,7 @@ def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | N
 
 def reference_score(cell: CellResult) -> float | None:
     """Return R* of a single-task reference: the only score in its only row."""
-    scores = [score for score in cell.R[-1] if score is not None] if cell.R else []
-    return scores[0] if len(scores) == 1 else None
+    return next((score for row in cell.R for score in row if score is not None), None)
 
 
 def visible_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
