@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,15 @@ from clbench.results.statistics import LEVEL
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+COSTS = {
+    "train_seconds": "train s",
+    "search_seconds": "search s",
+    "training_memory_mb": "memory MB",
+}
+"""Columns of costs on the page, and their titles."""
+COMPARED = ("difference", "p_holm")
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
     by_method = {(row["scenario"], row["method"]): row for row in on_p_o}
     means = content.means.to_dict("records")
     names = [score.name for score in visible_scores(means)]
-    names += ["train_seconds", "training_memory_mb", "search_seconds"]
+    names += COSTS
     rows = []
     for row in means:
         comparison = by_method.get((row["scenario"], row["method"]), {})
@@ -70,6 +79,11 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
     return rows
 
 
+def filled_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return for each optional column of the table of scores whether a row has a value in it."""
+    return {name: any(row[name] is not None for row in rows) for name in (*COMPARED, *COSTS)}
+
+
 def overview(content: Content) -> dict[str, Any]:
     """Return counts, failures and other facts that the page states once."""
     frame = content.frame
@@ -82,7 +96,6 @@ def overview(content: Content) -> dict[str, Any]:
         "models": list(dict.fromkeys(frame["model"])),
         "failures": failures(content.cells),
         "reference": REFERENCE,
-        "searched": bool(frame["search_seconds"].notna().any()),
         "level": round(100 * LEVEL),
     }
 

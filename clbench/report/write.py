@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import clbench
 from clbench.cache import write_atomically
+from clbench.messages import visible
 from clbench.report.comparisons import sentences
-from clbench.report.content import Content, finished_scenarios, gather, overview, table_rows
+from clbench.report.content import (
+    COSTS,
+    Content,
+    filled_columns,
+    finished_scenarios,
+    gather,
+    overview,
+    table_rows,
+)
 from clbench.report.details import cell_details
 from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
@@ -100,13 +109,16 @@ def write_report(
     details, left_out = cell_details(content.cells)
     scenarios = finished_scenarios(cells)
     page = folder / "index.html"
+    rows = table_rows(content)
     text = render(
         notes=notes,
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
         verdicts=[(name, sentences(content.comparisons, name)) for name in scenarios],
         scores=visible_scores(content.means.to_dict("records")),
-        rows=table_rows(content),
+        rows=rows,
+        columns=filled_columns(rows),
+        costs=COSTS,
         figures=figures,
         published=published,
         details=details,
@@ -126,6 +138,7 @@ def render(**values: Any) -> str:
         loader=PackageLoader("clbench.report"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if isinstance(value, str) else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -115,7 +115,7 @@ class RunOptions:
             matches = [name for name in names if fnmatchcase(name, pattern)]
             if not matches:
                 raise UnknownNameError(
-                    f"--scenarios {pattern!r} matches no scenario of {suite.name}."
+                    f"{pattern!r} matches no scenario of {suite.name}."
                     f"{did_you_mean(pattern, names)}"
                 )
             selection.update(matches)

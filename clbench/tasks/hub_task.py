@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import DataError
+from clbench.errors import DataError, join_names
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import HubTaskSpec
@@ -46,7 +46,7 @@ class HubTask:
         for split in (spec.split("train"), spec.split("validation")):
             where = f"task {self.name!r}, split {split!r} of {origin}"
             if split not in dataset:
-                raise DataError(f"{where}: there is no such split, only {', '.join(dataset)}.")
+                raise DataError(f"{where}: there is no such split, only {join_names(dataset)}.")
             columns = [*spec.text, spec.label]
             check_columns(columns, dataset[split].column_names, where)
             table = Columns(where, spec, {name: list(dataset[split][name]) for name in columns})
@@ -60,8 +60,8 @@ class HubTask:
             names = getattr(dataset[split].features[spec.label], "names", None) or spec.labels
             if names and spec.labels and names != spec.labels:
                 raise DataError(
-                    f"{where}: the classes are {', '.join(names)}, but `labels` are "
-                    f"{', '.join(spec.labels)}."
+                    f"{where}: the classes are {join_names(names)}, but `labels` are "
+                    f"{join_names(spec.labels)}."
                 )
             if not classes and not spec.regression:
                 classes = names or table.class_names()
@@ -114,7 +114,7 @@ class HubTask:
                 inside = sorted(path.name for path in root.iterdir() if path.is_dir())
                 raise DataError(
                     f"task {self.name!r}: split {split!r} {problem} in {folder} (config = "
-                    f"{config!r}; folders in {root}: {', '.join(inside) or 'none'}). Use the "
+                    f"{config!r}; folders in {root}: {join_names(inside)}). Use the "
                     f"layout of {self.spec.hub}, with files {split}-*.parquet, and set config to "
                     "one of its folders."
                 )
