@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clbench.errors import join_names
 from clbench.figures import style
 from clbench.messages import count
+from clbench.results.cell import LARGEST
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,11 +80,10 @@ def method_rates(results: style.Results) -> Figure:
         method = cell.settings.get("method", {})
         for key, unit in (("rates", 1.0), ("multiples", flat)):
             values = method.get(key)
-            if isinstance(values, list) and all(isinstance(x, int | float) for x in values):
-                if len(values) > 2:
-                    rates = by_groups.setdefault(len(values), {})
-                    rates[cell.baseline] = [unit * value for value in values]
-                    flat_rates.add(flat)
+            if _are_rates(values):
+                rates = by_groups.setdefault(len(values), {})
+                rates[cell.baseline] = [unit * value for value in values]
+                flat_rates.add(flat)
     if not by_groups:
         raise ValueError("no method has layer rates")
     rates = max(by_groups.values(), key=len)
@@ -93,7 +93,16 @@ def method_rates(results: style.Results) -> Figure:
     rest = {name: size for size, some in by_groups.items() if some is not rates for name in some}
     names = join_names(f"{name} ({count(size, 'group')})" for name, size in rest.items())
     note = f" Left out, as they have other numbers of groups: {names}." if rest else ""
-    return style.captioned(figure, figure.get_label() + note)
+    return style.captioned(figure, f"{figure.get_label()}{note}")
+
+
+def _are_rates(values: Any) -> bool:
+    """Whether a method's setting holds rates; other methods may use its name for something else."""
+    return (
+        isinstance(values, list)
+        and len(values) > 2
+        and all(isinstance(value, int | float) and 0 <= value <= LARGEST for value in values)
+    )
 
 
 def search_trace(trials: Sequence[TrialRecord]) -> Figure:

@@ -115,8 +115,8 @@ def _check_weights(folder: Path, name: str) -> None:
         if not pickles:
             raise ModelError(f"model {name!r}: {folder} has no weights ({WEIGHTS}).")
         raise ModelError(
-            f"model {name!r}: its only weights, {join_names(pickles)}, are refused because they can "
-            f"run code when loaded. Use a revision with {WEIGHTS}, or convert them if you trust "
+            f"model {name!r}: its only weights, {join_names(pickles)}, are refused because they "
+            f"can run code when loaded. Use a revision with {WEIGHTS}, or convert them if you trust "
             "their source."
         )
     for file in files:

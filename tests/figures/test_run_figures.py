@@ -178,7 +178,8 @@ def test_matrices_show_the_mean_of_each_entry() -> None:
 
 
 def test_costs_show_the_search() -> None:
-    searched = [pair("bertcl", s, 0.9, 0.85, 0.8, search={"seconds": 500.0}) for s in (0, 1)]
+    cost = {"trials": 50, "epochs": 200.0, "seconds": 500.0}
+    searched = [pair("bertcl", s, 0.9, 0.85, 0.8, search=cost) for s in (0, 1)]
     figure = figures.costs([*CELLS, *searched])
     times, memory = figure.axes
     assert (2.5, 5.0) in [(x, round(y, 6)) for x, y in points(times, 8)]
@@ -207,7 +208,7 @@ def test_memory_is_what_a_method_adds_to_vanilla_on_the_same_seed() -> None:
 
 
 def test_a_cell_without_forgetting_is_left_out() -> None:
-    silent = pair("lwf", 0, 0.9, 0.7, 0.8, scores={"p_o": 0.7, "p_s": 0.8, "forgetting": None})
+    silent = cell("lwf", 0, [[0.7]], scores={"p_s": 0.7, "forgetting": None})
     figure = figures.costs([*CELLS[:4], silent])
     assert len(points(figure.axes[1], 8)) + len(points(figure.axes[1], 8 * 1.8)) == 2
     with pytest.raises(ValueError, match="no cell of pair has a score for forgetting"):
@@ -254,7 +255,7 @@ def test_methods_look_the_same_in_every_figure_and_differ() -> None:
 
 
 def test_errors_say_why_nothing_is_drawn() -> None:
-    failed = pair("vanilla", 0, 0.9, 0.7, 0.8, status="failed")
+    failed = cell("vanilla", 0, [[0.9]], status="failed", R=[], scores={}, stages=[])
     with pytest.raises(ValueError, match="no finished cell"):
         figures.tradeoff([failed])
     two = [*CELLS, pair("vanilla", 0, 0.9, 0.7, 0.8, scenario="other")]

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from handmade import pair
+from handmade import pair, stage
 from pydantic import ValidationError
 
 from clbench.results.cell import CellResult, StageRecord, plain, summarizer
@@ -17,7 +17,7 @@ def test_a_cell_is_read_back_as_it_was_written() -> None:
 
 
 def test_nan_and_infinity_become_null() -> None:
-    stage = StageRecord(
+    first = StageRecord(
         task="a",
         rows=4,
         steps=2,
@@ -28,9 +28,9 @@ def test_nan_and_infinity_become_null() -> None:
         curves={"loss": [1.0, math.nan], "scores": {"a": [[1, math.inf]]}},
     )
     cell = pair(
-        stages=[stage],
-        scores={"p_o": math.nan, "p_s": 0.5},
+        stages=[first, first],
         R=[[0.9, math.nan], [0.8, 0.7]],
+        metrics=[[{"f1": math.nan}, None], [None, None]],
         scenario_report={"severity": -math.inf},
         peak_memory_mb=math.inf,
     )
@@ -40,7 +40,7 @@ def test_nan_and_infinity_become_null() -> None:
 
     read = json.loads(cell.to_json(), parse_constant=refuse)
     assert read["stages"][0]["curves"] == {"loss": [1.0, None], "scores": {"a": [[1, None]]}}
-    assert read["scores"] == {"p_o": None, "p_s": 0.5}
+    assert read["metrics"][0] == [{"f1": None}, None]
     assert read["R"] == [[0.9, None], [0.8, 0.7]]
     assert read["scenario_report"] == {"severity": None}
     assert read["peak_memory_mb"] is None
@@ -64,9 +64,8 @@ def test_unknown_fields_are_rejected() -> None:
 
 
 def test_summarizer_drops_curves_and_shares_settings() -> None:
-    stage = {"task": "a", "rows": 1, "steps": 1, "epochs": 1, "examples": 1, "tokens": 1}
-    stage |= {"train_seconds": 1.0, "curves": {"k": [[0, 1.0]]}}
-    cells = [pair(seed=seed, stages=[stage], settings={"protocol": {"lr": 1.0}}) for seed in (0, 1)]
+    stages = [stage("a", curves={"k": [[0, 1.0]]})] * 2
+    cells = [pair(seed=seed, stages=stages, settings={"protocol": {"lr": 1.0}}) for seed in (0, 1)]
     summarize = summarizer(lambda cell: cell.seed == 1)
     first, second = map(summarize, cells)
     assert (first.recipe, first.stages[0].curves) == ({}, {})
