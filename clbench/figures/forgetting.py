@@ -80,7 +80,7 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
     labels = [task.replace("$", r"\$") for task in cells[0].tasks]
     longest = 0.06 * max(map(len, labels))  # inches
     side = 1.0 + 0.55 * size + longest
-    figure, grid = style.panels(len(means), width=side + 0.5, height=side)
+    figure, grid = style.panels(len(means), width=side + 0.5, height=side - 0.4 * longest)
     low, high = np.nanmin(list(means.values())), np.nanmax(list(means.values()))
     if high - low < style.NARROWEST:
         low, high = low - 0.05, high + 0.05

@@ -80,7 +80,7 @@ def method_rates(results: style.Results) -> Figure:
         method = cell.settings.get("method", {})
         for key, unit in (("rates", 1.0), ("multiples", flat)):
             values = method.get(key)
-            if _are_rates(values):
+            if isinstance(values, list) and _are_rates([unit, *values]):
                 rates = by_groups.setdefault(len(values), {})
                 rates[cell.baseline] = [unit * value for value in values]
                 flat_rates.add(flat)
@@ -96,13 +96,10 @@ def method_rates(results: style.Results) -> Figure:
     return style.captioned(figure, f"{figure.get_label()}{note}")
 
 
-def _are_rates(values: Any) -> bool:
+def _are_rates(values: list[Any]) -> bool:
     """Whether a method's setting holds rates; other methods may use its name for something else."""
-    return (
-        isinstance(values, list)
-        and len(values) > 2
-        and all(isinstance(value, int | float) and 0 <= value <= LARGEST for value in values)
-    )
+    numbers = all(isinstance(value, int | float) and 0 <= value <= LARGEST for value in values)
+    return numbers and len(values) > 3
 
 
 def search_trace(trials: Sequence[TrialRecord]) -> Figure:

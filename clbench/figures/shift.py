@@ -42,7 +42,10 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
     kinds = {"clusters": _clusters, "lengths": _lengths}
     if (kind := pictures[name].get("kind")) not in kinds:
         raise ValueError(f"{name}: there is no figure for {kind!r}")
-    return kinds[kind](name, pictures[name])
+    try:
+        return kinds[kind](name, pictures[name])
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{name}: the data for this figure are damaged") from error
 
 
 def _clusters(scenario: str, content: Mapping[str, Any]) -> Figure:

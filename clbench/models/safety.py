@@ -116,8 +116,8 @@ def _check_weights(folder: Path, name: str) -> None:
             raise ModelError(f"model {name!r}: {folder} has no weights ({WEIGHTS}).")
         raise ModelError(
             f"model {name!r}: its only weights, {join_names(pickles)}, are refused because they "
-            f"can run code when loaded. Use a revision with {WEIGHTS}, or convert them if you trust "
-            "their source."
+            f"can run code when loaded. Use a revision with {WEIGHTS}, or convert them if you "
+            "trust their source."
         )
     for file in files:
         if Path(file).name != file or not file.endswith(".safetensors"):

@@ -16,7 +16,6 @@ from clbench.report.comparisons import sentences
 from clbench.report.content import (
     COSTS,
     Content,
-    filled_columns,
     finished_scenarios,
     gather,
     overview,
@@ -41,6 +40,9 @@ _LATEX = str.maketrans(
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     }
 )  # fmt: skip
+
+NARROW = 480
+"""Pixels up to which a figure shrinks to fit a phone; a wider one is scrolled."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def write_report(
             with as_folder_error(path):
                 write_atomically(path, files[kind])
         image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
-        figures.append({"title": title, "caption": caption, "image": image})
+        narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
+        figures.append({"title": title, "caption": caption, "image": image, "narrow": narrow})
     suites = [store.read_suite() for store in stores]
     frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
@@ -117,7 +120,7 @@ def write_report(
         verdicts=[(name, sentences(content.comparisons, name)) for name in scenarios],
         scores=visible_scores(content.means.to_dict("records")),
         rows=rows,
-        columns=filled_columns(rows),
+        columns={name for row in rows for name, value in row.items() if value is not None},
         costs=COSTS,
         figures=figures,
         published=published,

@@ -65,12 +65,8 @@ class _Curves(_Open):
     scores: dict[str, list[Point]] = {}
 
 
-class _Protocol(_Open):
-    lr: Amount = 0.0
-
-
 class _Settings(_Open):
-    protocol: _Protocol = _Protocol()
+    protocol: dict[str, Any] = {}
     method: dict[str, Any] = {}
     scenario: dict[str, Any] = {}
     sources: dict[str, Any] = {}
@@ -222,34 +218,33 @@ class CellResult(_Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> CellResult:
-        if self.key != f"{self.scenario}--{self.baseline}--seed{self.seed}":
-            raise ValueError(f"key: must be SCENARIO--BASELINE--seedSEED, got {self.key!r:.200}")
+        rows, stages = len(self.R), len(self.stages)
+        expected: Mapping[str, float | None] = {}
         if self.status == "failed":
-            if self.R or self.stages:
-                raise ValueError("R, stages: a failed cell has none")
-            return self
-        size, rows, stages = len(self.tasks), len(self.R), len(self.stages)
-        if self.reference_of is not None:
-            values = [value for value in self.R[0] if value is not None] if rows else []
-            if (rows, len(values), stages) != (1, 1, 1):
-                raise ValueError("R, stages: a reference has one row, one score and one stage")
-            expected: dict[str, float | None] = {"reference": values[0]}
-        else:
-            if rows != size or not 0 <= rows - stages <= 1 or not stages:
-                raise ValueError(
-                    f"R, stages: {count(rows, 'row')} and {count(stages, 'stage')} do not fit "
-                    f"{count(size, 'task')}"
-                )
+            fits = not rows and not stages
+        elif self.reference_of is None:
+            fits = rows == len(self.tasks) and max(1, rows - 1) <= stages <= rows
             expected = scores_of(self.R)
+        else:
+            values = [score for row in self.R for score in row if score is not None]
+            fits = rows == len(values) == stages == 1
+            expected = {"reference": values[0]} if fits else {}
+        if not fits:
+            size = (
+                f"{count(rows, 'row')}, {count(stages, 'stage')}, {count(len(self.tasks), 'task')}"
+            )
+            raise ValueError(f"R, stages and tasks do not fit: {size}")
         common = self.scores.keys() & expected.keys()  # files of other versions have other scores
+        if expected and not common:
+            raise ValueError("scores: must hold what R gives")
         for name in common:
-            mine, given = expected[name], self.scores[name]
-            if mine != given and (
-                None in (mine, given) or abs((mine or 0.0) - (given or 0.0)) > TOLERANCE
+            score, given = expected[name], self.scores[name]
+            if abs((score or 0.0) - (given or 0.0)) > TOLERANCE or (score is None) != (
+                given is None
             ):
-                raise ValueError(f"scores.{name}: is {given}, but R gives {mine}")
-        if not common:
-            raise ValueError("scores: must hold the scores that R gives")
+                raise ValueError(f"scores.{name}: is {given}, but R gives {score}")
+        if self.key != f"{self.scenario}--{self.baseline}--seed{self.seed}":
+            raise ValueError("key: must be SCENARIO--BASELINE--seedSEED")
         return self
 
     def to_json(self) -> str:

@@ -13,7 +13,7 @@ from clbench.cli.table import results_table, show_results
 from clbench.results.cell import CellResult
 from clbench.results.scores import means, score_rows
 
-LONG = {"scenario": "paraphrase-to-entailment-length", "key": "x"}
+LONG = {"scenario": "paraphrase-to-entailment-length"}
 
 
 def printed(cells: list[CellResult], width: int, encoding: str = "utf-8") -> list[str]:
