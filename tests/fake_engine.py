@@ -59,6 +59,7 @@ def result_of(cell: Any, *, fails: bool = False) -> CellResult:
         "baseline": cell.baseline.name,
         "reference_of": cell.reference_of,
         "stages": [stage] if alone else [stage, stage],
+        "train_seconds": 5.0 if alone else 10.0,
         "status": "failed" if fails else "ok",
         "reason": "loss is nan" if fails else None,
     }

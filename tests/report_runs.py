@@ -31,6 +31,7 @@ def cell(scenario: str, method: str, seed: int, p_o: float, **changes: Any) -> C
     if "R" in changes and "scores" not in changes:
         fields["scores"] = scores_of(fields["R"])
         fields["stages"] = [{**fields["stages"][0], "task": task} for task in fields["tasks"]]
+    fields["train_seconds"] = sum(stage["train_seconds"] for stage in fields["stages"])
     if fields["status"] == "failed":
         fields |= {"R": [], "scores": {}, "stages": []}
     return CellResult(**fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -243,6 +244,11 @@ class CellResult(_Record):
                 given is None
             ):
                 raise ValueError(f"scores.{name}: is {given}, but R gives {score}")
+        seconds = sum(stage.train_seconds for stage in self.stages)
+        if expected and not math.isclose(seconds, self.train_seconds, abs_tol=TOLERANCE):
+            raise ValueError(
+                f"train_seconds: is {self.train_seconds:g}, but the stages took {seconds:g}"
+            )
         if self.key != f"{self.scenario}--{self.baseline}--seed{self.seed}":
             raise ValueError("key: must be SCENARIO--BASELINE--seedSEED")
         return self

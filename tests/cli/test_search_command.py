@@ -47,7 +47,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     ("arguments", "text"),
     [
         (["search", "quick"], "Give one of sentiment-acceptability, sentiment-length"),
-        (["search", "quick", "--scenario", "x"], "matches no scenario of quick"),
+        (["search", "quick", "--scenario", "x"], "error: 'x' matches no scenario of quick"),
         (["search", "quick", "--searcher", "grid"], "--searcher 'grid' is unknown"),
         (["search", "quick", "--scheduler", "pbt"], "--scheduler 'pbt' is unknown"),
         (["search", "quick", "--workers", "0"], "--workers 0: must be 1 or more"),

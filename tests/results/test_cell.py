@@ -79,6 +79,7 @@ def test_summarizer_drops_curves_and_shares_settings() -> None:
 HUGE = 1e308
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"stages": []}, "R, stages and tasks do not fit: 2 rows, 0 stages, 2 tasks"),
+    ({"stages": [stage()]}, "train_seconds: is 2, but the stages took 1"),
     ({"tasks": ["a"]}, "R, stages and tasks do not fit: 2 rows, 2 stages, 1 task"),
     ({"tasks": []}, "R, stages and tasks do not fit"),
     ({"R": []}, "a score matrix must be square"),
@@ -130,7 +131,7 @@ def test_cells_of_other_versions_and_rounded_scores_are_read() -> None:
     assert pair(scores={"p_o": 0.8}).scores == {"p_o": 0.8}  # before the other scores were added
     assert pair(scores={"p_o": 0.8, "new": 3.0}).scores["new"] == 3.0
     assert pair(scores={"p_o": 0.8 + 1e-9})
-    assert pair(stages=[stage()]).R  # the pretraining has a row and no stage
+    assert pair(stages=[stage()], train_seconds=1.0).R  # the pretraining has a row and no stage
     assert reference(1, 0.75).R == [[0.75]]
     assert failed(tasks=[]).status == "failed"
 
