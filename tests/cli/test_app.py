@@ -19,7 +19,7 @@ Call = Callable[..., tuple[int, str, str]]
         (["rnu"], ["No such command 'rnu'", "Did you mean 'run'?", "clbench --help"]),
         (["run", "--metods", "a"], ["--metods", "--methods", "See clbench run --help"]),
         (["run", "mine.toml", "--limit"], ["--limit", "See clbench run --help"]),
-        (["run", "a\x1b[2Jb"], [r"'a\\x1b[2Jb'"]),
+        (["run", "a\x1b[2Jb"], [r"'a\x1b[2Jb'"]),
         (["run", "a", "b"], ["unexpected extra argument", "b"]),
         (["run", "mine.toml", "--limit", "0"], ["--limit: must be greater than 0, got 0"]),
         (["run", "mine.toml", "--limit", "many"], ["'--limit'", "integer"]),
