@@ -66,7 +66,7 @@ def did_you_mean(name: str, candidates: Iterable[str], see: str = "") -> str:
     rest = ""
     if len(names) > MOST_NAMES:
         rest = f" ({see})" if see else ""
-        names.sort(key=lambda other: -SequenceMatcher(None, name, other).ratio())
+        names = sorted(names, key=lambda n: SequenceMatcher(None, name, n).ratio())[::-1]
         names[: MOST_NAMES - 2] = sorted(names[: MOST_NAMES - 2])
     return f" Available: {join_names(names)}{rest}."
 
