@@ -10,6 +10,14 @@ from clbench.cli.arguments import seconds
 from clbench.errors import SettingsError
 
 Call = Callable[..., tuple[int, str, str]]
+PLUGIN = """
+import clbench
+
+
+@clbench.metric("mine")
+def mine(labels, outputs):
+    return 0.0
+"""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +79,7 @@ def test_the_next_command_repeats_options_and_plugins(
     tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("my_tasks.py").write_text("")
+    Path("my_tasks.py").write_text(PLUGIN)
     commands = []
     monkeypatch.setattr("clbench.search.search", lambda *_, **__: None)
     monkeypatch.setattr(
