@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clbench.errors import RunFolderError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.resources import Resources
 from clbench.evaluation.run_state import RunState, read_run_state
@@ -186,7 +187,10 @@ def execute(
         listener.started(len(plan.cells), 0)
         cells = state.with_new(())
         if not state.scores_are_current():
-            Store(plan.out).write_scores(to_csv(scores_frame(cells)))
+            try:
+                Store(plan.out).write_scores(to_csv(scores_frame(cells)))
+            except RunFolderError as error:  # the folder may be on a read-only disk
+                listener.note(f"The table is not renewed: {error}")
     keys = {cell.key for cell in plan.cells}
     return Run(plan.out, tuple(cell for cell in cells if cell.key in keys))
 

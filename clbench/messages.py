@@ -93,9 +93,17 @@ def printable(text: str, longest: int = LONGEST) -> str:
     Control characters, also those of the writing direction, are escaped as in Python; what is
     longer than `longest` characters is cut.
     """
-    line = " ".join(text[: 4 * longest].split())
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    line = visible(" ".join(text[: 4 * longest].split()))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def visible(text: str) -> str:
+    """Return text whose control characters, except for newlines, are escaped as in Python."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def quote_key(key: str) -> str:

@@ -83,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClbenchError as error:
         return _fail(str(error))
     except usage_error as error:
-        path = getattr(getattr(error, "ctx", None), "command_path", "clbench")
+        verb = next((f" {c.name}" for c in app.registered_commands if c.name in arguments[:1]), "")
+        path = getattr(getattr(error, "ctx", None), "command_path", f"clbench{verb}")
         text = str(getattr(error, "format_message", error.__str__)()).strip()
         return _fail(f"{text}{'' if text.endswith(('.', '?')) else '.'} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
@@ -134,7 +135,7 @@ def _drop_output() -> None:
 
 
 def _fail(text: str) -> int:
-    from clbench.messages import printable
+    from clbench.messages import printable  # not for --help: it takes a third of a second
 
     print(f"error: {printable(text)}", file=sys.stderr)
     return 2

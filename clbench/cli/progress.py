@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clbench.cli.console import duration, err
 from clbench.cli.table import results_table
 from clbench.evaluation.listener import Listener
-from clbench.messages import count
+from clbench.messages import count, printable
 from clbench.results.cell import CellResult
 from clbench.results.scores import means, reference_score, score_rows, visible_scores
 
@@ -34,7 +34,7 @@ OTHER_LINES = 6
 def progress_listener(state: RunState) -> Iterator[Listener]:
     """Yield a listener that prints to stderr: bars on a terminal, else lines."""
     console = err()
-    suite, out = state.plan.suite.name, state.plan.out
+    suite, out = printable(state.plan.suite.name), state.plan.out
     if not console.is_terminal or not state.pending:
         yield Lines(suite, out, console)
         return

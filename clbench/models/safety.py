@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import ModelError
+from clbench.errors import ModelError, join_names
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -125,9 +125,9 @@ def weight_files(folder: Path, name: str) -> list[Path]:
         if not pickles:
             raise ModelError(f"model {name!r}: {folder} has no weights ({WEIGHTS}).")
         raise ModelError(
-            f"model {name!r}: its only weights, {', '.join(pickles)}, are refused because they can "
-            f"run code when loaded. Use a revision with {WEIGHTS}, or convert them if you trust "
-            "their source."
+            f"model {name!r}: its only weights, {join_names(pickles)}, are refused because they "
+            f"can run code when loaded. Use a revision with {WEIGHTS}, or convert them if you "
+            "trust their source."
         )
     for file in files:
         if Path(file).name != file or not file.endswith(".safetensors"):

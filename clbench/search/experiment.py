@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.errors import SearchError, SettingsError
+from clbench.errors import SearchError, SettingsError, join_names
 from clbench.evaluation.resources import Resources
 from clbench.results.output_folder import locked
 from clbench.search.outcome import SearchOutcome
@@ -121,7 +121,7 @@ def make_search(
     if len(names) > 1:
         raise SettingsError(
             f"--scenario: a search needs one pair of tasks, not {len(names)} scenarios. Give one "
-            f"of {', '.join(names)}."
+            f"of {join_names(names)}."
         )
     if (count := stages_of(plan.scenarios[0])) != 2:
         raise SettingsError(

@@ -104,7 +104,8 @@ def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> F
     if (sizes == 0).any():
         raise ShiftError(
             f"{where}: the embeddings of {len(points)} training rows fall into "
-            f"{int((sizes > 0).sum())} groups, fewer than k = {k}. Use more rows or a smaller k."
+            f"{count(int((sizes > 0).sum()), 'group')}, fewer than k = {k}. Use more rows or a "
+            "smaller k."
         )
     # The last digits of scikit-learn's means depend on the timing of threads: compute new ones.
     order = np.argsort(-sizes, kind="stable")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from clbench.errors import ClbenchError, SuiteError, UnknownNameError, did_you_mean
+from clbench.errors import ClbenchError, SuiteError, UnknownNameError, did_you_mean, join_names
 from clbench.files import read_file, user_path
 from clbench.messages import (
     describe_errors,
@@ -121,15 +121,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     file = display_path(path)
     folder = path if path.is_dir() else path.parent
-    names = ", ".join(sorted(other.name for other in folder.glob("*.toml")))
+    names = sorted(other.name for other in folder.glob("*.toml"))
     if path.is_dir():
-        hint = f"one of its files: {names}" if names else "a .toml file"
+        hint = f"one of its files: {join_names(names)}" if names else "a .toml file"
         raise SuiteError(f"{file}: is a folder. Give {hint}.")
     try:
         # Some editors begin files with a byte-order mark, which TOML does not allow.
         data = tomllib.loads(read_file(path).decode("utf-8-sig"))
     except FileNotFoundError:
-        hint = f" In that folder: {names}." if names else ""
+        hint = f" In that folder: {join_names(names)}." if names else ""
         raise SuiteError(f"{file}: {describe_missing(path)}.{hint}") from None
     except OSError as error:
         raise SuiteError(f"{file}: cannot be read: {error.strerror}.") from error

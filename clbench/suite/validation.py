@@ -91,7 +91,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
         if baseline.path is not None:
             raise_errors(baseline.path, errors)
         elif errors:
-            raise SettingsError(f"method {baseline.method!r}: {'; '.join(errors)}.")
+            raise SettingsError(f"method {baseline.method!r}: {'; '.join(errors).rstrip('.')}.")
         try:
             with user_code(f"{baseline.name}, with this protocol"):
                 method(**baseline.settings).check_protocol(protocol)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import DataError
+from clbench.errors import DataError, join_names
 from clbench.files import read_file
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
@@ -49,7 +49,7 @@ class HubTask:
             where = f"task {self.name!r}, split {split!r} of {origin}"
             if split not in dataset:
                 raise DataError(
-                    f"{where}: there is no such split, only {', '.join(dataset)}. Name them in "
+                    f"{where}: there is no such split, only {join_names(dataset)}. Name them in "
                     "the key `splits`."
                 )
             columns = [*spec.text, spec.label]
@@ -66,8 +66,8 @@ class HubTask:
             names = getattr(dataset[split].features[spec.label], "names", None) or spec.labels
             if names and spec.labels and names != spec.labels:
                 raise DataError(
-                    f"{where}: the classes are {', '.join(names)}, but `labels` are "
-                    f"{', '.join(spec.labels)}."
+                    f"{where}: the classes are {join_names(names)}, but `labels` are "
+                    f"{join_names(spec.labels)}."
                 )
             if not classes and not spec.regression:
                 classes = names or table.class_names()
@@ -121,8 +121,8 @@ class HubTask:
                 present = sorted(path.name for path in folder.iterdir() if path.is_file())
                 raise DataError(
                     f"task {self.name!r}: split {split!r} {problem} in {folder} (files: "
-                    f"{', '.join(present[:8]) or 'none'}; config = {config!r}; folders in {root}: "
-                    f"{', '.join(inside[:8]) or 'none'}). Use the layout of {self.spec.hub}, with "
+                    f"{join_names(present)}; config = {config!r}; folders in {root}: "
+                    f"{join_names(inside)}). Use the layout of {self.spec.hub}, with "
                     f"files {split}-*.parquet, or set `splits` to the names of its splits or "
                     "`config` to one of its folders."
                 )

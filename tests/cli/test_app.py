@@ -18,6 +18,8 @@ Call = Callable[..., tuple[int, str, str]]
     [
         (["rnu"], ["No such command 'rnu'", "Did you mean 'run'?", "clbench --help"]),
         (["run", "--metods", "a"], ["--metods", "--methods", "See clbench run --help"]),
+        (["run", "mine.toml", "--limit"], ["--limit", "See clbench run --help"]),
+        (["run", "a\x1b[2Jb"], [r"'a\x1b[2Jb'"]),
         (["run", "a", "b"], ["unexpected extra argument", "b"]),
         (["run", "mine.toml", "--limit", "0"], ["--limit: must be greater than 0, got 0"]),
         (["run", "mine.toml", "--limit", "many"], ["'--limit'", "integer"]),
@@ -112,3 +114,24 @@ def test_unprintable_characters_become_question_marks() -> None:
     )
     assert process.returncode == 0
     assert "synthetic/sentiment ? synthetic/acceptability" in process.stdout
+
+
+def test_control_characters_and_endless_text_never_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from rich.table import Table
+
+    from clbench.cli.app import _fail
+    from clbench.cli.console import out, show_table
+
+    out().print("a\x1b[31mb\u202ec\n  two  blanks", soft_wrap=True)
+    table = Table("name\x1b[2J")
+    table.add_row("cell\x07")
+    show_table(out(), table)
+    _fail("\x1b]0;title\x07 " + "x" * 100_000)
+    printed = capsys.readouterr()
+    assert r"a\x1b[31mb\u202ec" + "\n  two  blanks" in printed.out
+    assert r"name\x1b[2J" in printed.out
+    assert r"cell\x07" in printed.out
+    assert all(c == "\n" or c.isprintable() for c in printed.out + printed.err)
+    assert len(printed.err) < 2100

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -58,6 +59,23 @@ def test_a_finished_run_trains_nothing(place: Path, engine: FakeExecutor, clbenc
     assert err == "mine: 4 cells, all already finished in results/mine; nothing to run\n"
     assert "0.800 ±0.000" in out
     assert (place / "results" / "mine" / "scores.csv").exists()
+
+
+def test_a_finished_run_in_a_read_only_folder_says_that_the_table_is_old(
+    place: Path, engine: FakeExecutor, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clbench("run", "mine.toml", "--seeds", "0")
+    (place / "results/mine/scores.csv").unlink()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("clbench.results.output_folder.write_atomically", refuse)
+    code, out, err = clbench("run", "mine.toml", "--seeds", "0")
+    assert code == 0
+    assert "The table is not renewed: " in err
+    assert "Read-only file system" in err
+    assert "vanilla" in out
 
 
 def test_failed_cells_are_tried_again(place: Path, engine: FakeExecutor, clbench: Call) -> None:

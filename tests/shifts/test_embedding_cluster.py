@@ -75,7 +75,7 @@ def test_nearest_centroids_are_computed() -> None:
 
 
 def test_too_few_distinct_rows_are_refused() -> None:
-    with pytest.raises(ShiftError, match=r"fall into 1 groups, fewer than k = 2"):
+    with pytest.raises(ShiftError, match=r"fall into 1 group, fewer than k = 2"):
         cluster(np.ones((5, 2), np.float32), 2, 0, "t")
 
 
