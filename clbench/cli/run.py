@@ -20,6 +20,8 @@ from clbench.cli.arguments import (
     words,
 )
 
+from clbench.errors import ClusterError
+
 if TYPE_CHECKING:
     from clbench.evaluation.run_state import RunState
 
@@ -117,12 +119,16 @@ def run(
     from clbench.cli.progress import progress_listener
     from clbench.cli.table import show_results
 
-    with progress_listener(state) as listener:
-        if tensorboard:
-            from clbench.evaluation.tensorboard import TensorBoard
+    try:
+        with progress_listener(state) as listener:
+            if tensorboard:
+                from clbench.evaluation.tensorboard import TensorBoard
 
-            listener = TensorBoard(listener, state.plan.out / "tensorboard")
-        result = api.execute(state, resources, listener)
+                listener = TensorBoard(listener, state.plan.out / "tensorboard")
+            result = api.execute(state, resources, listener)
+    except ClusterError:
+        show_results(state.plan.out, read_run_state(state.plan).present)
+        raise
     return show_results(result.path, result.cells)
 
 

@@ -10,12 +10,20 @@ from typing import Any
 import torch
 
 from clbench.boundary import explain, user_code
-from clbench.errors import ClbenchError, SettingsError
+from clbench.errors import ClbenchError, ClusterError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.ray_worker import ProgressActor, WorkerSetup, run_in_worker, warm_up
-from clbench.evaluation.resources import RETRIES, Resources, cell_resources, connected, cores
+from clbench.evaluation.resources import (
+    RETRIES,
+    LocalServers,
+    Resources,
+    cell_resources,
+    connected,
+    cores,
+)
 from clbench.evaluation.run_cell import failed
+from clbench.messages import count
 from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell, Plan
@@ -63,6 +71,7 @@ class RayExecutor:
             if self.resources.address is None and not self._cell.gpus:
                 warm = self._ray.remote(num_cpus=self._cell.threads)(warm_up)
                 self._warm = [warm.remote() for _ in range(self.resources.workers or 1)]
+            self._servers = LocalServers(self._ray, self.resources)
             yield
 
     def results(
@@ -96,6 +105,13 @@ class RayExecutor:
                 yield from self._submit()
                 ready, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
                 self._report()
+                if not ready and not self._servers.alive():
+                    missing = count(len(self._waiting) + len(self._tasks), "cell")
+                    self._tasks.clear()
+                    raise ClusterError(
+                        "Ray died on this machine, killed or out of memory. Every finished cell is "
+                        f"kept in {plan.out}; repeat the same command to run the other {missing}."
+                    )
                 for reference in ready:
                     yield self._collect(reference)
         except KeyboardInterrupt:
