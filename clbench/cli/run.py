@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Annotated
 
 from clbench.cli.arguments import (
@@ -113,6 +114,7 @@ def run(
         out=out,
     )
     state = read_run_state(api.plan_run(suite, options), replace=replace)
+    gc.freeze()  # a search for reference cycles in thousands of cells would take seconds
     if dry_run:
         show_plan(state)
         return 0

@@ -117,6 +117,8 @@ def _losses(world: Workspace, cluster: Cluster) -> list[tuple[str, bool, str]]:
         again, equal = loss.again(), measured(run) == expected
         # A lost node may have run either of the two cells.
         right = again == [loss.lost] if act is kill_worker else len(again) == 1
-        happened = f"tried again: {', '.join(again) or 'none'}; scores {'' if equal else 'not '}equal"
+        happened = (
+            f"tried again: {', '.join(again) or 'none'}; scores {'' if equal else 'not '}equal"
+        )
         answers.append((kind, right and equal and not run.failed, happened))
     return answers
