@@ -20,7 +20,6 @@ from clbench.cli.arguments import (
     seeds,
     words,
 )
-
 from clbench.errors import ClusterError
 
 if TYPE_CHECKING:
