@@ -4,10 +4,11 @@
 
 Each turn runs a small suite on the built-in model, in fresh folders: in one process with all cores,
 in one process with one thread (like a single worker), and on all workers with a thread each.
-Medians of cells per minute are compared, and ratios within each turn: of whole runs, with Ray's start and
-the preparation of the rows, and from the first to the last finished cell, as in a long run. The
-share of matrix products counts training on real tokens as useful work and compares it with products
-on all cores. Finally, the scores of one process and of the workers are compared at equal threads.
+Medians of cells per minute are compared, and ratios within each turn: of whole runs, with Ray's
+start and the preparation of the rows, and from the first to the last finished cell, as in a long
+run. The share of matrix products counts training on real tokens as useful work and compares it with
+products on all cores. Finally, the scores of one process and of the workers are compared at equal
+threads.
 """
 
 from __future__ import annotations
