@@ -3,8 +3,8 @@
     python benchmarks/matrix.py [--cells 10000] [--workers 2]
 
 A plug-in replaces training by a made-up outcome, with curves of realistic length; everything else
-is real: plan, executor, cell files, scores.csv, table. The matrix runs in one process, then on
-workers. For both, the seconds a cell and the memory at the start, in the middle and at the end are
+is real: plan, executor, cell files, scores.csv, table. A fifth of the matrix runs in one process, then
+all of it on workers. For both, the seconds a cell and the memory at the start, in the middle and at the end are
 printed, and how much longer the second half takes than the first: nothing may grow with the square
 of the cells. Peers are the same cell files written and flushed by a loop, and as many Ray tasks
 that do nothing. Finally, the finished run is repeated in a new process, which prints its table.
@@ -212,9 +212,10 @@ def main() -> None:
         scenarios = "".join(SCENARIO.format(number=n) for n in range(SCENARIOS))
         suite.write_text(SUITE.format(seeds=list(range(seeds))) + scenarios, encoding="utf-8")
         plugin.write_text(STUB, encoding="utf-8")
+        workers = f"{args.workers} workers"
         setups: dict[str, dict[str, Any]] = {
-            "one process": {},
-            f"{args.workers} workers": {"workers": args.workers},
+            "one process": {"seeds": list(range(max(seeds // 5, 1)))},
+            workers: {"seeds": list(range(seeds)), "workers": args.workers},
         }
         for setup, options in setups.items():
 
@@ -228,20 +229,20 @@ def main() -> None:
                     **options,
                 )
 
-            measured[setup] = measure(setup, run, cells)
+            measured[setup] = measure(setup, run, len(options["seeds"]) * METHODS * SCENARIOS)
         sizes = [path.stat().st_size for path in (folder / "one process" / "cells").iterdir()]
         print(f"a cell file has {statistics.mean(sizes) / 1e3:.1f} kB")
         files = plain_files(folder / "files", folder / "one process" / "cells", cells // 10)
         tasks = plain_tasks(args.workers, cells // 10)
         for setup, peer, what in (
             ("one process", files, "writing the files"),
-            (f"{args.workers} workers", tasks, "Ray tasks that do nothing"),
+            (workers, tasks, "Ray tasks that do nothing"),
         ):
             ratio = measured[setup]["cell"] / peer
             print(f"{setup}: {ratio:.2f} x {what} ({1e3 * peer:.2f} ms each)")
         # Without the plug-in, which imports the engine; it decides no score of these methods.
         command = [sys.executable, "-m", "clbench", "run", str(suite)]
-        seconds = resumed([*command, "--out", str(folder / "one process")])
+        seconds = resumed([*command, "--out", str(folder / workers)])
         print(f"the finished run, repeated with its table: {seconds:.1f} s")
         write_json(args, {**measured, "files": files, "tasks": tasks, "resume": seconds})
 
