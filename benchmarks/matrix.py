@@ -3,11 +3,12 @@
     python benchmarks/matrix.py [--cells 10000] [--workers 2]
 
 A plug-in replaces training by a made-up outcome, with curves of realistic length; everything else
-is real: plan, executor, cell files, scores.csv, table. A fifth of the matrix runs in one process, then
-all of it on workers. For both, the seconds a cell and the memory at the start, in the middle and at the end are
-printed, and how much longer the second half takes than the first: nothing may grow with the square
-of the cells. Peers are the same cell files written and flushed by a loop, and as many Ray tasks
-that do nothing. Finally, the finished run is repeated in a new process, which prints its table.
+is real: plan, executor, cell files, scores.csv, table. A fifth of the matrix runs in one process,
+then all of it on workers. For both, the seconds a cell and the memory at the start, in the middle
+and at the end are printed, and how much longer the second half takes than the first: nothing may
+grow with the square of the cells. Peers are the same cell files written and flushed by a loop, and
+as many Ray tasks that do nothing. Finally, the finished run is repeated in a new process, which
+prints its table.
 """
 
 from __future__ import annotations
