@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -212,7 +212,7 @@ def _start(ray: Any, resources: Resources) -> None:
             return
         except Exception as error:  # Ray raises a bare one if its raylet does not start
             for frame, _ in traceback.walk_tb(error.__traceback__):
-                node = frame.f_locals.get("self")
+                node: Any = frame.f_locals.get("self")
                 if hasattr(node, "kill_all_processes"):  # Ray leaves those of a failed start
                     node.kill_all_processes(check_alive=False, allow_graceful=False)
                     log = f" Its log is {node.get_logs_dir_path()}/raylet.err."
@@ -262,15 +262,13 @@ class LocalServers:
 
     def alive(self) -> bool:
         """Whether all of them accept connections, or do so a second later."""
-        return self._answer() or (time.sleep(1.0) or self._answer())
-
-    def _answer(self) -> bool:
-        for address in self._addresses:
-            try:
-                socket.create_connection(address, 5.0).close()
-            except OSError:
-                return False
-        return True
+        for pause in (0.0, 1.0):
+            time.sleep(pause)
+            with suppress(OSError):
+                for address in self._addresses:
+                    socket.create_connection(address, 5.0).close()
+                return True
+        return False
 
 
 def check_listening(address: str) -> None:
