@@ -42,6 +42,10 @@ class RunFolderError(ClbenchError):
     """The folder of a run is in use, holds cells of other settings, or cannot be written."""
 
 
+class ClusterError(ClbenchError):
+    """Ray died in the middle of a run; the finished cells are kept."""
+
+
 class NonFiniteLossError(ClbenchError):
     """Training diverged: the loss became infinite or NaN. Only the cell fails."""
 

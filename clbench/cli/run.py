@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Annotated
 
 from clbench.cli.arguments import (
@@ -19,6 +20,7 @@ from clbench.cli.arguments import (
     seeds,
     words,
 )
+from clbench.errors import ClusterError
 
 if TYPE_CHECKING:
     from clbench.evaluation.run_state import RunState
@@ -112,6 +114,7 @@ def run(
         out=out,
     )
     state = read_run_state(api.plan_run(suite, options), replace=replace)
+    gc.freeze()  # a search for reference cycles in thousands of cells would take seconds
     from clbench.cli.progress import Lines, progress_listener
 
     if dry_run:
@@ -123,12 +126,16 @@ def run(
         return 0
     from clbench.cli.table import show_results
 
-    with progress_listener(state) as listener:
-        if tensorboard:
-            from clbench.evaluation.tensorboard import TensorBoard
+    try:
+        with progress_listener(state) as listener:
+            if tensorboard:
+                from clbench.evaluation.tensorboard import TensorBoard
 
-            listener = TensorBoard(listener, state.plan.out / "tensorboard")
-        result = api.execute(state, resources, listener)
+                listener = TensorBoard(listener, state.plan.out / "tensorboard")
+            result = api.execute(state, resources, listener)
+    except ClusterError:
+        show_results(state.plan.out, read_run_state(state.plan).present)
+        raise
     return show_results(result.path, result.cells)
 
 

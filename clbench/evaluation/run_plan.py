@@ -28,7 +28,9 @@ from clbench.training.device import (
 )
 
 SCORES_EVERY = 5.0
-"""Seconds between rewrites of ``scores.csv`` while cells finish."""
+"""Least seconds between rewrites of ``scores.csv`` while cells finish."""
+SCORES_SHARE = 0.05
+"""Largest share of the time to spend on them: each takes longer the more cells there are."""
 
 
 class Executor(Protocol):
@@ -101,19 +103,22 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
         listener.started(len(plan.cells), len(state.pending))
         new: list[CellResult] = []
 
-        def write_scores() -> None:
+        def write_scores() -> float:
+            """Write the table; return when to write it again."""
+            start = time.monotonic()
             if cells := state.with_new(new):
                 store.write_scores(to_csv(scores_frame(cells)))
+            end = time.monotonic()
+            return end + max(SCORES_EVERY, (end - start) / SCORES_SHARE)
 
-        last_write = 0.0
+        next_write = 0.0
         try:
             with closing(executor.results(plan, state.pending, preparer, listener)) as results:
                 for result in results:
                     store.write_cell(result)
                     new.append(result)
-                    if time.monotonic() - last_write > SCORES_EVERY:
-                        write_scores()
-                        last_write = time.monotonic()
+                    if time.monotonic() > next_write:
+                        next_write = write_scores()
                     listener.cell_finished(result)
         finally:
             # Even after an interruption, the table must hold every cell on disk.

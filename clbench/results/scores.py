@@ -167,7 +167,8 @@ def score_rows(cells: Iterable[CellResult]) -> list[dict[str, Any]]:
         if cell.reference_of is None:
             # The pretraining, where it is the first task, has no stage and no reference.
             last = (len(cell.stages) or len(cell.tasks)) - 1
-            rows.append(_row(cell, references.get((*_reference_key(cell), last))))
+            alone = references.get((*_reference_key(cell), last)) if references else None
+            rows.append(_row(cell, alone))
     return rows
 
 

@@ -97,7 +97,7 @@ def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
         return file.getvalue()
 
     console = Console(file=io.StringIO(), width=100, height=14, force_terminal=True)
-    bars = Bars("quick", Path("out"), console)
+    bars = Bars("quick", Path("out"), console, Clock())
     bars.started(9, 9)
     assert "p_o" not in text_of(bars)
     bars.cell_finished(pair("vanilla", 0))

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from fake_engine import FakeExecutor
 
+from clbench.errors import ClusterError
 from clbench.results.store import Store
 
 Call = Callable[..., tuple[int, str, str]]
@@ -103,6 +104,18 @@ def test_an_interrupted_run_can_be_resumed(
     engine.raises = None
     assert clbench("run", "mine.toml")[0] == 0
     assert engine.ran == KEYS
+
+
+def test_a_run_that_loses_ray_shows_what_is_kept(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
+    engine.raises = ClusterError("Ray died on this machine.")
+    code, output, error = clbench("run", "mine.toml", "--out", "out")
+    assert code == 2
+    assert error.splitlines()[-1] == "error: Ray died on this machine."
+    assert "one-two" in output
+    assert "vanilla" in output
+    assert "Scores: out/scores.csv" in output
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
