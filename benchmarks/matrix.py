@@ -122,10 +122,12 @@ class Meter(Listener):
 
 
 def _is_worker(process: psutil.Process) -> bool:
+    """Whether a process is a worker of Ray, which shows its task as ``ray::NAME``."""
     try:
-        return process.cmdline()[:1] != [] and "run_in_worker" in process.cmdline()[0]
+        title = " ".join(process.cmdline())
     except psutil.Error:
         return False
+    return title.startswith("ray::") and "Agent" not in title
 
 
 def measure(name: str, run: Callable[[Listener], object], cells: int) -> dict[str, float]:
