@@ -1,0 +1,176 @@
+"""Run the command line in a forked process: warm, so it starts in milliseconds, and expendable."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT = 60.0
+"""Seconds in which a command must answer, or start to train."""
+TRAINING = 3.0
+"""Seconds of training after which a run is stopped as with Ctrl-C: its input was accepted."""
+MEMORY = 24 << 30
+"""Bytes of address space of a process; a wrong length in a file must not take the machine's."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: its exit code (None: it hung; negative: a signal) and what it printed."""
+
+    code: int | None
+    out: str
+    err: str
+    seconds: float
+
+    def __str__(self) -> str:
+        lines = [*self.out.splitlines()[-4:], *self.err.splitlines()[-8:]]
+        shown = [ascii(line[:300])[1:-1] for line in lines if line.strip()]
+        return "\n".join([f"exit code {self.code} after {self.seconds:.1f} s", *shown])
+
+
+class Process:
+    """`clbench WORDS` in `folder`; what it prints goes to files beside the folder.
+
+    Parameters
+    ----------
+    before
+        Called in the new process first, such as to limit its resources.
+    """
+
+    def __init__(
+        self, words: Sequence[str], folder: Path, before: Callable[[], object] = lambda: None
+    ) -> None:
+        self.started = time.monotonic()
+        self.files = [folder.with_name(f"{folder.name}.{name}") for name in ("out", "err")]
+        self.code: int | None = None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                self._enter(folder)
+                before()
+                code = _call(words)
+            finally:
+                os._exit(code & 255)
+
+    def _enter(self, folder: Path) -> None:
+        os.setsid()
+        os.chdir(folder)
+        for number, path in enumerate(self.files, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115
+        sys.stderr = open(  # noqa: SIM115
+            2, "w", closefd=False, encoding="utf-8", errors="backslashreplace", buffering=1
+        )
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def ended(self) -> bool:
+        """Whether the process is gone; `code` is then set."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code is not None
+
+    def wait(self, until: float) -> bool:
+        """Wait up to `until` (of the monotonic clock) for the end; return whether it came."""
+        while not self.ended():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def kill(self) -> None:
+        """End the process and all that it started, as a crash would."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.wait(time.monotonic() + 10)
+
+    def outcome(self, *, hung: bool = False) -> Outcome:
+        """Return how it ended."""
+        out, err = (path.read_bytes().decode("utf-8", "replace") for path in self.files)
+        seconds = time.monotonic() - self.started
+        return Outcome(None if hung else self.code, out, err, seconds)
+
+
+def command(
+    words: Sequence[str],
+    folder: Path,
+    *,
+    limit: float = LIMIT,
+    training: float | None = None,
+    before: Callable[[], object] = lambda: None,
+) -> Outcome:
+    """Run `clbench WORDS` to its end; after `limit` seconds it counts as hung.
+
+    With `training`, a run in `folder`/out that has begun is interrupted after so many seconds.
+    """
+    process = Process(words, folder, before)
+    begun, stopped = folder / "out" / "suite.json", False
+    before_time = begun.stat().st_mtime_ns if begun.exists() else 0
+    end = process.started + limit
+    while not process.wait(min(end, time.monotonic() + 0.1)):
+        now = time.monotonic()
+        if training is not None and not stopped and begun.exists():
+            if begun.stat().st_mtime_ns != before_time:
+                before_time, end = begun.stat().st_mtime_ns, now + training
+        if now < end:
+            continue
+        if training is None or stopped or not begun.exists():
+            process.kill()
+            return process.outcome(hung=True)
+        os.kill(process.pid, signal.SIGINT)
+        stopped, end = True, now + limit / 2
+    return process.outcome()
+
+
+def _call(words: Sequence[str]) -> int:
+    """Return the exit code as the interpreter would, with the traceback of what gets through."""
+    from clbench.cli.app import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code: object = 1
+    try:
+        code = main(list(words))
+    except SystemExit as error:
+        code = error.code
+    except BaseException:
+        with suppress(ValueError):
+            traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(ValueError, OSError):
+            stream.flush()
+    if isinstance(code, int) or code is None:
+        return code or 0
+    os.write(2, f"Traceback: SystemExit({code!r})\n".encode())
+    return 1
+
+
+def warm_up() -> None:
+    """Import what commands need, so that forked processes share it."""
+    import pyarrow.parquet
+    import sklearn.cluster  # noqa: F401
+    import torch
+
+    import clbench.api
+    import clbench.cli.table
+    import clbench.evaluation.run_plan
+    import clbench.report.write
+    import clbench.search  # noqa: F401
+    import clbench.models.checkpoint
+
+    torch.set_num_threads(1)
