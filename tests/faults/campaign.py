@@ -12,11 +12,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from faults import models, options, plugins, results, suites
+from faults import models, options, plugins, results, runs, suites
 from faults.cases import RUN, Case, fresh, make_folder
 from faults.sandbox import TRAINING, command, warm_up
 from faults.verdict import (
@@ -28,30 +29,39 @@ from faults.verdict import (
 )
 
 SEED = 20
+KILLS = 5
+"""Kills of one run, at most."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one case: `problem` is empty if it was well answered."""
+    """What came of a task: `problem` is empty if all its `count` faults were well answered."""
 
     kind: str
     name: str
     what: str
     problem: str = ""
     output: str = ""
+    count: int = 1
 
 
 @dataclass(frozen=True)
 class Templates:
-    """Valid folders to copy: one with a suite, one with finished runs as well."""
+    """Valid folders to copy: with a suite; with finished runs of it; with a longer run.
+
+    `vanilla` is a cell, `seconds` the time of the longer run, `writes` those of the short one.
+    """
 
     inputs: Path
     runs: Path
+    long: Path
     vanilla: dict[str, Any]
+    seconds: float
+    writes: int
 
 
 Generator = Callable[[int, Random, Path], Case]
-COUNTS = {
+INPUTS = {
     "suites": 120,
     "baselines": 60,
     "data": 110,
@@ -62,19 +72,31 @@ COUNTS = {
     "options": 120,
 }
 """Malformed inputs of each kind in the whole campaign."""
+FAULTS = {"kills of workers": 1, "kills": 12, "full disk": 60, "two runners": 8, "node loss": 1}
+"""Tasks of each kind of fault; one has several kills, and a disk no more than there are writes."""
 
 
-def make_templates(folder: Path) -> Templates:
-    """Write the valid folders; a run is finished in one of them."""
-    inputs, runs = folder / "inputs", folder / "runs"
+def make_templates(folder: Path, *, epochs: int = 6) -> Templates:
+    """Write the valid folders; runs are finished in two of them, the longer one timed."""
+    inputs, short, long = folder / "inputs", folder / "runs", folder / "long"
     inputs.mkdir()
     make_folder(inputs)
-    shutil.copytree(inputs, runs)
+    fresh(inputs, long)
+    runs.write_suite(long, epochs=epochs)
+    seconds = _finished(RUN, long)
+    fresh(inputs, short)
     for out in ("out", "out2"):
-        outcome = command([*RUN[:3], out, *RUN[4:]], runs)
-        assert outcome.code == 0, outcome
-    path = runs / "out" / "cells" / "pair--vanilla--seed0.json"
-    return Templates(inputs, runs, json.loads(path.read_text()))
+        _finished([*RUN[:3], out, *RUN[4:]], short)
+    writes = runs.count_writes(fresh(inputs, folder / "counted"))
+    path = short / "out" / "cells" / "pair--vanilla--seed0.json"
+    return Templates(inputs, short, long, json.loads(path.read_text()), seconds, writes)
+
+
+def _finished(words: list[str], folder: Path) -> float:
+    outcome = command(words, folder, limit=runs.LONG)
+    if outcome.code != 0:
+        raise RuntimeError(f"an undisturbed run failed: {outcome}")
+    return outcome.seconds
 
 
 def case_of(kind: str, number: int, seed: int, templates: Templates, folder: Path) -> Case:
@@ -99,7 +121,10 @@ def answer(kind: str, number: int, seed: int, templates: Templates, folder: Path
     """Run one case and judge it; its folder is removed if it was well answered."""
     case = case_of(kind, number, seed, templates, folder)
     outputs: list[str] = []
-    problems = list(_problems(case, folder, outputs))
+    try:
+        problems = list(_problems(case, folder, outputs))
+    except Exception as error:
+        problems = [f"{type(error).__name__} while judging: {error}"]
     result = Answer(
         kind, f"{kind}-{number}", case.what, "; ".join(dict.fromkeys(problems)), "\n".join(outputs)
     )
@@ -134,24 +159,60 @@ def _problems(case: Case, folder: Path, outputs: list[str]) -> Iterator[str]:
     yield from case.checks(folder)
 
 
-def run_cases(
-    kinds: dict[str, Sequence[int]], seed: int, work: Path, *, jobs: int, show: bool = False
+def trial(kind: str, number: int, seed: int, templates: Templates, folder: Path) -> runs.Trial:
+    """Disturb a run as task `number` of a kind of fault says."""
+    rng, long = Random(f"{seed}/{kind}/{number}"), templates.long
+    if kind == "full disk":
+        fresh(templates.inputs, folder)
+        return runs.full_disk(templates.runs, folder, number + 1, (0, 700)[number % 2])
+    fresh(long, folder)
+    shutil.rmtree(folder / "out")
+    if kind == "kills":
+        return runs.kill_runs(long, folder, rng, templates.seconds, KILLS)
+    if kind == "kills of workers":
+        return runs.kill_workers(long, folder, rng, templates.seconds / 12, 50, 6)
+    if kind == "two runners":
+        delay = 0.0 if number < 2 else rng.uniform(0, templates.seconds)
+        return runs.two_runners(long, folder, delay)
+    return _node_loss()(long, folder, rng)
+
+
+def _node_loss() -> Callable[[Path, Path, Random], runs.Trial]:
+    """Return what loses nodes of a cluster; its own module, as it needs one."""
+    from faults import nodes  # type: ignore[attr-defined]
+
+    return nodes.lose_nodes  # type: ignore[no-any-return]
+
+
+def run_tasks(
+    tasks: Sequence[tuple[str, int]], seed: int, work: Path, *, jobs: int, show: bool = False
 ) -> list[Answer]:
-    """Return the answers to the numbered cases of each kind, from `jobs` processes."""
+    """Return the answers to numbered tasks of kinds, from `jobs` processes."""
     templates = make_templates(work)
-    tasks = [(kind, n, seed, templates, work) for kind, numbers in kinds.items() for n in numbers]
+    words = [
+        (kind, n, seed, templates, work / f"{kind.replace(' ', '-')}-{n}")
+        for kind, n in tasks
+        if kind != "full disk" or n < templates.writes
+    ]
     answers = []
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for result in pool.imap_unordered(_task, tasks):
+        for result in pool.imap_unordered(_task, words):
             answers.append(result)
             if show and result.problem:
                 print(describe(result, seed), flush=True)
     return answers
 
 
-def _task(words: tuple[Any, ...]) -> Answer:
-    kind, number, seed, templates, work = words
-    return answer(kind, number, seed, templates, work / f"{kind}-{number}")
+def _task(words: tuple[str, int, int, Templates, Path]) -> Answer:
+    kind, number, *_, folder = words
+    if kind in INPUTS:
+        return answer(*words)
+    try:
+        result = trial(*words)
+    except Exception as error:
+        result = runs.Trial(1, "", f"{type(error).__name__} in the campaign: {error}")
+    shutil.rmtree(folder, ignore_errors=True)
+    return Answer(kind, folder.name, result.what, result.problem, result.output, result.count)
 
 
 def describe(result: Answer, seed: int) -> str:
@@ -167,8 +228,9 @@ def table(answers: Sequence[Answer], seconds: float) -> str:
     kinds = dict.fromkeys(result.kind for result in answers)
     for kind in [*kinds, "all"]:
         own = [result for result in answers if kind in (result.kind, "all")]
-        lost = sum(bool(result.problem) for result in own)
-        lines.append(f"{kind:<36}{len(own):>7}{len(own) - lost:>15}{lost:>6}")
+        tried = sum(result.count for result in own)
+        lost = sum(result.count for result in own if result.problem)
+        lines.append(f"{kind:<36}{tried:>7}{tried - lost:>15}{lost:>6}")
     return "\n".join([*lines, f"{seconds / 60:.1f} minutes"])
 
 
@@ -198,12 +260,13 @@ def main() -> int:
         work = Path(name)
         environment(work)
         warm_up()
-        kinds: dict[str, Sequence[int]] = {}
-        for kind, count in COUNTS.items():
-            numbers = [n for n in range(count) if arguments.only in (None, kind, f"{kind}-{n}")]
-            if numbers:
-                kinds[kind] = numbers
-        answers = run_cases(kinds, arguments.seed, work, jobs=arguments.jobs, show=True)
+        tasks = [(kind, n) for kind, count in (FAULTS | INPUTS).items() for n in range(count)]
+        if find_spec("faults.nodes") is None:
+            tasks.remove(("node loss", 0))
+        chosen = arguments.only and arguments.only.replace(" ", "-")
+        names = {task: task[0].replace(" ", "-") for task in tasks}
+        tasks = [t for t in tasks if chosen in (None, names[t], f"{names[t]}-{t[1]}")]
+        answers = run_tasks(tasks, arguments.seed, work, jobs=arguments.jobs, show=True)
     print(table(answers, time.monotonic() - started))
     return int(any(result.problem for result in answers) or not answers)
 

@@ -135,8 +135,9 @@ def _toml(value: Any) -> str:
 def paths(tree: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path of every node of nested dictionaries and lists, the root's first."""
     yield here
-    entries = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in entries if isinstance(tree, dict | list) else ():
+    if isinstance(tree, list):
+        tree = dict(enumerate(tree))
+    for key, value in tree.items() if isinstance(tree, dict) else ():
         yield from paths(value, (*here, key))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
@@ -13,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-LIMIT = 60.0
+LIMIT = 40.0
 """Seconds in which a command must answer, or start to train."""
 TRAINING = 3.0
 """Seconds of training after which a run is stopped as with Ctrl-C: its input was accepted."""
-MEMORY = 24 << 30
-"""Bytes of address space of a process; a wrong length in a file must not take the machine's."""
+MEMORY = 4 << 30
+"""Bytes that a process may take more than it has; a wrong length must not take the machine's."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,10 @@ class Outcome:
     seconds: float
 
     def __str__(self) -> str:
-        lines = [*self.out.splitlines()[-4:], *self.err.splitlines()[-8:]]
+        err = [line for line in self.err.splitlines() if line.strip(" ^~")]
+        if "Traceback" in self.err:  # where in clbench, and the error
+            err = [*[line for line in err if "/clbench/" in line][-2:], *err[-1:]]
+        lines = [*self.out.splitlines()[-3:], *err[-4:]]
         shown = [ascii(line[:300])[1:-1] for line in lines if line.strip()]
         return "\n".join([f"exit code {self.code} after {self.seconds:.1f} s", *shown])
 
@@ -43,12 +47,20 @@ class Process:
     ----------
     before
         Called in the new process first, such as to limit its resources.
+    pipes
+        Whether it prints to pipes, which the limit of a file's size does not meet.
     """
 
     def __init__(
-        self, words: Sequence[str], folder: Path, before: Callable[[], object] = lambda: None
+        self,
+        words: Sequence[str],
+        folder: Path,
+        before: Callable[[], object] = lambda: None,
+        *,
+        pipes: bool = False,
     ) -> None:
         self.started = time.monotonic()
+        self.pipes = [os.pipe() for _ in range(2)] if pipes else []
         self.files = [folder.with_name(f"{folder.name}.{name}") for name in ("out", "err")]
         self.code: int | None = None
         sys.stdout.flush()
@@ -65,15 +77,20 @@ class Process:
 
     def _enter(self, folder: Path) -> None:
         os.setsid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the campaign
         os.chdir(folder)
         for number, path in enumerate(self.files, 1):
+            if self.pipes:
+                os.dup2(self.pipes[number - 1][1], number)
+                continue
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115
         sys.stderr = open(  # noqa: SIM115
             2, "w", closefd=False, encoding="utf-8", errors="backslashreplace", buffering=1
         )
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def ended(self) -> bool:
@@ -102,6 +119,11 @@ class Process:
 
     def outcome(self, *, hung: bool = False) -> Outcome:
         """Return how it ended."""
+        for path, (end, other) in zip(self.files, self.pipes, strict=False):
+            os.close(other)
+            path.write_bytes(os.read(end, 1 << 20))
+            os.close(end)
+        self.pipes = []
         out, err = (path.read_bytes().decode("utf-8", "replace") for path in self.files)
         seconds = time.monotonic() - self.started
         return Outcome(None if hung else self.code, out, err, seconds)
@@ -114,12 +136,13 @@ def command(
     limit: float = LIMIT,
     training: float | None = None,
     before: Callable[[], object] = lambda: None,
+    pipes: bool = False,
 ) -> Outcome:
     """Run `clbench WORDS` to its end; after `limit` seconds it counts as hung.
 
     With `training`, a run in `folder`/out that has begun is interrupted after so many seconds.
     """
-    process = Process(words, folder, before)
+    process = Process(words, folder, before, pipes=pipes)
     begun, stopped = folder / "out" / "suite.json", False
     before_time = begun.stat().st_mtime_ns if begun.exists() else 0
     end = process.started + limit

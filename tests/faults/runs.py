@@ -1,0 +1,264 @@
+"""Faults of real runs: kills, a full disk, two runners. Afterwards scores are equal to the bit."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from faults.cases import SUITE, toml
+from faults.sandbox import Outcome, Process, command
+from faults.verdict import faults
+
+RUN = ["run", "small.toml", "--out", "out", "--threads", "1"]
+UNEQUAL = ("model", "train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
+"""Columns of scores.csv that differ between equal runs in two folders."""
+LONG = 400.0
+"""Seconds in which a run must end, whatever happened to it."""
+KILLS_OF_A_CELL = 2
+"""Ray starts the cell of a dead worker again so often."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Faults of one run's life: how many, where they struck, and what went wrong."""
+
+    count: int
+    what: str
+    problem: str = ""
+    output: str = ""
+
+
+def write_suite(folder: Path, *, epochs: int) -> None:
+    """Write a suite of two scenarios, three methods and two seeds: twelve cells."""
+    scenarios = [
+        SUITE["scenario"][0],
+        {"name": "length", "shift": "sentence-length", "task": "mood"},
+    ]
+    suite = {
+        **SUITE,
+        "methods": ["vanilla", "ewc", "recadam"],
+        "seeds": [0, 1],
+        "protocol": {**SUITE["protocol"], "epochs": epochs},
+        "scenario": scenarios,
+    }
+    (folder / "small.toml").write_text(toml(suite))
+
+
+def scores(out: Path) -> list[dict[str, str]]:
+    """Return the rows of scores.csv without times and memory."""
+    with (out / "scores.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{key: text for key, text in row.items() if key not in UNEQUAL} for row in rows]
+
+
+def matrices(out: Path) -> dict[str, Any]:
+    """Return all metrics and curves of the cells in a folder, by key."""
+    cells = [json.loads(path.read_text()) for path in sorted((out / "cells").glob("*.json"))]
+    return {
+        cell["key"]: [cell["metrics"], cell["R"], [stage["curves"] for stage in cell["stages"]]]
+        for cell in cells
+    }
+
+
+def finish(folder: Path, template: Path, words: list[str]) -> tuple[str, Outcome]:
+    """Run the same command to its end; return how it differs from the undisturbed run."""
+    outcome = command(words, folder, limit=LONG)
+    if problems := list(faults(outcome)):
+        return "; ".join(problems), outcome
+    if outcome.code != 0:
+        return f"exit code {outcome.code} when run again", outcome
+    out = folder / "out"
+    halves = [*out.rglob("*.part")]
+    if halves:
+        return f"{halves[0].name} is left", outcome
+    if scores(out) != scores(template / "out"):
+        return "other scores in scores.csv", outcome
+    if matrices(out) != matrices(template / "out"):
+        return "other metrics or curves, or another set of cells", outcome
+    return "", outcome
+
+
+def kill_runs(template: Path, folder: Path, rng: Random, seconds: float, most: int) -> Trial:
+    """Kill a run at random moments, start it again each time, and let it finish at last."""
+    where: list[str] = []
+    for _ in range(most):
+        process = Process(RUN, folder)
+        # A third of the whole, so that later kills meet later cells.
+        if process.wait(time.monotonic() + rng.uniform(0.1, seconds / 3)):
+            break
+        process.kill()
+        where.append(str(len(list((folder / "out" / "cells").glob("*.json")))))
+    problem, outcome = finish(folder, template, RUN)
+    return Trial(len(where), f"killed with {', '.join(where)} cells finished", problem, str(outcome))
+
+
+def kill_workers(
+    template: Path, folder: Path, rng: Random, seconds: float, most: int, drivers: int
+) -> Trial:
+    """Kill workers of a run at random moments of their cells, and the run itself `drivers` times.
+
+    `seconds` is how long a cell takes. A run that ends is begun again in a new folder, until
+    there were `most` kills.
+    """
+    words, where = [*RUN, "--workers", "2"], []
+    runs, problem, outcome = 0, "", None
+    while len(where) < most and not problem:
+        runs += 1
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        process, kills = Process(words, folder), dict[str, int]()
+        due: dict[int, float] = {}
+        end = time.monotonic() + LONG
+        while not process.wait(time.monotonic() + 0.03):
+            now = time.monotonic()
+            if now > end:
+                process.kill()
+                return Trial(len(where), "hangs", "no end in time", str(process.outcome(hung=True)))
+            busy = cells_of_workers(folder.parent)
+            for pid, key in busy.items():
+                due.setdefault(pid, now + rng.uniform(0, 1.1 * seconds))
+            for pid in [pid for pid in due if pid not in busy]:
+                del due[pid]
+            late = [pid for pid in busy if due[pid] <= now and kills.get(busy[pid], 0) < KILLS_OF_A_CELL]
+            if not late or len(where) >= most:
+                continue
+            key = busy[late[0]]
+            if drivers and len(where) % 8 == 4:
+                drivers -= 1
+                where.append("the run")
+                process.kill()
+                sweep(folder.parent)
+                process, kills = Process(words, folder), {}
+                continue
+            try:
+                os.kill(late[0], signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            kills[key] = kills.get(key, 0) + 1
+            where.append(key)
+            due.pop(late[0])
+        problem = "; ".join(faults(process.outcome()))
+        if not problem:
+            problem, outcome = finish(folder, template, RUN)
+    sweep(folder.parent)
+    what = f"{runs} runs; killed workers in {', '.join(where)}"
+    return Trial(len(where), what, problem, str(outcome or process.outcome()))
+
+
+def cells_of_workers(work: Path) -> dict[int, str]:
+    """Return the keys of the cells that Ray's workers of this campaign run, by process."""
+    titles = {pid: _read(pid, "cmdline") for pid in ours(work)}
+    return {
+        pid: title.removeprefix("ray::").rstrip("\0 ")
+        for pid, title in titles.items()
+        if title.startswith("ray::") and "--seed" in title
+    }
+
+
+def ours(work: Path) -> Iterator[int]:
+    """Yield the processes that were started with the cache of this campaign."""
+    mark = f"CLBENCH_CACHE={work / 'cache'}\0"
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal() and mark in _read(int(path.name), "environ"):
+            yield int(path.name)
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def sweep(work: Path) -> None:
+    """End what a killed run left of Ray."""
+    own = {os.getpid(), os.getppid()}
+    for _ in range(20):
+        rays = [p for p in ours(work) if p not in own and "ray" in _read(p, "cmdline")]
+        rays = [pid for pid in rays if "faults" not in _read(pid, "cmdline")]
+        if not rays:
+            return
+        for pid in rays:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.2)
+
+
+def fill_disk(at: int, size: int, below: Path) -> Callable[[], None]:
+    """Return a hook: from the write number `at` below a folder, files end after `size` bytes."""
+    count = 0
+
+    def watch(event: str, words: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event != "open" or not isinstance(words[0], str) or words[2] is None:
+            return
+        writes = words[2] & (os.O_WRONLY | os.O_RDWR) and words[0].startswith(str(below))
+        count += bool(writes)
+        if writes and count == at:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return lambda: sys.addaudithook(watch)
+
+
+def count_writes(folder: Path) -> int:
+    """Return how many files a run of `folder` opens for writing."""
+    counts = folder.with_name("writes")
+
+    def install() -> None:
+        def watch(event: str, words: tuple[Any, ...]) -> None:
+            if event == "open" and isinstance(words[0], str) and words[2] is not None:
+                if words[2] & (os.O_WRONLY | os.O_RDWR) and words[0].startswith(str(folder)):
+                    os.write(log, b"x")
+
+        log = os.open(counts, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        sys.addaudithook(watch)
+
+    outcome = command(RUN, folder, limit=LONG, before=install)
+    assert outcome.code == 0, outcome
+    return len(counts.read_bytes())
+
+
+def full_disk(template: Path, folder: Path, at: int, size: int) -> Trial:
+    """Let the disk be full from one write on; then make room and run again."""
+    what = f"full from write {at} on, after {size} bytes"
+    outcome = command(RUN, folder, limit=LONG, before=fill_disk(at, size, folder), pipes=True)
+    problems = list(faults(outcome))
+    if outcome.code not in (0, 2):
+        problems.append(f"exit code {outcome.code}")
+    problems += [f"{path.name} is left" for path in folder.rglob("*.part")]
+    problem, again = finish(folder, template, RUN)
+    problems += [problem] if problem else []
+    return Trial(1, what, "; ".join(problems), f"{outcome}\nagain: {again}")
+
+
+def two_runners(template: Path, folder: Path, delay: float) -> Trial:
+    """Start the same command twice; one works, the other is refused in a line."""
+    first = Process(RUN, folder)
+    first.wait(time.monotonic() + delay)
+    files = [path.rename(path.with_suffix(".first")) for path in first.files]
+    second = command(RUN, folder, limit=LONG)
+    first.wait(time.monotonic() + LONG)
+    first.files = files
+    outcomes = [first.outcome(), second]
+    problems = [problem for outcome in outcomes for problem in faults(outcome)]
+    codes = sorted(outcome.code or 0 for outcome in outcomes)
+    if codes != [0, 2]:
+        problems.append(f"exit codes {codes}")
+    if not any("in use" in outcome.err for outcome in outcomes):
+        problems.append("no one is told that the folder is in use")
+    problem, again = finish(folder, template, RUN)
+    problems += [problem] if problem else []
+    what = f"a second run after {delay:.2f} s"
+    return Trial(1, what, "; ".join(problems), "\n".join(map(str, [*outcomes, again])))
