@@ -29,6 +29,10 @@ from faults.verdict import (
 )
 
 SEED = 20
+EPOCHS = 6
+"""Passes of the runs that are killed: about a second a cell."""
+SHARE = 6
+"""Inputs of each kind in the small part."""
 KILLS = 5
 """Kills of one run, at most."""
 
@@ -76,7 +80,7 @@ FAULTS = {"kills of workers": 1, "kills": 12, "full disk": 60, "two runners": 8,
 """Tasks of each kind of fault; one has several kills, and a disk no more than there are writes."""
 
 
-def make_templates(folder: Path, *, epochs: int = 6) -> Templates:
+def make_templates(folder: Path, *, epochs: int) -> Templates:
     """Write the valid folders; runs are finished in two of them, the longer one timed."""
     inputs, short, long = folder / "inputs", folder / "runs", folder / "long"
     inputs.mkdir()
@@ -141,6 +145,8 @@ def _problems(case: Case, folder: Path, outputs: list[str]) -> Iterator[str]:
         outputs.append(f"--dry-run: {dry}")
         yield from faults(dry)
         yield from file_faults(before, snapshot(folder), dry.code, ())
+        if dry.code is None:  # nor would the run answer
+            return
     begun = folder / "out" / "suite.json"
     earlier = begun.exists() and begun.stat().st_mtime_ns
     outcome = command(case.words, folder, training=TRAINING)
@@ -184,11 +190,19 @@ def _node_loss() -> Callable[[Path, Path, Random], runs.Trial]:
     return nodes.lose_nodes  # type: ignore[no-any-return]
 
 
+def share() -> list[tuple[str, int]]:
+    """Return the tasks of a small part: some of each kind of input, and a fault of each kind."""
+    inputs = [
+        (kind, n) for kind, count in INPUTS.items() for n in range(SHARE // 2, count, count // SHARE)
+    ]
+    return [("kills", 0), ("full disk", 2), ("two runners", 0), *inputs]
+
+
 def run_tasks(
-    tasks: Sequence[tuple[str, int]], seed: int, work: Path, *, jobs: int, show: bool = False
+    tasks: Sequence[tuple[str, int]], seed: int, work: Path, *, jobs: int, epochs: int
 ) -> list[Answer]:
-    """Return the answers to numbered tasks of kinds, from `jobs` processes."""
-    templates = make_templates(work)
+    """Return the answers to numbered tasks of kinds, from `jobs` processes; print failures."""
+    templates = make_templates(work, epochs=epochs)
     words = [
         (kind, n, seed, templates, work / f"{kind.replace(' ', '-')}-{n}")
         for kind, n in tasks
@@ -198,7 +212,7 @@ def run_tasks(
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         for result in pool.imap_unordered(_task, words):
             answers.append(result)
-            if show and result.problem:
+            if result.problem:
                 print(describe(result, seed), flush=True)
     return answers
 
@@ -212,7 +226,8 @@ def _task(words: tuple[str, int, int, Templates, Path]) -> Answer:
     except Exception as error:
         result = runs.Trial(1, "", f"{type(error).__name__} in the campaign: {error}")
     shutil.rmtree(folder, ignore_errors=True)
-    return Answer(kind, folder.name, result.what, result.problem, result.output, result.count)
+    count = result.count or bool(result.problem)
+    return Answer(kind, folder.name, result.what, result.problem, result.output, count)
 
 
 def describe(result: Answer, seed: int) -> str:
@@ -253,6 +268,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Malformed inputs and faults.")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--only", help="a kind such as data, or a case such as data-17")
+    parser.add_argument("--share", action="store_true", help="a small part, for every day")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     started = time.monotonic()
@@ -266,7 +282,10 @@ def main() -> int:
         chosen = arguments.only and arguments.only.replace(" ", "-")
         names = {task: task[0].replace(" ", "-") for task in tasks}
         tasks = [t for t in tasks if chosen in (None, names[t], f"{names[t]}-{t[1]}")]
-        answers = run_tasks(tasks, arguments.seed, work, jobs=arguments.jobs, show=True)
+        if arguments.share:
+            tasks = share()
+        epochs = 2 if arguments.share else EPOCHS
+        answers = run_tasks(tasks, arguments.seed, work, jobs=arguments.jobs, epochs=epochs)
     print(table(answers, time.monotonic() - started))
     return int(any(result.problem for result in answers) or not answers)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from faults.cases import LONG, ODD_FILES, RUN, Case, as_odd_file, spoil, spoil_bytes
 
+EMBEDDINGS = "embeddings.word_embeddings.weight"
 PARTS = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -56,7 +57,7 @@ def _pickle(folder: Path) -> None:
 def _index(target: str) -> Callable[[Path], object]:
     def apply(folder: Path) -> None:
         (folder / "model.safetensors").unlink()
-        index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": target}}
+        index = {"metadata": {}, "weight_map": {EMBEDDINGS: target}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
     return apply
@@ -79,7 +80,7 @@ FOLDERS: dict[str, Callable[[Path], object]] = {
     "a tensor of negative shape": _header(lambda header: _first(header).update(shape=[-1, 4])),
     "a tensor of unknown type": _header(lambda header: _first(header).update(dtype="F7")),
     "a header without tensors": _header(dict.clear),
-    "a tensor renamed": _header(lambda header: header.update({"x": header.pop(list(header)[-1])})),
+    "a tensor renamed": _header(lambda header: header.update(x=header.pop(EMBEDDINGS))),
     "a list as header": _weights(lambda data: struct.pack("<Q", 2) + b"[]"),
     "no weights": lambda folder: (folder / "model.safetensors").unlink(),
     "a pickle": _pickle,

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -113,10 +113,10 @@ def kill_workers(
     """
     words, where = [*RUN, "--workers", "2"], []
     runs, problem, outcome = 0, "", None
-    while len(where) < most and not problem:
+    while len(where) < most and runs < 10 and not problem:
         runs += 1
         shutil.rmtree(folder / "out", ignore_errors=True)
-        process, kills = Process(words, folder), dict[str, int]()
+        process, kills = Process(words, folder, limited=False), dict[str, int]()
         due: dict[int, float] = {}
         end = time.monotonic() + LONG
         while not process.wait(time.monotonic() + 0.03):
@@ -138,7 +138,7 @@ def kill_workers(
                 where.append("the run")
                 process.kill()
                 sweep(folder.parent)
-                process, kills = Process(words, folder), {}
+                process, kills = Process(words, folder, limited=False), {}
                 continue
             try:
                 os.kill(late[0], signal.SIGKILL)
@@ -165,12 +165,16 @@ def cells_of_workers(work: Path) -> dict[int, str]:
     }
 
 
-def ours(work: Path) -> Iterator[int]:
-    """Yield the processes that were started with the cache of this campaign."""
+def ours(work: Path) -> set[int]:
+    """Return the processes that were started with the cache of this campaign.
+
+    Ray's workers write their title over their environment: they are the children of such ones.
+    """
     mark = f"CLBENCH_CACHE={work / 'cache'}\0"
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal() and mark in _read(int(path.name), "environ"):
-            yield int(path.name)
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    own = {pid for pid in pids if mark in _read(pid, "environ")}
+    parents = {pid: _read(pid, "stat").rpartition(")")[2].split()[1:2] for pid in pids}
+    return own | {pid for pid in pids if parents[pid] and int(parents[pid][0]) in own}
 
 
 def _read(pid: int, name: str) -> str:
@@ -184,8 +188,7 @@ def sweep(work: Path) -> None:
     """End what a killed run left of Ray."""
     own = {os.getpid(), os.getppid()}
     for _ in range(20):
-        rays = [p for p in ours(work) if p not in own and "ray" in _read(p, "cmdline")]
-        rays = [pid for pid in rays if "faults" not in _read(pid, "cmdline")]
+        rays = [pid for pid in ours(work) - own if "ray" in _read(pid, "cmdline")]
         if not rays:
             return
         for pid in rays:

@@ -35,7 +35,7 @@ class Outcome:
         err = [line for line in self.err.splitlines() if line.strip(" ^~")]
         if "Traceback" in self.err:  # where in clbench, and the error
             err = [*[line for line in err if "/clbench/" in line][-2:], *err[-1:]]
-        lines = [*self.out.splitlines()[-3:], *err[-4:]]
+        lines = err[-4:] if self.code == 2 else [*self.out.splitlines()[-3:], *err[-4:]]
         shown = [ascii(line[:300])[1:-1] for line in lines if line.strip()]
         return "\n".join([f"exit code {self.code} after {self.seconds:.1f} s", *shown])
 
@@ -49,6 +49,8 @@ class Process:
         Called in the new process first, such as to limit its resources.
     pipes
         Whether it prints to pipes, which the limit of a file's size does not meet.
+    limited
+        Whether its address space is limited; Ray needs much, and hands the limit on.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Process:
         before: Callable[[], object] = lambda: None,
         *,
         pipes: bool = False,
+        limited: bool = True,
     ) -> None:
+        self.limited = limited
         self.started = time.monotonic()
         self.pipes = [os.pipe() for _ in range(2)] if pipes else []
         self.files = [folder.with_name(f"{folder.name}.{name}") for name in ("out", "err")]
@@ -89,8 +93,9 @@ class Process:
         sys.stderr = open(  # noqa: SIM115
             2, "w", closefd=False, encoding="utf-8", errors="backslashreplace", buffering=1
         )
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+        if self.limited:
+            size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def ended(self) -> bool:

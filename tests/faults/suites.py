@@ -132,7 +132,7 @@ FILES: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "an unknown label": ("csv", lambda: _csv([("x", "sideways"), *ROWS])),
     "10,000 labels": ("csv", lambda: _csv([(f"x {n}", f"y{n}") for n in range(10_000)])),
     "an open quote": ("csv", lambda: _csv(ROWS[:20]) + '"open,up\n' + _csv(ROWS[20:])),
-    "a field of 5 MB": ("csv", lambda: _csv([("x " * 2_500_000, "up"), *ROWS])),
+    "a field of a megabyte": ("csv", lambda: _csv([("x " * 500_000, "up"), *ROWS])),
     "a NUL in a field": ("csv", lambda: _csv([("a\0b", "up"), *ROWS])),
     "a control character in a label": ("csv", lambda: _csv([("a", "\x1b[31mup"), *ROWS])),
     "a control character in a header": ("csv", lambda: _csv(ROWS).replace("label", "\x1b[31mlabel")),
@@ -161,7 +161,7 @@ FILES: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "a missing key": ("jsonl", lambda: '{"text": "a"}\n' + _json(ROWS)),
     "lines without end": ("jsonl", lambda: _json(ROWS).replace("\n", " ")),
 }  # fmt: skip
-FINE = {"a field of 5 MB", "a third column twice", "a key twice", "a number as a text", "a NUL in a field"}
+FINE = {"a field of a megabyte", "lines without end", "a third column twice", "a key twice", "a number as a text", "a NUL in a field"}
 """Odd, but such files may be read."""
 LABELS = ["1e308", "-1e308", "nan", "inf", "1e999", "text", "", "1,5", "0x10", "९", "1_000", "-0.0"]
 """Odd numbers to predict."""
@@ -199,7 +199,7 @@ def data(number: int, rng: Random, folder: Path) -> Case:
                  "label": "label", "regression": True}  # fmt: skip
         tasks = {**SUITE["task"], "mood": table}
         (folder / "small.toml").write_text(toml({**SUITE, "task": tasks}))
-        fine = LABELS[number] in ("-0.0",)
+        fine = LABELS[number] in ("-0.0", "९", "1_000")  # as Python reads numbers
         what = f"a number to predict in {odd.name}: {LABELS[number]!a}"
         return Case(what, RUN, dry=True, refused=not fine)
     suffix = rng.choice(["csv", "tsv", "jsonl", "parquet"])
