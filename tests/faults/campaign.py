@@ -193,7 +193,9 @@ def _node_loss() -> Callable[[Path, Path, Random], runs.Trial]:
 def share() -> list[tuple[str, int]]:
     """Return the tasks of a small part: some of each kind of input, and a fault of each kind."""
     inputs = [
-        (kind, n) for kind, count in INPUTS.items() for n in range(SHARE // 2, count, count // SHARE)
+        (kind, n)
+        for kind, count in INPUTS.items()
+        for n in range(SHARE // 2, count, count // SHARE)
     ]
     return [("kills", 0), ("full disk", 2), ("two runners", 0), *inputs]
 
@@ -218,7 +220,7 @@ def run_tasks(
 
 
 def _task(words: tuple[str, int, int, Templates, Path]) -> Answer:
-    kind, number, *_, folder = words
+    kind, *_, folder = words
     if kind in INPUTS:
         return answer(*words)
     try:

@@ -16,9 +16,9 @@ from workspace import rows, write_rows
 LONG = "x" * 5_000
 ODD: tuple[Any, ...] = (
     [], {}, "", None, True, False, -1, 0, 0.5, 1e308, -1e308, float("nan"), float("inf"), 10**30,
-    2**63, 2**32, LONG, "\x1b[31mred\x07\x00", "line\nbreak", "a\u202eb\u2066c", "<script>alert(1)</script>",
-    "../../up", "/dev/null", "名前", "a--b", "1", "nan", [[]], [None], [1, 2], ["x", "x"], {"a": 1},
-    {"a": {"b": []}},
+    2**63, 2**32, LONG, "\x1b[31mred\x07\x00", "line\nbreak", "a\u202eb\u2066c", "1", "nan", "名前",
+    "<script>alert(1)</script>", "../../up", "/dev/null", "a--b", [[]], [None], [1, 2], ["x", "x"],
+    {"a": 1}, {"a": {"b": []}},
 )  # fmt: skip
 """Values to put in the place of any other."""
 

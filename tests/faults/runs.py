@@ -29,6 +29,21 @@ KILLS_OF_A_CELL = 2
 """Ray starts the cell of a dead worker again so often."""
 
 
+MARK = """
+import os
+from pathlib import Path
+import clbench
+
+Path(__file__).with_name(f"ready-{os.getpid()}").touch()
+
+
+@clbench.method("mark")
+class Mark(clbench.Method):
+    \"\"\"Registered, as a plug-in must register something.\"\"\"
+"""
+"""Shows which workers have imported what they need and begin with their cell."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """Faults of one run's life: how many, where they struck, and what went wrong."""
@@ -100,7 +115,9 @@ def kill_runs(template: Path, folder: Path, rng: Random, seconds: float, most: i
         process.kill()
         where.append(str(len(list((folder / "out" / "cells").glob("*.json")))))
     problem, outcome = finish(folder, template, RUN)
-    return Trial(len(where), f"killed with {', '.join(where)} cells finished", problem, str(outcome))
+    return Trial(
+        len(where), f"killed with {', '.join(where)} cells finished", problem, str(outcome)
+    )
 
 
 def kill_workers(
@@ -108,32 +125,38 @@ def kill_workers(
 ) -> Trial:
     """Kill workers of a run at random moments of their cells, and the run itself `drivers` times.
 
+    A worker's first seconds, in which it imports torch, do not count as moments of a cell.
     `seconds` is how long a cell takes. A run that ends is begun again in a new folder, until
     there were `most` kills.
     """
-    words, where = [*RUN, "--workers", "2"], []
+    (folder / "mark.py").write_text(MARK)
+    again = [*RUN, "--plugin", "mark.py"]
+    words, where = [*again, "--workers", "2"], []
     runs, problem, outcome = 0, "", None
     while len(where) < most and runs < 10 and not problem:
         runs += 1
         shutil.rmtree(folder / "out", ignore_errors=True)
         process, kills = Process(words, folder, limited=False), dict[str, int]()
-        due: dict[int, float] = {}
+        due: dict[tuple[int, str], float] = {}
         end = time.monotonic() + LONG
         while not process.wait(time.monotonic() + 0.03):
             now = time.monotonic()
             if now > end:
                 process.kill()
                 return Trial(len(where), "hangs", "no end in time", str(process.outcome(hung=True)))
-            busy = cells_of_workers(folder.parent)
-            for pid, key in busy.items():
-                due.setdefault(pid, now + rng.uniform(0, 1.1 * seconds))
-            for pid in [pid for pid in due if pid not in busy]:
-                del due[pid]
-            late = [pid for pid in busy if due[pid] <= now and kills.get(busy[pid], 0) < KILLS_OF_A_CELL]
+            cells = cells_of_workers(folder.parent)
+            busy = {pid: key for pid, key in cells.items() if (folder / f"ready-{pid}").exists()}
+            for item in busy.items():
+                due.setdefault(item, now + rng.uniform(0, 1.1 * seconds))
+            late = [
+                (pid, key)
+                for pid, key in busy.items()
+                if due[pid, key] <= now and kills.get(key, 0) < KILLS_OF_A_CELL
+            ]
             if not late or len(where) >= most:
                 continue
-            key = busy[late[0]]
-            if drivers and len(where) % 8 == 4:
+            pid, key = late[0]
+            if drivers and len(where) % 7 == 6:
                 drivers -= 1
                 where.append("the run")
                 process.kill()
@@ -141,15 +164,14 @@ def kill_workers(
                 process, kills = Process(words, folder, limited=False), {}
                 continue
             try:
-                os.kill(late[0], signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
             kills[key] = kills.get(key, 0) + 1
             where.append(key)
-            due.pop(late[0])
         problem = "; ".join(faults(process.outcome()))
         if not problem:
-            problem, outcome = finish(folder, template, RUN)
+            problem, outcome = finish(folder, template, again)
     sweep(folder.parent)
     what = f"{runs} runs; killed workers in {', '.join(where)}"
     return Trial(len(where), what, problem, str(outcome or process.outcome()))
@@ -205,14 +227,19 @@ def fill_disk(at: int, size: int, below: Path) -> Callable[[], None]:
 
     def watch(event: str, words: tuple[Any, ...]) -> None:
         nonlocal count
-        if event != "open" or not isinstance(words[0], str) or words[2] is None:
-            return
-        writes = words[2] & (os.O_WRONLY | os.O_RDWR) and words[0].startswith(str(below))
-        count += bool(writes)
-        if writes and count == at:
+        if event == "open" and _writes_below(words, below):
+            count += 1
+            if count != at:
+                return
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     return lambda: sys.addaudithook(watch)
+
+
+def _writes_below(words: tuple[Any, ...], folder: Path) -> bool:
+    path, _, flags = words
+    writes = flags is not None and flags & (os.O_WRONLY | os.O_RDWR)
+    return bool(writes) and isinstance(path, str) and path.startswith(str(folder))
 
 
 def count_writes(folder: Path) -> int:
@@ -221,9 +248,8 @@ def count_writes(folder: Path) -> int:
 
     def install() -> None:
         def watch(event: str, words: tuple[Any, ...]) -> None:
-            if event == "open" and isinstance(words[0], str) and words[2] is not None:
-                if words[2] & (os.O_WRONLY | os.O_RDWR) and words[0].startswith(str(folder)):
-                    os.write(log, b"x")
+            if event == "open" and _writes_below(words, folder):
+                os.write(log, b"x")
 
         log = os.open(counts, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         sys.addaudithook(watch)

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 LIMIT = 40.0
@@ -24,7 +25,7 @@ MEMORY = 4 << 30
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended: its exit code (None: it hung; negative: a signal) and what it printed."""
+    """How a command ended: its code (None: it hung; negative: a signal) and what it printed."""
 
     code: int | None
     out: str
@@ -153,9 +154,9 @@ def command(
     end = process.started + limit
     while not process.wait(min(end, time.monotonic() + 0.1)):
         now = time.monotonic()
-        if training is not None and not stopped and begun.exists():
-            if begun.stat().st_mtime_ns != before_time:
-                before_time, end = begun.stat().st_mtime_ns, now + training
+        now_time = begun.stat().st_mtime_ns if begun.exists() else 0
+        if training is not None and not stopped and now_time != before_time:
+            before_time, end = now_time, now + training
         if now < end:
             continue
         if training is None or stopped or not begun.exists():
@@ -190,15 +191,17 @@ def _call(words: Sequence[str]) -> int:
 
 def warm_up() -> None:
     """Import what commands need, so that forked processes share it."""
-    import pyarrow.parquet
-    import sklearn.cluster  # noqa: F401
     import torch
 
-    import clbench.api
-    import clbench.cli.table
-    import clbench.evaluation.run_plan
-    import clbench.report.write
-    import clbench.search  # noqa: F401
-    import clbench.models.checkpoint
-
+    for name in (
+        "pyarrow.parquet",
+        "sklearn.cluster",
+        "clbench.api",
+        "clbench.cli.table",
+        "clbench.evaluation.run_plan",
+        "clbench.models.checkpoint",
+        "clbench.report.write",
+        "clbench.search",
+    ):
+        import_module(name)
     torch.set_num_threads(1)

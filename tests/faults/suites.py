@@ -1,4 +1,5 @@
 """Malformed suites, baseline files and data files."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -161,7 +162,14 @@ FILES: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "a missing key": ("jsonl", lambda: '{"text": "a"}\n' + _json(ROWS)),
     "lines without end": ("jsonl", lambda: _json(ROWS).replace("\n", " ")),
 }  # fmt: skip
-FINE = {"a field of a megabyte", "lines without end", "a third column twice", "a key twice", "a number as a text", "a NUL in a field"}
+FINE = {
+    "a field of a megabyte",
+    "lines without end",
+    "a third column twice",
+    "a key twice",
+    "a number as a text",
+    "a NUL in a field",
+}
 """Odd, but such files may be read."""
 LABELS = ["1e308", "-1e308", "nan", "inf", "1e999", "text", "", "1,5", "0x10", "९", "1_000", "-0.0"]
 """Odd numbers to predict."""

@@ -42,7 +42,7 @@ def test_a_part_of_the_campaign_is_well_answered() -> None:
         (2, "", "0 lines on stderr"),
         (2, "note\n" * 3 + REFUSED, "4 lines on stderr"),
         (2, "note\n", "the last line is no error"),
-        (0, "/x/a.py:7: RuntimeWarning: overflow\n", "a warning of Python on stderr: .py:7: RuntimeWarning"),
+        (0, "/a.py:7: RuntimeWarning: x\n", "a warning of Python on stderr: .py:7: RuntimeWarning"),
     ],
 )  # fmt: skip
 def test_the_verdict_on_an_answer(code: int | None, err: str, problem: str) -> None:
@@ -58,7 +58,9 @@ def test_the_verdict_on_files(tmp_path: Path) -> None:
     assert list(file_faults(before, snapshot(tmp_path), 0, ["out"])) == []
     assert list(file_faults(before, snapshot(tmp_path), 2, ["out"])) == ["out left"]
     (out / ".x.part").touch()
-    assert list(file_faults(before, snapshot(tmp_path), 0, ["out"])) == ["half-written file out/.x.part"]
+    assert list(file_faults(before, snapshot(tmp_path), 0, ["out"])) == [
+        "half-written file out/.x.part"
+    ]
     (out / ".x.part").unlink()
     data.write_text("b")
     assert list(file_faults(before, snapshot(tmp_path), 0, ["out"])) == ["data.csv changed"]
