@@ -3,81 +3,55 @@
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from faults import models, options, plugins, results, runs, suites
-from faults.cases import RUN, Case, fresh, make_folder
-from faults.sandbox import TRAINING, command, warm_up
-from faults.verdict import (
-    dry_faults,
-    faults,
-    file_faults,
-    output_faults,
-    snapshot,
-)
+from faults.cases import RUN, Case, Trial, fresh, make_folder
+from faults.sandbox import command, warm_up
+from faults.verdict import try_case
 
 SEED = 20
 EPOCHS = 6
 """Passes of the runs that are killed: about a second a cell."""
+INPUTS: dict[str, tuple[int, Callable[[int, Random, Path], Case]]] = {
+    "suites": (120, suites.suite),
+    "baselines": (60, suites.baseline),
+    "data": (110, suites.data),
+    "models": (90, models.model),
+    "cells": (120, results.cell),
+    "logs": (45, results.log),
+    "plug-ins": (120, plugins.plugin),
+    "options": (120, options.option),
+}
+"""How many malformed inputs of each kind there are, and what writes one."""
+FAULTS = {"worker-kills": 1, "kills": 12, "full-disk": 40, "two-runners": 8, "node-loss": 1}
+"""Tasks of each kind of fault. One may have several kills; a disk is full at as many writes as a
+run has, and `node-loss` is tried if there is a module for it."""
 SHARE = 6
 """Inputs of each kind in the small part."""
-KILLS = 5
-"""Kills of one run, at most."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came of a task: `problem` is empty if all its `count` faults were well answered."""
-
-    kind: str
-    name: str
-    what: str
-    problem: str = ""
-    output: str = ""
-    count: int = 1
 
 
 @dataclass(frozen=True)
 class Templates:
     """Valid folders to copy: with a suite; with finished runs of it; with a longer run.
 
-    `vanilla` is a cell, `seconds` the time of the longer run, `writes` those of the short one.
+    `seconds` is the time of the longer run, `writes` the number of files of the short one.
     """
 
     inputs: Path
     runs: Path
     long: Path
-    vanilla: dict[str, Any]
     seconds: float
     writes: int
-
-
-Generator = Callable[[int, Random, Path], Case]
-INPUTS = {
-    "suites": 120,
-    "baselines": 60,
-    "data": 110,
-    "models": 90,
-    "cells": 120,
-    "logs": 45,
-    "plug-ins": 110,
-    "options": 120,
-}
-"""Malformed inputs of each kind in the whole campaign."""
-FAULTS = {"kills of workers": 1, "kills": 12, "full disk": 60, "two runners": 8, "node loss": 1}
-"""Tasks of each kind of fault; one has several kills, and a disk no more than there are writes."""
 
 
 def make_templates(folder: Path, *, epochs: int) -> Templates:
@@ -92,8 +66,7 @@ def make_templates(folder: Path, *, epochs: int) -> Templates:
     for out in ("out", "out2"):
         _finished([*RUN[:3], out, *RUN[4:]], short)
     writes = runs.count_writes(fresh(inputs, folder / "counted"))
-    path = short / "out" / "cells" / "pair--vanilla--seed0.json"
-    return Templates(inputs, short, long, json.loads(path.read_text()), seconds, writes)
+    return Templates(inputs, short, long, seconds, writes)
 
 
 def _finished(words: list[str], folder: Path) -> float:
@@ -103,151 +76,84 @@ def _finished(words: list[str], folder: Path) -> float:
     return outcome.seconds
 
 
-def case_of(kind: str, number: int, seed: int, templates: Templates, folder: Path) -> Case:
-    """Write case `number` of a kind into `folder`, the same for the same seed."""
-    rng = Random(f"{seed}/{kind}/{number}")
-    finished = kind in ("cells", "logs", "options")
-    fresh(templates.runs if finished else templates.inputs, folder)
-    generators: dict[str, Generator] = {
-        "suites": suites.suite,
-        "baselines": suites.baseline,
-        "data": suites.data,
-        "models": models.model,
-        "cells": results.cell,
-        "logs": results.log,
-        "plug-ins": lambda *words: plugins.plugin(*words, templates.vanilla),
-        "options": options.option,
-    }
-    return generators[kind](number, rng, folder)
-
-
-def answer(kind: str, number: int, seed: int, templates: Templates, folder: Path) -> Answer:
-    """Run one case and judge it; its folder is removed if it was well answered."""
-    case = case_of(kind, number, seed, templates, folder)
-    outputs: list[str] = []
-    try:
-        problems = list(_problems(case, folder, outputs))
-    except Exception as error:
-        problems = [f"{type(error).__name__} while judging: {error}"]
-    result = Answer(
-        kind, f"{kind}-{number}", case.what, "; ".join(dict.fromkeys(problems)), "\n".join(outputs)
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    return result
-
-
-def _problems(case: Case, folder: Path, outputs: list[str]) -> Iterator[str]:
-    """Yield what is wrong with how the commands of a case answered."""
-    before = snapshot(folder)
-    dry = None
-    if case.dry:
-        dry = command([*case.words, "--dry-run"], folder)
-        outputs.append(f"--dry-run: {dry}")
-        yield from faults(dry)
-        yield from file_faults(before, snapshot(folder), dry.code, ())
-        if dry.code is None:  # nor would the run answer
-            return
-    begun = folder / "out" / "suite.json"
-    earlier = begun.exists() and begun.stat().st_mtime_ns
-    outcome = command(case.words, folder, training=TRAINING)
-    outputs.append(str(outcome))
-    files = snapshot(folder)
-    yield from faults(outcome)
-    yield from file_faults(before, files, outcome.code, case.writes)
-    yield from output_faults(folder, files)
-    if dry is not None:
-        now = begun.exists() and begun.stat().st_mtime_ns
-        yield from dry_faults(dry, outcome, now != earlier)
-    if case.refused and outcome.code in (0, 130):
-        yield f"accepted (exit code {outcome.code})"
-    if case.seen and case.seen not in outcome.err:
-        yield f"{case.seen} is not named"
-    yield from case.checks(folder)
-
-
-def trial(kind: str, number: int, seed: int, templates: Templates, folder: Path) -> runs.Trial:
-    """Disturb a run as task `number` of a kind of fault says."""
+def try_task(kind: str, number: int, seed: int, templates: Templates, folder: Path) -> Trial:
+    """Run task `number` of a kind in `folder`, the same for the same seed."""
     rng, long = Random(f"{seed}/{kind}/{number}"), templates.long
-    if kind == "full disk":
+    if kind in INPUTS:
+        finished = kind in ("cells", "logs", "options")
+        fresh(templates.runs if finished else templates.inputs, folder)
+        return try_case(INPUTS[kind][1](number, rng, folder), folder, templates.runs)
+    if kind == "full-disk":
         fresh(templates.inputs, folder)
         return runs.full_disk(templates.runs, folder, number + 1, (0, 700)[number % 2])
     fresh(long, folder)
     shutil.rmtree(folder / "out")
     if kind == "kills":
-        return runs.kill_runs(long, folder, rng, templates.seconds, KILLS)
-    if kind == "kills of workers":
-        return runs.kill_workers(long, folder, rng, templates.seconds / 12, 50, 6)
-    if kind == "two runners":
-        delay = 0.0 if number < 2 else rng.uniform(0, templates.seconds)
-        return runs.two_runners(long, folder, delay)
-    return _node_loss()(long, folder, rng)
-
-
-def _node_loss() -> Callable[[Path, Path, Random], runs.Trial]:
-    """Return what loses nodes of a cluster; its own module, as it needs one."""
+        return runs.kill_runs(long, folder, rng, templates.seconds)
+    if kind == "worker-kills":
+        return runs.kill_workers(long, folder, rng, templates.seconds / runs.CELLS)
+    if kind == "two-runners":
+        return runs.two_runners(long, folder, rng.uniform(0, templates.seconds) * (number > 1))
     from faults import nodes  # type: ignore[attr-defined]
 
-    return nodes.lose_nodes  # type: ignore[no-any-return]
+    return nodes.lose_nodes(long, folder, rng)  # type: ignore[no-any-return]
 
 
-def share() -> list[tuple[str, int]]:
-    """Return the tasks of a small part: some of each kind of input, and a fault of each kind."""
-    inputs = [
-        (kind, n)
-        for kind, count in INPUTS.items()
-        for n in range(SHARE // 2, count, count // SHARE)
-    ]
-    return [("kills", 0), ("full disk", 2), ("two runners", 0), *inputs]
+def tasks_of(only: str | None, *, share: bool) -> list[tuple[str, int]]:
+    """Return the tasks by kind and number: all, those of a kind, one, or a small part."""
+    counts = FAULTS | {kind: count for kind, (count, _) in INPUTS.items()}
+    if find_spec("faults.nodes") is None:
+        counts["node-loss"] = 0
+    if share:
+        inputs = [(kind, range(SHARE // 2, counts[kind], counts[kind] // SHARE)) for kind in INPUTS]
+        tasks = [(kind, n) for kind, numbers in inputs for n in numbers]
+        return [("kills", 0), ("full-disk", 2), ("two-runners", 0), *tasks]
+    tasks = [(kind, n) for kind, count in counts.items() for n in range(count)]
+    return [(kind, n) for kind, n in tasks if only in (None, kind, f"{kind}-{n}")]
+
+
+Answers = list[tuple[str, Trial]]
 
 
 def run_tasks(
     tasks: Sequence[tuple[str, int]], seed: int, work: Path, *, jobs: int, epochs: int
-) -> list[Answer]:
-    """Return the answers to numbered tasks of kinds, from `jobs` processes; print failures."""
+) -> Answers:
+    """Return kinds and trials, from `jobs` processes; print failures as they come."""
     templates = make_templates(work, epochs=epochs)
     words = [
-        (kind, n, seed, templates, work / f"{kind.replace(' ', '-')}-{n}")
+        (kind, n, seed, templates, work / f"{kind}-{n}")
         for kind, n in tasks
-        if kind != "full disk" or n < templates.writes
+        if kind != "full-disk" or n < templates.writes
     ]
     answers = []
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for result in pool.imap_unordered(_task, words):
-            answers.append(result)
-            if result.problem:
-                print(describe(result, seed), flush=True)
+        for kind, name, trial in pool.imap_unordered(_task, words):
+            answers.append((kind, trial))
+            if trial.problem:
+                lines = [f"LOST {name} (--seed {seed} --only {name})", trial.what, trial.problem]
+                lines += trial.output.splitlines()
+                print("\n    ".join(ascii(line)[1:-1] for line in lines), flush=True)
     return answers
 
 
-def _task(words: tuple[str, int, int, Templates, Path]) -> Answer:
+def _task(words: tuple[str, int, int, Templates, Path]) -> tuple[str, str, Trial]:
     kind, *_, folder = words
-    if kind in INPUTS:
-        return answer(*words)
     try:
-        result = trial(*words)
+        trial = try_task(*words)
     except Exception as error:
-        result = runs.Trial(1, "", f"{type(error).__name__} in the campaign: {error}")
+        trial = Trial(1, "", f"{type(error).__name__} in the campaign: {error}")
     shutil.rmtree(folder, ignore_errors=True)
-    count = result.count or bool(result.problem)
-    return Answer(kind, folder.name, result.what, result.problem, result.output, count)
+    return kind, folder.name, trial
 
 
-def describe(result: Answer, seed: int) -> str:
-    """Return a failure as a reader repeats it."""
-    lines = [f"LOST {result.name} (--seed {seed} --only {result.name})", result.what]
-    lines += [result.problem, *result.output.splitlines()]
-    return "\n    ".join(ascii(line)[1:-1] for line in lines)
-
-
-def table(answers: Sequence[Answer], seconds: float) -> str:
+def table(answers: Answers, seconds: float) -> str:
     """Return the table: kind of fault, tried, well answered, lost."""
-    lines = [f"{'kind of fault':<36}{'tried':>7}{'well answered':>15}{'lost':>6}"]
-    kinds = dict.fromkeys(result.kind for result in answers)
-    for kind in [*kinds, "all"]:
-        own = [result for result in answers if kind in (result.kind, "all")]
-        tried = sum(result.count for result in own)
-        lost = sum(result.count for result in own if result.problem)
-        lines.append(f"{kind:<36}{tried:>7}{tried - lost:>15}{lost:>6}")
+    lines = [f"{'kind of fault':<16}{'tried':>7}{'well answered':>15}{'lost':>6}"]
+    for kind in (*dict.fromkeys(kind for kind, _ in answers), "all"):
+        trials = [trial for own, trial in answers if kind in (own, "all")]
+        tried = sum(trial.count for trial in trials)
+        lost = sum(trial.count for trial in trials if trial.problem)
+        lines.append(f"{kind:<16}{tried:>7}{tried - lost:>15}{lost:>6}")
     return "\n".join([*lines, f"{seconds / 60:.1f} minutes"])
 
 
@@ -267,30 +173,19 @@ def environment(work: Path) -> None:
 
 def main() -> int:
     """Run the campaign; 1 if anything was not well answered."""
-    parser = argparse.ArgumentParser(description="Malformed inputs and faults.")
+    parser = argparse.ArgumentParser(prog="faults", description="Malformed inputs and faults.")
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--only", help="a kind such as data, or a case such as data-17")
+    parser.add_argument("--only", help="a kind such as data, or a task of it such as data-17")
     parser.add_argument("--share", action="store_true", help="a small part, for every day")
     parser.add_argument("--jobs", type=int, default=2)
-    arguments = parser.parse_args()
+    words = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         work = Path(name)
         environment(work)
         warm_up()
-        tasks = [(kind, n) for kind, count in (FAULTS | INPUTS).items() for n in range(count)]
-        if find_spec("faults.nodes") is None:
-            tasks.remove(("node loss", 0))
-        chosen = arguments.only and arguments.only.replace(" ", "-")
-        names = {task: task[0].replace(" ", "-") for task in tasks}
-        tasks = [t for t in tasks if chosen in (None, names[t], f"{names[t]}-{t[1]}")]
-        if arguments.share:
-            tasks = share()
-        epochs = 2 if arguments.share else EPOCHS
-        answers = run_tasks(tasks, arguments.seed, work, jobs=arguments.jobs, epochs=epochs)
+        tasks = tasks_of(words.only, share=words.share)
+        epochs = 2 if words.share else EPOCHS
+        answers = run_tasks(tasks, words.seed, work, jobs=words.jobs, epochs=epochs)
     print(table(answers, time.monotonic() - started))
-    return int(any(result.problem for result in answers) or not answers)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return int(any(trial.problem for _, trial in answers) or not answers)

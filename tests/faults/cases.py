@@ -73,7 +73,7 @@ class Case:
     seen
         A text that must be on stderr, such as the name of the file that is left out.
     checks
-        Further checks of the folder afterwards; each yields what is wrong.
+        Yields what is wrong in the folder afterwards, compared with one of a finished run.
     """
 
     what: str
@@ -82,7 +82,17 @@ class Case:
     refused: bool = False
     writes: tuple[str, ...] = ("out",)
     seen: str = ""
-    checks: Callable[[Path], Iterator[str]] = lambda folder: iter(())
+    checks: Callable[[Path, Path], Iterator[str]] = lambda folder, undisturbed: iter(())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of `count` faults: `problem` is empty if they were well answered."""
+
+    count: int
+    what: str
+    problem: str = ""
+    output: str = ""
 
 
 RUN = ["run", "small.toml", "--out", "out", "--threads", "1"]

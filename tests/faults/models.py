@@ -116,7 +116,7 @@ def model(number: int, rng: Random, folder: Path) -> Case:
     here = folder / "model"
     pristine = "hacked"
 
-    def checks(folder: Path) -> Any:
+    def checks(folder: Path, undisturbed: Path) -> Any:
         if (folder / pristine).exists():
             yield "code of the model ran"
 

@@ -136,11 +136,8 @@ class Odd(clbench.Shift):
 '''
 
 
-def plugin(number: int, rng: Random, folder: Path, vanilla: dict[str, object] | None) -> Case:
-    """Write a plug-in that does harm at import, in a hook, or in a shift.
-
-    `vanilla` holds the undisturbed scores of vanilla, which runs after the bad method.
-    """
+def plugin(number: int, rng: Random, folder: Path) -> Case:
+    """Write a plug-in that does harm at import, in a hook, or in a shift."""
     path = folder / "bad.py"
     words = [*RUN, "--plugin", "bad.py", "--methods", "bad,vanilla"]
     if number < len(FILES):
@@ -172,12 +169,12 @@ def plugin(number: int, rng: Random, folder: Path, vanilla: dict[str, object] | 
         text = text.replace(body, f"{body}\n        return super().{hook}({names})", 1)
     path.write_text(HEAD + text)
 
-    def checks(folder: Path) -> Iterator[str]:
-        cell = folder / "out" / "cells" / "pair--vanilla--seed0.json"
-        if cell.exists() and vanilla is not None and what not in OPEN:
-            content = json.loads(cell.read_text())
-            if content["R"] != vanilla["R"]:
-                yield f"vanilla differs: {content['status']} {content['R']} {content['reason']}"
+    def checks(folder: Path, undisturbed: Path) -> Iterator[str]:
+        cells = [path / "out/cells/pair--vanilla--seed0.json" for path in (folder, undisturbed)]
+        if cells[0].exists() and what not in OPEN:  # vanilla runs after the bad method
+            mine, vanilla = (json.loads(path.read_text()) for path in cells)
+            if mine["R"] != vanilla["R"]:
+                yield f"vanilla differs: {mine['status']} {mine['R']} {mine['reason']}"
 
     raises = body in RAISES.values() and hook not in ("state",)
     return Case(f"{hook} {what}", words, dry=True, refused=raises, checks=checks)

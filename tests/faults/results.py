@@ -146,7 +146,7 @@ def _trials(rng: Random, folder: Path) -> Case:
         path.write_bytes(data)
         what = f"a.log: {what}"
 
-    def checks(folder: Path) -> Iterator[str]:
+    def checks(folder: Path, undisturbed: Path) -> Iterator[str]:
         from faults.sandbox import command
 
         if (folder / "mine.toml").exists():
@@ -157,11 +157,11 @@ def _trials(rng: Random, folder: Path) -> Case:
     return Case(f"combine: {what}", COMBINE, writes=("mine.toml", "mine.png"), checks=checks)
 
 
-def _no_lost_cell(folder: Path) -> Callable[[Path], Iterator[str]]:
+def _no_lost_cell(folder: Path) -> Callable[[Path, Path], Iterator[str]]:
     """Check later that every cell file of `folder` is still there, or moved aside."""
     before = _names(folder)
 
-    def checks(folder: Path) -> Iterator[str]:
+    def checks(folder: Path, undisturbed: Path) -> Iterator[str]:
         if lost := before - _names(folder):
             yield f"{min(lost)} is gone"
 

@@ -11,16 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from faults.cases import SUITE, toml
+from faults.cases import RUN, SUITE, Trial, toml
 from faults.sandbox import Outcome, Process, command
 from faults.verdict import faults
 
-RUN = ["run", "small.toml", "--out", "out", "--threads", "1"]
 UNEQUAL = ("model", "train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
 """Columns of scores.csv that differ between equal runs in two folders."""
 LONG = 400.0
@@ -42,16 +40,10 @@ class Mark(clbench.Method):
     \"\"\"Registered, as a plug-in must register something.\"\"\"
 """
 """Shows which workers have imported what they need and begin with their cell."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Faults of one run's life: how many, where they struck, and what went wrong."""
-
-    count: int
-    what: str
-    problem: str = ""
-    output: str = ""
+CELLS = 12
+"""Cells of the longer run."""
+KILLS, WORKER_KILLS, EVERY = 5, 50, 8
+"""Kills of one run in this process; of workers; which of these hits the run itself."""
 
 
 def write_suite(folder: Path, *, epochs: int) -> None:
@@ -104,10 +96,10 @@ def finish(folder: Path, template: Path, words: list[str]) -> tuple[str, Outcome
     return "", outcome
 
 
-def kill_runs(template: Path, folder: Path, rng: Random, seconds: float, most: int) -> Trial:
+def kill_runs(template: Path, folder: Path, rng: Random, seconds: float) -> Trial:
     """Kill a run at random moments, start it again each time, and let it finish at last."""
     where: list[str] = []
-    for _ in range(most):
+    for _ in range(KILLS):
         process = Process(RUN, folder)
         # A third of the whole, so that later kills meet later cells.
         if process.wait(time.monotonic() + rng.uniform(0.1, seconds / 3)):
@@ -120,20 +112,17 @@ def kill_runs(template: Path, folder: Path, rng: Random, seconds: float, most: i
     )
 
 
-def kill_workers(
-    template: Path, folder: Path, rng: Random, seconds: float, most: int, drivers: int
-) -> Trial:
-    """Kill workers of a run at random moments of their cells, and the run itself `drivers` times.
+def kill_workers(template: Path, folder: Path, rng: Random, seconds: float) -> Trial:
+    """Kill workers of a run at random moments of their cells, and sometimes the run itself.
 
     A worker's first seconds, in which it imports torch, do not count as moments of a cell.
-    `seconds` is how long a cell takes. A run that ends is begun again in a new folder, until
-    there were `most` kills.
+    `seconds` is how long a cell takes. A run that ends is begun again in a new folder.
     """
     (folder / "mark.py").write_text(MARK)
     again = [*RUN, "--plugin", "mark.py"]
     words, where = [*again, "--workers", "2"], []
     runs, problem, outcome = 0, "", None
-    while len(where) < most and runs < 10 and not problem:
+    while len(where) < WORKER_KILLS and runs < 10 and not problem:
         runs += 1
         shutil.rmtree(folder / "out", ignore_errors=True)
         process, kills = Process(words, folder, limited=False), dict[str, int]()
@@ -153,11 +142,10 @@ def kill_workers(
                 for pid, key in busy.items()
                 if due[pid, key] <= now and kills.get(key, 0) < KILLS_OF_A_CELL
             ]
-            if not late or len(where) >= most:
+            if not late or len(where) >= WORKER_KILLS:
                 continue
             pid, key = late[0]
-            if drivers and len(where) % 7 == 6:
-                drivers -= 1
+            if len(where) % EVERY == EVERY - 1:
                 where.append("the run")
                 process.kill()
                 sweep(folder.parent)

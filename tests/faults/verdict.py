@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from faults.sandbox import Outcome
+from faults.cases import Case, Trial
+from faults.sandbox import LIMIT, TRAINING, Outcome, command
 
 LINES, WIDTH = 3, 2_500
 """Lines on stderr of a refused input, and characters of any line."""
@@ -92,6 +93,43 @@ def dry_faults(dry: Outcome, real: Outcome, begun: bool) -> Iterator[str]:
         yield "--dry-run refuses what run accepts"
     elif dry.code == real.code == 2 and lines[0] != lines[1]:
         yield "--dry-run and run refuse with other words"
+
+
+def try_case(case: Case, folder: Path, undisturbed: Path) -> Trial:
+    """Run the command of a case, with ``--dry-run`` first if it has one, and judge the answers.
+
+    `undisturbed` is a folder with a finished run.
+    """
+    outputs: list[str] = []
+    problems = dict.fromkeys(_problems(case, folder, undisturbed, outputs))
+    return Trial(1, case.what, "; ".join(problems), "\n".join(outputs))
+
+
+def _problems(case: Case, folder: Path, undisturbed: Path, outputs: list[str]) -> Iterator[str]:
+    before, begun = snapshot(folder), folder / "out" / "suite.json"
+    dry = None
+    if case.dry:
+        dry = command([*case.words, "--dry-run"], folder)
+        outputs.append(f"--dry-run: {dry}")
+        yield from faults(dry)
+        yield from file_faults(before, snapshot(folder), dry.code, ())
+        if dry.code is None:  # nor would the run answer
+            return
+    earlier = begun.exists() and begun.stat().st_mtime_ns
+    outcome = command(case.words, folder, training=LIMIT if case.refused else TRAINING)
+    outputs.append(str(outcome))
+    after = snapshot(folder)
+    yield from faults(outcome)
+    yield from file_faults(before, after, outcome.code, case.writes)
+    yield from output_faults(folder, after)
+    if dry is not None:
+        now = begun.exists() and begun.stat().st_mtime_ns
+        yield from dry_faults(dry, outcome, now != earlier)
+    if case.refused and outcome.code in (0, 130):
+        yield f"accepted (exit code {outcome.code})"
+    if case.seen and case.seen not in outcome.err:
+        yield f"{case.seen} is not named"
+    yield from case.checks(folder, undisturbed)
 
 
 def _digest(path: Path) -> str:
