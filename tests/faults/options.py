@@ -52,11 +52,9 @@ LINES = """--nonsense
 run --nonsense
 run small.toml extra
 run small.toml --methods os:path
-run small.toml --methods clbench:Method
 run small.toml --methods a:b:c
 run small.toml --out out --seeds 7 --model tiny
 run small.toml --out small.toml/x
-run small.toml --out model
 search small.toml --dry-run --seed 4294967296
 search small.toml --dry-run --scenario x
 report

@@ -155,6 +155,7 @@ def kill_workers(template: Path, folder: Path, rng: Random, seconds: float) -> T
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+            end = now + LONG
             kills[key] = kills.get(key, 0) + 1
             where.append(key)
         problem = "; ".join(faults(process.outcome()))
@@ -251,7 +252,7 @@ def full_disk(template: Path, folder: Path, at: int, size: int) -> Trial:
     """Let the disk be full from one write on; then make room and run again."""
     what = f"full from write {at} on, after {size} bytes"
     outcome = command(RUN, folder, limit=LONG, before=fill_disk(at, size, folder), pipes=True)
-    problems = list(faults(outcome))
+    problems = list(faults(outcome, trained=True))
     if outcome.code not in (0, 2):
         problems.append(f"exit code {outcome.code}")
     problems += [f"{path.name} is left" for path in folder.rglob("*.part")]

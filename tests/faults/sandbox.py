@@ -68,27 +68,30 @@ class Process:
         self.pipes = [os.pipe() for _ in range(2)] if pipes else []
         self.files = [folder.with_name(f"{folder.name}.{name}") for name in ("out", "err")]
         self.code: int | None = None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        ends = [os.open(path, flags, 0o644) for path in self.files]
+        if self.pipes:
+            ends = [os.dup(end) for _, end in self.pipes]
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if not self.pid:
             code = 1
             try:
-                self._enter(folder)
+                self._enter(folder, ends)
                 before()
                 code = _call(words)
             finally:
                 os._exit(code & 255)
+        for end in ends:
+            os.close(end)
 
-    def _enter(self, folder: Path) -> None:
+    def _enter(self, folder: Path, ends: Sequence[int]) -> None:
         os.setsid()
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the campaign
         os.chdir(folder)
-        for number, path in enumerate(self.files, 1):
-            if self.pipes:
-                os.dup2(self.pipes[number - 1][1], number)
-                continue
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+        for number, end in enumerate(ends, 1):
+            os.dup2(end, number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115
         sys.stderr = open(  # noqa: SIM115

@@ -26,8 +26,8 @@ def snapshot(folder: Path) -> Files:
     return {str(path.relative_to(folder)): _digest(path) for path in sorted(folder.rglob("*"))}
 
 
-def faults(outcome: Outcome) -> Iterator[str]:
-    """Yield what is wrong with how a command answered."""
+def faults(outcome: Outcome, *, trained: bool = False) -> Iterator[str]:
+    """Yield what is wrong with how a command answered; lines of progress do not count."""
     if outcome.code is None:
         yield "no answer in time"
     elif outcome.code not in CODES:
@@ -42,7 +42,7 @@ def faults(outcome: Outcome) -> Iterator[str]:
         if match := WARNING.search(text):
             yield f"a warning of Python on {name}: {match[0]}"
     lines = outcome.err.splitlines()
-    if outcome.code == 2 and not 0 < len(lines) <= LINES:
+    if outcome.code == 2 and not trained and not 0 < len(lines) <= LINES:
         yield f"{len(lines)} lines on stderr"
     if outcome.code == 2 and lines and not lines[-1].startswith("error: "):
         yield "the last line is no error"
