@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
-from faults import models, options, plugins, results, runs, suites
+from faults import disk, kills, models, options, plugins, results, runs, suites
 from faults.cases import RUN, Case, Trial, fresh, make_folder
 from faults.sandbox import command, warm_up
 from faults.verdict import try_case
@@ -65,7 +65,7 @@ def make_templates(folder: Path, *, epochs: int) -> Templates:
     fresh(inputs, short)
     for out in ("out", "out2"):
         _finished([*RUN[:3], out, *RUN[4:]], short)
-    writes = runs.count_writes(fresh(inputs, folder / "counted"))
+    writes = disk.count_writes(fresh(inputs, folder / "counted"))
     return Templates(inputs, short, long, seconds, writes)
 
 
@@ -85,13 +85,13 @@ def try_task(kind: str, number: int, seed: int, templates: Templates, folder: Pa
         return try_case(INPUTS[kind][1](number, rng, folder), folder, templates.runs)
     if kind == "full-disk":
         fresh(templates.inputs, folder)
-        return runs.full_disk(templates.runs, folder, number + 1, (0, 700)[number % 2])
+        return disk.full_disk(templates.runs, folder, number + 1, (0, 700)[number % 2])
     fresh(long, folder)
     shutil.rmtree(folder / "out")
     if kind == "kills":
-        return runs.kill_runs(long, folder, rng, templates.seconds)
+        return kills.kill_runs(long, folder, rng, templates.seconds)
     if kind == "worker-kills":
-        return runs.kill_workers(long, folder, rng, templates.seconds / runs.CELLS)
+        return kills.kill_workers(long, folder, rng, templates.seconds / runs.CELLS)
     if kind == "two-runners":
         return runs.two_runners(long, folder, rng.uniform(0, templates.seconds) * (number > 1))
     from faults import nodes  # type: ignore[attr-defined]
