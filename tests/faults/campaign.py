@@ -36,7 +36,7 @@ INPUTS: dict[str, tuple[int, Callable[[int, Random, Path], Case]]] = {
 FAULTS = {"worker-kills": 1, "kills": 12, "full-disk": 40, "two-runners": 8, "node-loss": 1}
 """Tasks of each kind of fault. One may have several kills; a disk is full at as many writes as a
 run has, and `node-loss` is tried if there is a module for it."""
-SHARE = 6
+SHARE = 4
 """Inputs of each kind in the small part."""
 
 

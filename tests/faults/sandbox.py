@@ -34,8 +34,10 @@ class Outcome:
 
     def __str__(self) -> str:
         err = [line for line in self.err.splitlines() if line.strip(" ^~")]
-        if "Traceback" in self.err:  # where in clbench, and the error
-            err = [*[line for line in err if "/clbench/" in line][-2:], *err[-1:]]
+        if "Traceback" in self.err:  # where in clbench, and the first error
+            err = self.err.partition("Traceback")[2].splitlines()
+            error = next((line for line in err[1:] if not line.startswith(" ")), "")
+            err = [*[line for line in err if "/clbench/" in line][-2:], error]
         lines = err[-4:] if self.code == 2 else [*self.out.splitlines()[-3:], *err[-4:]]
         shown = [ascii(line[:300])[1:-1] for line in lines if line.strip()]
         return "\n".join([f"exit code {self.code} after {self.seconds:.1f} s", *shown])
