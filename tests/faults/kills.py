@@ -66,7 +66,7 @@ def kill_workers(template: Path, folder: Path, rng: Random, seconds: float) -> T
         process, kills = Process(words, folder, limited=False), dict[str, int]()
         due: dict[tuple[int, str], float] = {}
         end = time.monotonic() + LONG
-        while not process.wait(time.monotonic() + 0.03):
+        while not process.wait(time.monotonic() + 0.05):
             now = time.monotonic()
             if now > end:
                 process.kill()

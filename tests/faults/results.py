@@ -56,6 +56,7 @@ OPEN = {
     "another method",
     "another scenario",
     "settings that are empty",
+    "one stage of two",
     "an unknown score",
 }
 """Whether these are refused is up to the reader."""

@@ -31,6 +31,7 @@ class Outcome:
     out: str
     err: str
     seconds: float
+    stopped: bool = False  # with Ctrl-C, as it trained
 
     def __str__(self) -> str:
         err = [line for line in self.err.splitlines() if line.strip(" ^~")]
@@ -128,7 +129,7 @@ class Process:
             os.kill(self.pid, signal.SIGKILL)
         self.wait(time.monotonic() + 10)
 
-    def outcome(self, *, hung: bool = False) -> Outcome:
+    def outcome(self, *, hung: bool = False, stopped: bool = False) -> Outcome:
         """Return how it ended."""
         for path, (end, other) in zip(self.files, self.pipes, strict=False):
             os.close(other)
@@ -137,7 +138,7 @@ class Process:
         self.pipes = []
         out, err = (path.read_bytes().decode("utf-8", "replace") for path in self.files)
         seconds = time.monotonic() - self.started
-        return Outcome(None if hung else self.code, out, err, seconds)
+        return Outcome(None if hung else self.code, out, err, seconds, stopped)
 
 
 def command(
@@ -169,7 +170,7 @@ def command(
             return process.outcome(hung=True)
         os.kill(process.pid, signal.SIGINT)
         stopped, end = True, now + limit / 2
-    return process.outcome()
+    return process.outcome(stopped=stopped)
 
 
 def _call(words: Sequence[str]) -> int:

@@ -33,7 +33,8 @@ def faults(outcome: Outcome, *, trained: bool = False) -> Iterator[str]:
     elif outcome.code not in CODES:
         yield f"exit code {outcome.code}"
     for name, text in (("stdout", outcome.out), ("stderr", outcome.err)):
-        if "Traceback" in text:
+        # Python itself prints and drops a Ctrl-C that meets the finalizer of an object.
+        if "Traceback" in text and not (outcome.stopped and "KeyboardInterrupt" in text):
             yield f"a traceback on {name}"
         if match := CONTROL.search(text):
             yield f"control character {match[0]!a} on {name}"
