@@ -94,12 +94,13 @@ def kill_workers(template: Path, folder: Path, rng: Random, seconds: float) -> T
             end = now + LONG
             kills[key] = kills.get(key, 0) + 1
             where.append(key)
-        problem = "; ".join(faults(process.outcome()))
+        outcome = process.outcome()
+        problem = "; ".join(faults(outcome))
         if not problem:
             problem, outcome = finish(folder, template, again)
     sweep(folder.parent)
     what = f"{runs} runs; killed workers in {', '.join(where)}"
-    return Trial(len(where), what, problem, str(outcome or process.outcome()))
+    return Trial(len(where), what, problem, str(outcome))
 
 
 def cells_of_workers(work: Path) -> dict[int, str]:

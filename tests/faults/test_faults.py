@@ -37,7 +37,7 @@ def test_a_part_of_the_campaign_is_well_answered() -> None:
         (None, "", "no answer in time"),
         (-11, "", "exit code -11"),
         (1, "Traceback (most recent call last):\n", "a traceback on stderr"),
-        (2, "error: \x1b[31m\n", "control character '\\x1b' on stderr"),
+        (2, "error: \x1b[31m\n", "control character on stderr: 'error: \\x1b[31m\\n'"),
         (2, "error: " + "x" * 3_000 + "\n", "a line of more than 2500 characters on stderr"),
         (2, "", "0 lines on stderr"),
         (2, "note\n" * 3 + REFUSED, "4 lines on stderr"),

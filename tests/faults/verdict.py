@@ -37,7 +37,8 @@ def faults(outcome: Outcome, *, trained: bool = False) -> Iterator[str]:
         if "Traceback" in text and not (outcome.stopped and "KeyboardInterrupt" in text):
             yield f"a traceback on {name}"
         if match := CONTROL.search(text):
-            yield f"control character {match[0]!a} on {name}"
+            place = text[max(0, match.start() - 30) : match.end() + 60]
+            yield f"control character on {name}: {place!a}"
         if max(map(len, text.splitlines()), default=0) > WIDTH:
             yield f"a line of more than {WIDTH} characters on {name}"
         if match := WARNING.search(text):
