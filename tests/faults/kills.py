@@ -64,7 +64,7 @@ def kill_workers(template: Path, folder: Path, rng: Random, seconds: float) -> T
         runs += 1
         shutil.rmtree(folder / "out", ignore_errors=True)
         process, kills = Process(words, folder, limited=False), dict[str, int]()
-        due: dict[tuple[int, str], float] = {}
+        seen: dict[tuple[int, str], tuple[float, float]] = {}  # when, and how long it may live
         end = time.monotonic() + LONG
         while not process.wait(time.monotonic() + 0.05):
             now = time.monotonic()
@@ -74,11 +74,11 @@ def kill_workers(template: Path, folder: Path, rng: Random, seconds: float) -> T
             cells = cells_of_workers(folder.parent)
             busy = {pid: key for pid, key in cells.items() if (folder / f"ready-{pid}").exists()}
             for item in busy.items():
-                due.setdefault(item, now + rng.uniform(0, 1.1 * seconds))
+                seen.setdefault(item, (now, rng.uniform(0, 1.1 * seconds)))
             late = [
                 (pid, key)
                 for pid, key in busy.items()
-                if due[pid, key] <= now and kills.get(key, 0) < KILLS_OF_A_CELL
+                if sum(seen[pid, key]) <= now and kills.get(key, 0) < KILLS_OF_A_CELL
             ]
             if not late or len(where) >= WORKER_KILLS:
                 continue
@@ -89,11 +89,13 @@ def kill_workers(template: Path, folder: Path, rng: Random, seconds: float) -> T
                 sweep(folder.parent)
                 process, kills = Process(words, folder, limited=False), {}
                 continue
-            with suppress(ProcessLookupError):
+            try:
                 os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
             end = now + LONG
             kills[key] = kills.get(key, 0) + 1
-            where.append(key)
+            where.append(f"{key} after {seen[pid, key][1]:.1f} s")
         outcome = process.outcome()
         problem = "; ".join(faults(outcome))
         if not problem:
