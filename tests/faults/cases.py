@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -202,8 +203,6 @@ def spoil_bytes(data: bytes, rng: Random) -> tuple[bytes, str]:
 
 def as_odd_file(path: Path, kind: str) -> None:
     """Put something in the place of a file that is no regular one."""
-    import os
-
     path.unlink(missing_ok=True)
     if kind == "FIFO":
         os.mkfifo(path)

@@ -114,10 +114,9 @@ FINE = {"a template as name", "weights and more", "dropout of 7"}
 def model(number: int, rng: Random, folder: Path) -> Case:
     """Spoil the checkpoint: its weights, its settings or its tokenizer."""
     here = folder / "model"
-    pristine = "hacked"
 
     def checks(folder: Path, undisturbed: Path) -> Any:
-        if (folder / pristine).exists():
+        if (folder / "hacked").exists():
             yield "code of the model ran"
 
     if number < len(FOLDERS):
