@@ -72,7 +72,7 @@ class Resources:
             if value is not None and value < 1:
                 raise SettingsError(f"--{name} {value}: must be 1 or more.")
             if value is not None and value > MOST:
-                raise SettingsError(f"--{name} {value:.3g}: must be {MOST} or fewer.")
+                raise SettingsError(f"--{name}: must be {MOST} or fewer.")
         if self.address is not None and not self.address.strip():
             raise SettingsError(
                 "--address: is empty. Give auto, host:port or ray://host:port, or leave it out."
