@@ -122,3 +122,8 @@ def _losses(world: Workspace, cluster: Cluster) -> list[tuple[str, bool, str]]:
         )
         answers.append((kind, right and equal and not run.failed, happened))
     return answers
+
+
+if __name__ == "__main__":
+    for answer in node_loss():
+        print(*answer, sep="\t")  # noqa: T201
