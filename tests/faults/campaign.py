@@ -99,7 +99,7 @@ def try_task(kind: str, number: int, seed: int, templates: Templates, folder: Pa
 
 
 def lose_nodes() -> Trial:
-    """Lose a worker, then a node, in the middle of a cell; in a fresh process, as Ray forks badly."""
+    """Lose a worker, then a node, in the middle of a cell; in a process of its own, for Ray."""
     outcome = subprocess.run(
         [sys.executable, "-m", "node_loss"], capture_output=True, text=True, check=False
     )
