@@ -100,7 +100,11 @@ class RayExecutor:
                 "them down. Lower --workers or --threads."
             )
         self._setup = ray.put(WorkerSetup.of(plan, threads))
-        self._progress = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
+        # On this node, so that it is not lost with another one.
+        node = ray.get_runtime_context().get_node_id()
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
+        actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(ProgressActor)
+        self._progress = actor.remote()
         self._run = ray.remote(
             num_returns=2, max_retries=RETRIES, num_cpus=threads, num_gpus=self._cell.gpus
         )(run_in_worker)
