@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
+ARGS ?=
 SOURCES := $(wildcard clbench tests tools benchmarks)
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test testall lint format clean
+.PHONY: help install demo test testall faults lint format clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,6 +25,9 @@ test: $(VENV)/.installed-dev  ## run the fast tests, offline
 
 testall: $(VENV)/.installed-dev  ## run all tests, the slow ones too
 	$(OFFLINE) $(BIN)/python -m pytest -n 2
+
+faults: $(VENV)/.installed-dev  ## run the whole campaign of malformed inputs and faults
+	PYTHONPATH=tests $(OFFLINE) $(BIN)/python -m faults $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## check lint, format and types
 	$(BIN)/ruff check $(SOURCES)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clbench.errors import RunFolderError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.resources import Resources
 from clbench.evaluation.run_state import RunState, read_run_state
@@ -18,6 +19,7 @@ from clbench.results.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
+    from clbench.evaluation.run_plan import Executor
     from clbench.suite.baselines import Baseline
     from clbench.suite.options import RunOptions
     from clbench.suite.plan import Plan
@@ -175,19 +177,9 @@ def execute(
     plan = state.plan
     listener = listener or Listener()
     if state.pending or state.replaced:
-        from clbench.suite.plan import validate
-
-        validate(plan, state.pending)
-        # Only now: the engine takes seconds to import, and a finished run does not need it.
+        executor = _executor(state, resources)
         from clbench.evaluation import run_plan
 
-        executor: run_plan.Executor
-        if resources.alone:
-            executor = run_plan.InProcessExecutor(resources.threads)
-        else:
-            from clbench.evaluation.ray_executor import RayExecutor
-
-            executor = RayExecutor(resources)
         cells = run_plan.run_plan(state, listener, executor)
     else:
         for text in state.notes:
@@ -195,6 +187,33 @@ def execute(
         listener.started(len(plan.cells), 0)
         cells = state.with_new(())
         if not state.scores_are_current():
-            Store(plan.out).write_scores(to_csv(scores_frame(cells)))
+            try:
+                Store(plan.out).write_scores(to_csv(scores_frame(cells)))
+            except RunFolderError as error:  # the folder may be on a read-only disk
+                listener.note(f"The table is not renewed: {error}")
     keys = {cell.key for cell in plan.cells}
     return Run(plan.out, tuple(cell for cell in cells if cell.key in keys))
+
+
+def check(state: RunState, resources: Resources, listener: Listener) -> None:
+    """Raise what `execute` would raise before training; see `run_plan.check_inputs`."""
+    if state.pending:
+        executor = _executor(state, resources)
+        from clbench.evaluation.run_plan import check_inputs
+
+        check_inputs(state.plan, state.pending, executor.device(state.plan), listener)
+
+
+def _executor(state: RunState, resources: Resources) -> Executor:
+    """Return what runs the pending cells, after checking their methods and shifts."""
+    from clbench.suite.plan import validate
+
+    validate(state.plan, state.pending)
+    # Only now: the engine takes seconds to import, and a finished run does not need it.
+    from clbench.evaluation.run_plan import InProcessExecutor
+
+    if resources.alone:
+        return InProcessExecutor(resources.threads)
+    from clbench.evaluation.ray_executor import RayExecutor
+
+    return RayExecutor(resources)

@@ -42,6 +42,10 @@ class RunFolderError(ClbenchError):
     """The folder of a run is in use, holds cells of other settings, or cannot be written."""
 
 
+class ClusterError(ClbenchError):
+    """Ray died in the middle of a run; the finished cells are kept."""
+
+
 class NonFiniteLossError(ClbenchError):
     """Training diverged: the loss became infinite or NaN. Only the cell fails."""
 
@@ -51,7 +55,7 @@ class SearchError(ClbenchError):
 
 
 MOST_NAMES = 8
-"""Longest list of names in a message; a longer one is cut to the most similar names."""
+"""Longest list of names in a message; of a longer one, all but the first are counted."""
 
 
 def did_you_mean(name: str, candidates: Iterable[str], see: str = "") -> str:
@@ -65,12 +69,19 @@ def did_you_mean(name: str, candidates: Iterable[str], see: str = "") -> str:
         return near
     rest = ""
     if len(names) > MOST_NAMES:
-        rest = f" and {len(names) - MOST_NAMES + 2} more" + (f" ({see})" if see else "")
-        ranked = sorted(names, key=lambda other: SequenceMatcher(None, name, other).ratio())
-        names = sorted(ranked[2 - MOST_NAMES :])
+        rest = f" ({see})" if see else ""
+        names = sorted(names, key=lambda n: SequenceMatcher(None, name, n).ratio())[::-1]
+        names[: MOST_NAMES - 2] = sorted(names[: MOST_NAMES - 2])
+    return f" Available: {join_names(names)}{rest}."
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return names with commas, ``none`` without any; a long list ends with ``and 5 more``."""
     # The column names of a data file without a header are whole texts.
-    listed = ", ".join(other if len(other) <= 40 else f"{other[:39]}…" for other in names)
-    return f" Available: {listed or 'none'}{rest}."
+    short = [name if len(name) <= 40 else f"{name[:39]}…" for name in names]
+    if len(short) > MOST_NAMES:
+        return f"{', '.join(short[: MOST_NAMES - 2])} and {len(short) - MOST_NAMES + 2} more"
+    return ", ".join(short) or "none"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

@@ -29,6 +29,12 @@ TYPES = {
 }  # fmt: skip
 
 
+MOST_ERRORS = 8
+"""Errors of a file that a message lists."""
+LONGEST = 2_000
+"""Characters of a text from outside, such as the message of an error, that are shown."""
+
+
 def describe_errors(
     error: ValidationError,
     data: Any = None,
@@ -81,6 +87,25 @@ def describe_path(path: Sequence[str | int], data: Any = None) -> str:
     return tables[0] if tables else _dotted(rest)
 
 
+def printable(text: str, longest: int = LONGEST) -> str:
+    """Return foreign text as one line that is safe to print and to show.
+
+    Control characters, also those of the writing direction, are escaped as in Python; what is
+    longer than `longest` characters is cut.
+    """
+    line = visible(" ".join(text[: 4 * longest].split()))
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def visible(text: str) -> str:
+    """Return text whose control characters, except for newlines, are escaped as in Python."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def quote_key(key: str) -> str:
     """Return a key as TOML writes it, in quotes if it needs them."""
     return key if key.replace("-", "").replace("_", "").isalnum() else f'"{key}"'
@@ -92,8 +117,10 @@ def raise_errors(path: Path, errors: Sequence[str]) -> None:
     if len(sentences) == 1:
         raise SuiteError(f"{display_path(path)}: {sentences[0]}")
     if sentences:
-        listed = " ".join(f"({n}) {text}" for n, text in enumerate(sentences, 1))
-        raise SuiteError(f"{display_path(path)}: {len(sentences)} errors: {listed}")
+        listed = " ".join(f"({n}) {text}" for n, text in enumerate(sentences[:MOST_ERRORS], 1))
+        rest = len(sentences) - MOST_ERRORS
+        more = f" And {rest} more." if rest > 0 else ""
+        raise SuiteError(f"{display_path(path)}: {len(sentences)} errors: {listed}{more}")
 
 
 def display_path(path: Path) -> str:
@@ -142,7 +169,8 @@ def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[s
             here = here[part]
             path.append(part)
         except (TypeError, LookupError):
-            if missing and position == len(location):
+            # A key without a value has a default that is wrong; other parts are members of unions.
+            if position == 1 or (missing and position == len(location)):
                 path.append(part)
     return tuple(path)
 

@@ -11,7 +11,9 @@ from importlib.metadata import entry_points
 from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
+from clbench.boundary import error_text
 from clbench.errors import PluginError, UnknownNameError, did_you_mean
+from clbench.messages import format_value
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -74,7 +76,15 @@ class Registry(Generic[T]):
         self._entries[name] = entry
 
     def register(self, name: str) -> Callable[[D], D]:
-        """Return a decorator that registers a function or class under `name`."""
+        """Return a decorator that registers what it decorates.
+
+        Raises a PluginError if `name` is not a text, as where a decorator has no parentheses.
+        """
+        if not isinstance(name, str) or not name:
+            raise PluginError(
+                f"the name of a {self.kind} must be a text, got {format_value(name)}. "
+                f"Write @clbench.{self.kind}('name')."
+            )
 
         def decorate(entry: D) -> D:
             self.add(name, entry)  # type: ignore[arg-type]
@@ -131,9 +141,11 @@ def load_object(reference: str, kind: str) -> Any:
     """Import and return ``"module:object"``; a PluginError calls it a `kind`, such as a method."""
     try:
         return resolve_name(reference)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(
-            f"{kind} {reference!r} cannot be imported: {type(error).__name__}: {error}"
+            f"{kind} {reference!r} cannot be imported: {type(error).__name__}: {error_text(error)}"
         ) from error
 
 

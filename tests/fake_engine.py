@@ -56,12 +56,16 @@ def result_of(cell: Any, *, fails: bool = False) -> CellResult:
         "fingerprint": cell.fingerprint,
         "recipe": cell.recipe,
         "scenario": cell.scenario.name,
+        "baseline": cell.baseline.name,
         "reference_of": cell.reference_of,
         "stages": [stage] if alone else [stage, stage],
+        "train_seconds": 5.0 if alone else 10.0,
         "status": "failed" if fails else "ok",
         "reason": "loss is nan" if fails else None,
     }
     if alone:
-        changes["R"] = [[None, 0.75]]
+        changes |= {"R": [[None, 0.75]], "scores": {"reference": 0.75}}
+    if fails:
+        changes |= {"R": [], "scores": {}, "stages": []}
     result = pair(cell.baseline.name, cell.seed).model_dump()
     return CellResult.model_validate({**result, **changes})

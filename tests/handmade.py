@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clbench.results.cell import CellResult
+from clbench.results.scores import scores_of
 from clbench.training.protocol import Protocol
 
 
@@ -68,6 +69,12 @@ def recipe(**changes: dict[str, Any]) -> dict[str, Any]:
     return base
 
 
+def stage(task: str = "glue/sst2", **changes: Any) -> dict[str, Any]:
+    """A stage of four steps without curves."""
+    numbers = {"rows": 10, "steps": 4, "epochs": 1.0, "examples": 40, "tokens": 100}
+    return {"task": task, **numbers, "train_seconds": 1.0, **changes}
+
+
 def pair(
     method: str = "vanilla",
     seed: int = 0,
@@ -101,11 +108,27 @@ def pair(
             "bwt": p_o - before,
             "average": (p_o + p_s) / 2,
         },
+        "stages": [stage("glue/sst2"), stage("glue/mrpc")],
         "recipe": recipe(),
         "train_seconds": 2.0,
         "peak_memory_mb": 100.0,
     }
-    return CellResult.model_validate({**values, **changes})
+    values |= changes
+    if "stages" in changes and "train_seconds" not in changes:
+        values["train_seconds"] = sum(dict(stage)["train_seconds"] for stage in values["stages"])
+    names = ("scenario", "baseline", "seed")
+    if "key" not in changes:
+        values["key"] = "{}--{}--seed{}".format(*(values[name] for name in names))
+    return CellResult.model_validate(values)
+
+
+def three(method: str = "vanilla", seed: int = 0, **changes: Any) -> CellResult:
+    """A finished cell of three tasks: p_o .8, p_s .7, forgetting .1, BWT -.1, average .75."""
+    R = [[0.9, None, None], [0.85, 0.85, None], [0.8, 0.75, 0.7]]
+    scores = {name: value for name, value in scores_of(R).items() if value is not None}
+    tasks = ["a", "b", "c"]
+    more = {"tasks": tasks, "R": R, "scores": scores, "stages": [stage(task) for task in tasks]}
+    return pair(method, seed, **{**more, **changes})
 
 
 def failed(
@@ -113,7 +136,7 @@ def failed(
 ) -> CellResult:
     """A cell that failed."""
     base = pair(method, seed).model_dump()
-    failure = {"status": "failed", "reason": reason, "R": [], "scores": {}}
+    failure = {"status": "failed", "reason": reason, "R": [], "scores": {}, "stages": []}
     return CellResult.model_validate({**base, **failure, **changes})
 
 
@@ -123,9 +146,12 @@ def reference(task: int, score: float, seed: int = 0) -> CellResult:
         {
             **pair("vanilla", seed).model_dump(),
             "key": f"sst2-mrpc--reference{task}--seed{seed}",
+            "baseline": f"reference{task}",
             "reference_of": task,
             "tasks": ["glue/mrpc"],
             "R": [[score]],
-            "scores": {},
+            "scores": {"reference": score},
+            "stages": [stage("glue/mrpc")],
+            "train_seconds": 1.0,
         }
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.results.cell import CellResult
+from clbench.results.scores import scores_of
 from clbench.results.store import Store
 
 EVIL = '<b onmouseover="alert(1)">&"\'</b>'
@@ -26,7 +27,14 @@ def cell(scenario: str, method: str, seed: int, p_o: float, **changes: Any) -> C
         ],
         "train_seconds": 2.0, "peak_memory_mb": 100.0, "started": "2026-01-01T00:00:00",
     }  # fmt: skip
-    return CellResult(**{**fields, **changes})
+    fields |= changes
+    if "R" in changes and "scores" not in changes:
+        fields["scores"] = scores_of(fields["R"])
+        fields["stages"] = [{**fields["stages"][0], "task": task} for task in fields["tasks"]]
+    fields["train_seconds"] = sum(stage["train_seconds"] for stage in fields["stages"])
+    if fields["status"] == "failed":
+        fields |= {"R": [], "scores": {}, "stages": []}
+    return CellResult(**fields)
 
 
 def make_run(folder: Path, name: str = "mine", better: float = 0.05, **changes: Any) -> Path:

@@ -102,3 +102,15 @@ def test_types_counts_and_missing_paths_in_words(tmp_path: Path) -> None:
     assert describe_missing(tmp_path / "none") == "there is no such file"
     (tmp_path / "link").symlink_to("none")
     assert describe_missing(tmp_path / "link") == "is a link to none, which does not exist"
+
+
+def test_long_lists_of_errors_are_cut(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"20 errors: \(1\) e0\. .*\(8\) e7\. And 12 more\.$"):
+        raise_errors(tmp_path / "a.toml", [f"e{number}" for number in range(20)])
+
+
+def test_a_default_that_does_not_fit_is_named() -> None:
+    model = create_model("M", size=(int, "x"), __config__=ConfigDict(validate_default=True))
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate({})
+    assert describe_errors(caught.value, {}) == ["size: must be a whole number, got 'x'"]

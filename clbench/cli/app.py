@@ -25,7 +25,10 @@ STOPPED = 130
 """Exit code of a program that is interrupted by Ctrl-C."""
 SIGNALS = ("SIGTERM", "SIGHUP")
 """Handled like Ctrl-C; sent when a cluster ends a job or a terminal closes."""
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+USER_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+)
 """System errors that the user can fix wherever they occur; others may be bugs."""
 
 # Plain help is readable in logs and narrow windows, and takes a third of the time.
@@ -80,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClbenchError as error:
         return _fail(str(error))
     except usage_error as error:
-        path = getattr(getattr(error, "ctx", None), "command_path", "clbench")
+        verb = next((f" {c.name}" for c in app.registered_commands if c.name in arguments[:1]), "")
+        path = getattr(getattr(error, "ctx", None), "command_path", f"clbench{verb}")
         text = str(getattr(error, "format_message", error.__str__)()).strip()
         return _fail(f"{text}{'' if text.endswith(('.', '?')) else '.'} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
@@ -90,12 +94,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return 0
     except OSError as error:
-        if error.errno not in DISK_ERRORS:
+        if error.errno not in USER_ERRORS:
             raise
         if not error.filename:
             _drop_output()
-        where = error.filename or "the output cannot be written"
-        return _fail(f"{where}: {error.strerror}. Free some space or change the permissions.")
+        from clbench.files import remedy
+
+        where = str(error.filename or "the output cannot be written")
+        short = where if len(where) <= 80 else f"{where[:79]}…"
+        return _fail(f"{short}: {error.strerror}. {remedy(error).capitalize()}.")
     if code == STOPPED:
         print("stopped; run the same command again to resume", file=sys.stderr)
         code = 128 + signals[0] if signals else STOPPED
@@ -128,5 +135,7 @@ def _drop_output() -> None:
 
 
 def _fail(text: str) -> int:
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    from clbench.messages import printable  # not for --help: it takes a third of a second
+
+    print(f"error: {printable(text)}", file=sys.stderr)
     return 2

@@ -50,10 +50,11 @@ def check(
     baseline = read_baseline(method)  # report a wrong name before importing torch
     from clbench.conformance import check as run_checks
 
-    with err().status(f"checking {method}") as status:
+    console = err()
+    with console.status(console.render_str(f"checking {method}")) as status:
 
         def started(name: str) -> None:
-            status.update(f"checking {method}: {name}")
+            status.update(console.render_str(f"checking {method}: {name}"))
 
         rows = run_checks(baseline, settings=settings, model=model, started=started)
     _show(rows)
@@ -88,5 +89,5 @@ def _setting(text: str) -> tuple[str, Any]:
         raise SettingsError(f"--set {text!r}: write KEY=VALUE, such as memory=20.")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # also of numbers with thousands of digits
         return key, value

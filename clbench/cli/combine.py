@@ -13,9 +13,7 @@ from clbench.cli.arguments import choice, flag, option
 def combine(
     trials: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="TRIALS...", help="Search folder or trial log of each pair of tasks."
-        ),
+        typer.Argument(metavar="TRIALS", help="Search folder or trial log of each pair of tasks."),
     ],
     out: Annotated[Path, option("FILE", "Baseline file to write, such as mine.toml.")],
     b: Annotated[

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from clbench.messages import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 FILE_WIDTH = 160
 """Width of a table in a file or a pipe, unless COLUMNS is set."""
@@ -29,8 +32,14 @@ def err() -> Console:
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
+    class SafeConsole(Console):
+        """A console that shows control characters instead of sending them to the terminal."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible(text), **options)
+
     # Names are printed as they are, never read as markup.
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    return SafeConsole(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
 def show_table(console: Console, table: Table) -> None:

@@ -78,6 +78,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     the embeddings. Usually right within a factor of `GUESS`.
     """
     from clbench.models.locate import local_folder
+    from clbench.models.safety import weight_files
     from clbench.tasks.registry import load_task
 
     protocol, suite = plan.protocol, plan.suite
@@ -95,7 +96,8 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
             rows, length = sizes[name]
             steps, _ = protocol.stage_length(name, rows)
             tokens += steps * min(protocol.batch_of(name), rows) * length
-    operations = 6.0 * tokens * count_parameters(local_folder(protocol.model, protocol.revision))
+    folder = local_folder(protocol.model, protocol.revision)
+    operations = 6.0 * tokens * count_parameters(weight_files(folder, protocol.model))
     gpu = plan.device not in ("auto", "cpu")
     machine = "one GPU" if gpu else "a few CPU cores"
     return Estimate(
@@ -116,10 +118,10 @@ def mean_tokens(rows: Rows, max_length: int) -> float:
     return fmean(counts) if counts else 0.0
 
 
-def count_parameters(folder: Path) -> int:
-    """Return the number of parameters of a checkpoint, without embeddings; loads no weights."""
+def count_parameters(files: Iterable[Path]) -> int:
+    """Return the number of parameters in files, without embeddings; loads no weights."""
     total = 0
-    for path in folder.glob("*.safetensors"):
+    for path in files:
         with safe_open(path, framework="np") as file:
             names = [name for name in file.keys() if "embed" not in name.lower()]  # noqa: SIM118
             total += sum(prod(file.get_slice(name).get_shape()) for name in names)

@@ -114,6 +114,7 @@ def listing(
     from rich.table import Table
 
     from clbench.cli.console import out, show_table
+    from clbench.messages import printable
     from clbench.suite.plugins import load_plugins
 
     choice("list", kind, list(KINDS))
@@ -121,7 +122,7 @@ def listing(
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for row in KINDS[kind](suite):
-        table.add_row(*row)
+    for name, text in KINDS[kind](suite):
+        table.add_row(name, printable(text))
     show_table(out(), table)
     return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clbench.cli.console import duration, err
 from clbench.cli.table import results_table
 from clbench.evaluation.listener import Listener
-from clbench.messages import count
+from clbench.messages import count, printable
 from clbench.results.cell import CellResult
 from clbench.results.scores import means, reference_score, score_rows, visible_scores
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT = 60.0
 """Seconds between lines about a running cell in a plain log."""
+TABLE_SHARE = 0.05
+"""Largest share of the time to spend on the table, which takes longer the more cells it has."""
 OTHER_LINES = 6
 """Lines of the window that stay free of bars and table."""
 
@@ -34,7 +36,7 @@ OTHER_LINES = 6
 def progress_listener(state: RunState) -> Iterator[Listener]:
     """Yield a listener that prints to stderr: bars on a terminal, else lines."""
     console = err()
-    suite, out = state.plan.suite.name, state.plan.out
+    suite, out = printable(state.plan.suite.name), state.plan.out
     if not console.is_terminal or not state.pending:
         yield Lines(suite, out, console)
         return
@@ -138,6 +140,8 @@ class Bars(Lines):
         self.cell_bars: dict[str, TaskID] = {}
         self.results: dict[str, dict[str, CellResult]] = {}
         self.table: Table | None = None
+        self.next_table = 0.0
+        self.is_current = True
         self.bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -150,9 +154,15 @@ class Bars(Lines):
         self.run_bar = self.bars.add_task(suite, total=1.0, note="")
 
     def view(self) -> Group:
-        """Return the table above the bars."""
+        """Return the table above the bars; called by the thread that refreshes the window."""
         from rich.console import Group
 
+        start = self.clock()
+        if not self.is_current and start >= self.next_table:
+            self.is_current = True
+            rows = means(score_rows(self._visible()))
+            self.table = results_table(rows, self.console) if rows else None
+            self.next_table = self.clock() + (self.clock() - start) / TABLE_SHARE
         return Group(self.bars) if self.table is None else Group(self.table, "", self.bars)
 
     def cell_started(self, cell: Cell) -> None:
@@ -184,16 +194,21 @@ class Bars(Lines):
         """Add finished cells to the table."""
         for result in results:
             cells = self.results.pop(result.scenario, {})
-            self.results[result.scenario] = {**cells, result.key: result}
+            cells[result.key] = result
+            self.results[result.scenario] = cells
+        self.is_current = False
+
+    def _visible(self) -> list[CellResult]:
+        """Return the cells of the scenarios that fit into the window."""
         room = self.console.height - len(self.cell_bars) - 1 - OTHER_LINES
-        visible: list[CellResult] = []
-        for cells in reversed(self.results.values()):
-            room -= len({cell.baseline for cell in cells.values()}) + 1
+        visible: list[list[CellResult]] = []
+        for by_key in reversed(list(self.results.values())):
+            cells = list(by_key.values())
+            room -= len({cell.baseline for cell in cells}) + 1
             if room < 0:
                 break
-            visible = [*cells.values(), *visible]
-        rows = means(score_rows(visible))
-        self.table = results_table(rows, self.console) if rows else None
+            visible.insert(0, cells)
+        return [cell for cells in visible for cell in cells]
 
     def _update_run_bar(self) -> None:
         note = f"{self.finished_cells}/{self.pending} cells"

@@ -12,7 +12,7 @@ from clbench.cli.arguments import Formats, ReportOut
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
     out: ReportOut = None,
     formats: Formats = "png,svg,pdf",
 ) -> int:

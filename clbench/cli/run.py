@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Annotated
 
 from clbench.cli.arguments import (
@@ -19,6 +20,7 @@ from clbench.cli.arguments import (
     seeds,
     words,
 )
+from clbench.errors import ClusterError
 
 if TYPE_CHECKING:
     from clbench.evaluation.run_state import RunState
@@ -90,6 +92,7 @@ def run(
     Exit code 0 if all cells finished, 1 if some failed, 2 if the command or its input is wrong.
     """
     from clbench import api
+    from clbench.cli.console import err
     from clbench.evaluation.resources import Resources
     from clbench.evaluation.run_state import read_run_state
     from clbench.suite.options import RunOptions
@@ -111,18 +114,28 @@ def run(
         out=out,
     )
     state = read_run_state(api.plan_run(suite, options), replace=replace)
+    gc.freeze()  # a search for reference cycles in thousands of cells would take seconds
+    from clbench.cli.progress import Lines, progress_listener
+
     if dry_run:
+        lines = Lines(state.plan.suite.name, state.plan.out, err())
+        for text in state.notes:
+            lines.note(text)
+        api.check(state, resources, lines)
         show_plan(state)
         return 0
-    from clbench.cli.progress import progress_listener
     from clbench.cli.table import show_results
 
-    with progress_listener(state) as listener:
-        if tensorboard:
-            from clbench.evaluation.tensorboard import TensorBoard
+    try:
+        with progress_listener(state) as listener:
+            if tensorboard:
+                from clbench.evaluation.tensorboard import TensorBoard
 
-            listener = TensorBoard(listener, state.plan.out / "tensorboard")
-        result = api.execute(state, resources, listener)
+                listener = TensorBoard(listener, state.plan.out / "tensorboard")
+            result = api.execute(state, resources, listener)
+    except ClusterError:
+        show_results(state.plan.out, read_run_state(state.plan).present)
+        raise
     return show_results(result.path, result.cells)
 
 
@@ -130,15 +143,11 @@ def show_plan(state: RunState) -> None:
     """Print the cells of a plan with their states, and the estimated time."""
     from rich.table import Table
 
-    from clbench.cli.console import err, out, show_table
+    from clbench.cli.console import out, show_table
     from clbench.cli.estimate import from_finished, from_sizes
     from clbench.messages import count
-    from clbench.suite.plan import validate
 
     plan = state.plan
-    for line in state.notes:
-        err().print(line, soft_wrap=True)
-    validate(plan, state.pending)
     states = dict.fromkeys((cell.key for cell in plan.cells), "finished")
     states |= dict.fromkeys((cell.key for cell in state.pending), "to run")
     states |= dict.fromkeys(state.replaced, "finished with other settings, to run again")

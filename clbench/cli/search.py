@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,6 +125,7 @@ def search(
         return 0
     outcome = run_search(plan, resources=resources, listener=TrialLines(plan))
     values = {"--model": model, "--data": data, "--limit": limit, "--epochs": epochs}
-    options = [f"{name} {value}" for name, value in values.items() if value is not None]
-    show_outcome(outcome, plan, " ".join([suite, *options]))
+    words = [str(word) for item in values.items() if item[1] is not None for word in item]
+    words += [word for path in plugin or () for word in ("--plugin", str(path))]
+    show_outcome(outcome, plan, shlex.join([suite, *words]))
     return 0

@@ -63,9 +63,13 @@ class TrialLines(SearchListener):
 def show_plan(plan: SearchPlan) -> None:
     """Print what a search would do."""
     from clbench.cli.estimate import from_sizes
+    from clbench.evaluation.listener import Listener
+    from clbench.evaluation.run_plan import check_inputs
     from clbench.search import SearchFolder
+    from clbench.training.device import resolve_device
 
     SearchFolder(plan.run.out).check(plan.recipe())
+    check_inputs(plan.run, plan.run.cells, resolve_device("auto"), Listener())
     settings, space = plan.settings, plan.space
     trial = from_sizes(plan.run, plan.run.cells)
     estimate = replace(trial, seconds=trial.seconds * settings.trials)

@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any
 from clbench.cli.console import duration, out, show_table
 from clbench.messages import count
 from clbench.results.cell import CellResult
-from clbench.results.scores import Score, failures, means, score_rows, visible_scores
+from clbench.results.scores import (
+    Score,
+    failures,
+    has_value,
+    means,
+    score_rows,
+    visible_scores,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
 
+COSTS = {"train_seconds_mean": "train s", "training_memory_mb_mean": "memory MB"}
 FOOTNOTE = "* keeps rows of earlier tasks, which the other methods may not see"
 
 
@@ -37,10 +45,10 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
             console.print(FOOTNOTE)
     searches = {cell.baseline: cell.search for cell in cells if cell.search}
     for name, cost in searches.items():
-        trials = count(int(cost["trials"] or 0), "trial")
+        trials = count(cost["trials"], "trial")
         console.print(
             f"{name}: the search for its settings took {trials}, {cost['epochs']:g} epochs and "
-            f"{duration(cost['seconds'] or 0.0)}",
+            f"{duration(cost['seconds'])}",
             soft_wrap=True,
         )
     failed = failures(cells)
@@ -91,7 +99,8 @@ def _layout(
         table.add_column("scenario", overflow="fold")
     table.add_column("method", overflow="fold")
     titles = [*(score.label for score in scores), "seeds"]
-    for title in [*titles, "train s", "memory MB"] if costs else titles:
+    shown = {name: title for name, title in COSTS.items() if costs and has_value(rows, name)}
+    for title in (*titles, *shown.values()):
         table.add_column(title, justify="right", no_wrap=True)
     previous = None
     for row in rows:
@@ -104,9 +113,7 @@ def _layout(
         texts += [_score(row, score.name, sign, "\n" if below else " ") for score in scores]
         total = row["seeds"] + row["failed"]
         texts.append(f"{row['seeds']}/{total}" if row["failed"] else f"{total}")
-        if costs:
-            texts += [_cost(row["train_seconds_mean"]), _cost(row["training_memory_mb_mean"])]
-        table.add_row(*texts)
+        table.add_row(*texts, *(_cost(row[name]) for name in shown))
     return table
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 
+from clbench.boundary import RANDOM, GlobalState
 from clbench.conformance.toy_scenario import COMPUTE, ToyScenario
 from clbench.errors import PluginError
 from clbench.evaluation.cell_runner import CellRunner
@@ -82,6 +83,8 @@ class CheckRun:
     peak: int = 0
     rest: int = 0
     leaks: list[str] = field(default_factory=list)
+    # Global state that the run changed; random numbers are another check's.
+    changed: list[str] = field(default_factory=list)
     # Recipe digests of the saved stages, and errors in saving them.
     digests: list[str] = field(default_factory=list)
     save_errors: list[str] = field(default_factory=list)
@@ -113,8 +116,12 @@ def run_candidate(
     if train is not None:
         toy = replace(toy, scenario=replace(toy.scenario, train=tuple(train)))
     method = _observe(candidate.method, run, references, after_stage)
+    state = GlobalState(without=RANDOM)
     with LiveBytes() if count_bytes else nullcontext() as live:
-        _train(run, toy, candidate, method, resume)
+        try:
+            _train(run, toy, candidate, method, resume)
+        finally:
+            run.changed = state.restore()
         if live is not None:
             gc.collect()
             run.peak, run.rest = live.peak, live.current

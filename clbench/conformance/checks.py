@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from clbench.boundary import explain
 from clbench.conformance.check_run import Candidate, CheckRun, differences, run_candidate
 from clbench.conformance.corrupt_rows import RowCorrupter, reverse
 from clbench.conformance.toy_scenario import (
@@ -20,7 +21,6 @@ from clbench.conformance.toy_scenario import (
     temporary_cache,
 )
 from clbench.errors import ClbenchError, SettingsError
-from clbench.evaluation.run_cell import explain
 from clbench.messages import count
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline
@@ -101,7 +101,9 @@ class Session:
             self.rows[name] = Row(name, "pass", check.run(self), numbers=self.numbers)
         except FailedCheckError as error:
             self.rows[name] = Row(name, "fail", str(error), check.hint)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             hint = "Correct what the message says; `clbench run` would stop there too."
             if isinstance(error, SettingsError):
                 hint = "Give settings that suit tasks of a few steps, with --set KEY=VALUE."
@@ -288,12 +290,15 @@ def rows(session: Session) -> str:
 
 @_check(
     needs="trains",
-    hint="Hold tensors in attributes of the method only, not in the class, the module, a cache or "
+    hint="Leave modes and defaults of torch and the environment alone, or put them back. "
+    "Hold tensors in attributes of the method only, not in the class, the module, a cache or "
     "a hook that is never removed; accumulate over steps instead of keeping every step.",
 )
 def frees(session: Session) -> str:
     """Nothing large outlives a run, and the method's attributes do not grow with the steps."""
     run, size = session.second, session.vanilla.model_bytes
+    if changed := session.first.changed:
+        raise FailedCheckError(f"changes {' and '.join(changed)} for the whole process.")
     if run.leaks:
         raise FailedCheckError(f"still alive after the run: {', '.join(run.leaks)}.")
     if (rest := run.rest / size) > MAX_REST:

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from clbench.boundary import IMPORTS, user_code
 from clbench.cache import write_atomically
-from clbench.errors import ModelError, ShiftError
+from clbench.errors import ClbenchError, ModelError, ShiftError
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
@@ -35,6 +36,7 @@ from clbench.training.protocol import Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from clbench.suite.plan import Plan
     from clbench.tasks.spec import OwnTaskSpec
 
 MOST_IN_MEMORY = 4
@@ -64,6 +66,10 @@ class PreparedScenario:
     scorers: tuple[ColumnScorer, ...] = ()
 
 
+class DryRunEnd(ClbenchError):  # noqa: N818 - nothing is wrong
+    """A dry run has checked a scenario; next, its rows would be embedded or tokenised."""
+
+
 @dataclass(eq=False)
 class ScenarioPreparer:
     """Prepares scenarios for one model and protocol; the `ShiftContext` of their shifts.
@@ -76,6 +82,8 @@ class ScenarioPreparer:
         Sources of tasks: the copy of the hub, the suite's folder, the suite's own tasks.
     output
         Folder for fitted splits and reports; None saves none.
+    dry
+        Whether `prepare` only checks: it loads the rows, but does not embed or tokenise them.
     """
 
     protocol: Protocol
@@ -84,7 +92,18 @@ class ScenarioPreparer:
     base: Path
     own: Mapping[str, OwnTaskSpec]
     device: torch.device
-    output: Path | None
+    output: Path | None = None
+    dry: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, device: torch.device, **options: Any) -> Self:
+        """Return the preparer of a plan's scenarios; `options` are `output` and `dry`."""
+        sources: dict[str, Any] = {
+            "data": plan.data,
+            "base": plan.suite.base,
+            "own": plan.suite.file.task,
+        }
+        return cls(plan.protocol, device=device, **sources, **options)
 
     def __post_init__(self) -> None:
         self.seed = self.protocol.data_seed
@@ -97,15 +116,23 @@ class ScenarioPreparer:
         Raises
         ------
         ClbenchError
-            If the data, the shift or the model do not allow it.
+            If the data, the shift or the model do not allow it; in a dry run always, a `DryRunEnd`
+            if nothing is wrong.
         """
         if spec.name not in self._prepared:
-            scenario = build_scenario(spec, self)
+            with user_code(f"scenario {spec.name!r} cannot be built", without=IMPORTS):
+                scenario = build_scenario(spec, self)
+                if self.dry:
+                    raise DryRunEnd
             self.__dict__.pop("_backbone", None)
             if self.output is not None:
                 _save(self.output / f"{spec.name}.json", scenario)
             _keep(self._prepared, spec.name, self.tokenise(scenario))
         return self._prepared[spec.name]
+
+    def check_model(self) -> None:
+        """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
+        _ = self.tokenizer, self._backbone
 
     def tokenise(self, scenario: Scenario) -> PreparedScenario:
         """Return `scenario` with its rows tokenised.
@@ -132,7 +159,7 @@ class ScenarioPreparer:
 
         def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
             return tuple(
-                TaskData(i, task.name, task.head, task.regression, rows, pad)
+                TaskData(i, task.name, task.head, task.regression, rows.lock(), pad)
                 for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
             )
 
@@ -188,6 +215,8 @@ class ScenarioPreparer:
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
         """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
+        if self.dry:
+            raise DryRunEnd
         protocol = self.protocol
         points = embed_rows(
             self._backbone,

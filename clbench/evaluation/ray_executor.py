@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
-from clbench.errors import ClbenchError, SettingsError
+from clbench.boundary import explain, user_code
+from clbench.errors import ClbenchError, ClusterError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.ray_worker import ProgressActor, WorkerSetup, run_in_worker, warm_up
-from clbench.evaluation.resources import RETRIES, Resources, cell_resources, connected, cores
-from clbench.evaluation.run_cell import explain, failed
+from clbench.evaluation.resources import (
+    RETRIES,
+    LocalServers,
+    Resources,
+    cell_resources,
+    connected,
+    cores,
+)
+from clbench.evaluation.run_cell import failed
+from clbench.messages import count
 from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
+from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell, Plan
 from clbench.training.device import resolve_device
 
@@ -42,6 +52,7 @@ class RayExecutor:
         self._scenarios: dict[str, Any] = {}
         self._stages: dict[Hashable, Any] = {}
         self._starts: Counter[str] = Counter()
+        self._left: Counter[Hashable] = Counter()
         self._without_node = False
 
     def device(self, plan: Plan) -> torch.device:
@@ -62,6 +73,7 @@ class RayExecutor:
             if self.resources.address is None and not self._cell.gpus:
                 warm = self._ray.remote(num_cpus=self._cell.threads)(warm_up)
                 self._warm = [warm.remote() for _ in range(self.resources.workers or 1)]
+            self._servers = LocalServers(self._ray, self.resources)
             yield
 
     def results(
@@ -78,15 +90,21 @@ class RayExecutor:
         """
         ray, threads, workers = self._ray, self._cell.threads, self.resources.workers or 1
         self._preparer, self._listener = preparer, listener
-        self._waiting = list(pending)
-        self._groups = {cell.key: _group(cell) for cell in pending}
+        self._waiting = OrderedDict((cell.key, cell) for cell in pending)
+        self._groups = _groups(pending)
+        self._left.update(cell.scenario.name for cell in pending)
+        self._left.update(self._groups.values())
         if self.resources.address is None and workers * threads > cores():
             listener.note(
                 f"{workers} workers with {threads} threads each share {cores()} cores, which slows "
                 "them down. Lower --workers or --threads."
             )
         self._setup = ray.put(WorkerSetup.of(plan, threads))
-        self._progress = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
+        # On this node, so that it is not lost with another one.
+        node = ray.get_runtime_context().get_node_id()
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
+        actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(ProgressActor)
+        self._progress = actor.remote()
         self._run = ray.remote(
             num_returns=2, max_retries=RETRIES, num_cpus=threads, num_gpus=self._cell.gpus
         )(run_in_worker)
@@ -95,6 +113,13 @@ class RayExecutor:
                 yield from self._submit()
                 ready, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
                 self._report()
+                if not ready and not self._servers.alive():
+                    missing = count(len(self._waiting) + len(self._tasks), "cell")
+                    self._tasks.clear()
+                    raise ClusterError(
+                        "Ray died on this machine, killed or out of memory. Every finished cell is "
+                        f"kept in {plan.out}; repeat the same command to run the other {missing}."
+                    )
                 for reference in ready:
                     yield self._collect(reference)
         except KeyboardInterrupt:
@@ -112,13 +137,14 @@ class RayExecutor:
         room = self._room()
         while len(self._tasks) < room:
             training = {self._groups[cell.key] for cell, leads in self._tasks.values() if leads}
-            ready = [cell for cell in self._waiting if self._groups[cell.key] not in training]
-            if not ready:
+            # Only cells of the groups in training are passed over, so this is quick.
+            ready = (c for c in self._waiting.values() if self._groups[c.key] not in training)
+            if (cell := next(ready, None)) is None:
                 return
-            cell = ready[0]
-            self._waiting.remove(cell)
-            self._listener.cell_started(cell)
             spec, group = cell.scenario, self._groups[cell.key]
+            del self._waiting[cell.key]
+            self._left.subtract([spec.name, group])
+            self._listener.cell_started(cell)
             try:
                 if spec.name not in self._scenarios:
                     self._scenarios[spec.name] = self._ray.put(self._preparer.prepare(spec))
@@ -126,8 +152,7 @@ class RayExecutor:
                 yield failed(cell, explain(error))
                 continue
             scenario, shared = self._scenarios[spec.name], self._stages.get(group)
-            others = [other for other in self._waiting if self._groups[other.key] == group]
-            leads = bool(group and others and shared is None)
+            leads = bool(group and self._left[group] and shared is None)
             result, stage = self._run.options(name=cell.key).remote(
                 self._setup, cell, [scenario], shared, leads, self._progress
             )
@@ -135,9 +160,9 @@ class RayExecutor:
             if leads:
                 self._stages[group] = stage
             # Release the data that no later cell can use.
-            if not others:
+            if not self._left[group]:
                 self._stages.pop(group, None)
-            if not any(other.scenario.name == spec.name for other in self._waiting):
+            if not self._left[spec.name]:
                 del self._scenarios[spec.name]
 
     def _room(self) -> int:
@@ -197,12 +222,19 @@ class RayExecutor:
                 )
 
 
-def _group(cell: Cell) -> Hashable | None:
-    """Return scenario and seed if vanilla's first stage can serve the cell, else None."""
-    if cell.reference_of not in (None, 0):
-        return None
-    try:
-        acts = METHODS.get(cell.baseline.method)(**cell.baseline.settings).acts_in(0)
-    except Exception:
-        return None  # the cell will fail with this as its reason
-    return None if acts else (cell.scenario.name, cell.seed)
+def _groups(cells: Sequence[Cell]) -> dict[str, Hashable | None]:
+    """Return for each cell scenario and seed if vanilla's first stage can serve it, else None."""
+    baselines = {cell.baseline.name: cell.baseline for cell in cells}
+    shares = {name for name, baseline in baselines.items() if _shares_first_stage(baseline)}
+    return {
+        cell.key: (cell.scenario.name, cell.seed)
+        if cell.baseline.name in shares and cell.reference_of in (None, 0)
+        else None
+        for cell in cells
+    }
+
+
+def _shares_first_stage(baseline: Baseline) -> bool:
+    with suppress(ClbenchError), user_code("acts_in"):
+        return not METHODS.get(baseline.method)(**baseline.settings).acts_in(0)
+    return False  # after an error: the cells will fail with it

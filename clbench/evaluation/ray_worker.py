@@ -41,7 +41,7 @@ class WorkerSetup:
     plugins
         Contents of the plug-in files by path.
     registered
-        Methods and models that the user's script registered, by registry and name.
+        Methods, metrics and models that the user's script registered, by registry and name.
     """
 
     plan: Plan
@@ -76,7 +76,7 @@ class WorkerSetup:
                 # Shifts and tasks are not needed: rows are prepared in the driver.
                 registry.kind: _entries_of_script(registry)
                 for registry in registries()
-                if registry.kind in ("method", "model")
+                if registry.kind in ("method", "metric", "model")
             },
         )
 

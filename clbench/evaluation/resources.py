@@ -8,15 +8,22 @@ import os
 import signal
 import socket
 import threading
+import time
+import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from clbench.boundary import error_text
 from clbench.errors import SettingsError
 
 CONNECT_SECONDS = 10.0
 """Timeout for connecting to a cluster, in seconds."""
+START_ATTEMPTS = 3
+"""How often to start Ray here: it gives its own agents 15 s, which a busy machine may exceed."""
+LEAST_FILES = 256
+"""Open files that a process of Ray may need; with fewer, it waits for ever."""
 RETRIES = 2
 """How often a cell restarts after its worker has died."""
 ENVIRONMENT = {
@@ -26,6 +33,10 @@ ENVIRONMENT = {
     "RAY_task_oom_retries": str(RETRIES),
 }
 """Set before importing Ray: no telemetry, no notices, no endless retries when out of memory."""
+
+
+MOST = 4096
+"""Most workers, and threads of a cell; far more than a machine has."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,8 @@ class Resources:
         for name, value in (("workers", self.workers), ("threads", self.threads)):
             if value is not None and value < 1:
                 raise SettingsError(f"--{name} {value}: must be 1 or more.")
+            if value is not None and value > MOST:
+                raise SettingsError(f"--{name}: must be {MOST} or fewer.")
         if self.address is not None and not self.address.strip():
             raise SettingsError(
                 "--address: is empty. Give auto, host:port or ray://host:port, or leave it out."
@@ -163,28 +176,9 @@ def connected(resources: Resources) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    options: dict[str, Any] = {
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-        "configure_logging": False,
-    }
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        if resources.address is None:
-            ray.init(
-                address="local",
-                num_cpus=(resources.workers or 1) * resources.threads_here,
-                include_dashboard=False,
-                _node_ip_address="127.0.0.1",
-                **options,
-            )
-        else:
-            check_listening(resources.address)
-            ray.init(address=resources.address, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = f"--address {resources.address}" if resources.address else "this machine"
-        line = str(error).strip().partition("\n")[0]
-        raise SettingsError(f"{where}: Ray cannot be reached or started: {line}") from error
+        _start(ray, resources)
     finally:
         # `ray.init` replaces this handler in the main thread.
         if threading.current_thread() is threading.main_thread() and handler is not None:
@@ -194,8 +188,93 @@ def connected(resources: Resources) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray._private.worker._worker_logs_enabled = True
         ray.shutdown()
+        ray._private.worker._worker_logs_enabled = True
+
+
+def _start(ray: Any, resources: Resources) -> None:
+    """Start Ray on this machine, again if it fails, or join a cluster."""
+    options: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": False,
+    }
+    where, attempts, log = f"--address {resources.address}", 1, ""
+    if resources.address is None:
+        check_open_files()
+        where, attempts = "this machine", START_ATTEMPTS
+        options |= {
+            "address": "local",
+            "num_cpus": (resources.workers or 1) * resources.threads_here,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+        }
+    for attempt in range(1, attempts + 1):
+        try:
+            if resources.address is not None:
+                check_listening(resources.address)
+                options["address"] = resources.address
+            ray.init(**options)
+            return
+        except Exception as error:  # Ray raises a bare one if its raylet does not start
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                node: Any = frame.f_locals.get("self")
+                if hasattr(node, "kill_all_processes"):  # Ray leaves those of a failed start
+                    node.kill_all_processes(check_alive=False, allow_graceful=False)
+                    log = f" Its log is {node.get_logs_dir_path()}/raylet.err."
+            if attempt == attempts:
+                line = error_text(error).rstrip(".")
+                times = f" ({attempts} attempts)" if attempts > 1 else ""
+                raise SettingsError(
+                    f"{where}: Ray cannot be reached or started{times}: {line}.{log}"
+                ) from error
+
+
+def check_open_files() -> None:
+    """Raise a SettingsError if the limit of open files is too low for Ray."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to it
+    if 0 <= limit < LEAST_FILES:
+        raise SettingsError(
+            f"--workers: the limit of open files is {limit}, and Ray needs {LEAST_FILES}. Raise it "
+            "with `ulimit -n 4096`, or leave out --workers."
+        )
+
+
+class LocalServers:
+    """Ray's servers on this machine, without which it ends this process after some seconds.
+
+    Parameters
+    ----------
+    ray, resources
+        The connected module, and where cells run; servers of other machines are not watched.
+    """
+
+    def __init__(self, ray: Any, resources: Resources) -> None:
+        self._addresses: list[tuple[str, int]] = []
+        address = resources.address or ""
+        if address.startswith("ray://"):
+            return  # a proxy on the cluster is connected to them
+        context = ray.get_runtime_context()
+        for node in ray.nodes():
+            if node["NodeID"] == context.get_node_id():
+                self._addresses.append((node["NodeManagerAddress"], node["NodeManagerPort"]))
+        if not address:
+            host, _, port = context.gcs_address.rpartition(":")
+            self._addresses.append((host, int(port)))
+
+    def alive(self) -> bool:
+        """Whether all of them accept connections, or do so a second later."""
+        for pause in (0.0, 1.0):
+            time.sleep(pause)
+            with suppress(OSError):
+                for address in self._addresses:
+                    socket.create_connection(address, 5.0).close()
+                return True
+        return False
 
 
 def check_listening(address: str) -> None:

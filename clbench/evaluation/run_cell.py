@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache as cache_result
@@ -14,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 import clbench
-from clbench.errors import ClbenchError
+from clbench.boundary import GlobalState, explain
 from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import StageCache
-from clbench.methods.base import METHODS, Method
+from clbench.messages import describe_errors
+from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
 from clbench.results.scores import scores_of
 from clbench.suite.plan import Cell
@@ -39,44 +40,44 @@ def run_cell(
     listener: Listener,
 ) -> CellResult:
     """Run a cell and return its result; any error, also in `prepare`, gives a failed one."""
-    memory = PeakMemory(compute.device)
+    memory, state = PeakMemory(compute.device), GlobalState()
     result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
-    method: Method | None = None
+    result["settings"] = settings = {
+        "protocol": cell.protocol.model_dump(mode="json"),
+        "precision": compute.precision.name,
+        "method": dict(cell.baseline.settings),
+        "sources": dict(cell.baseline.sources),
+        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
+    }
     try:
         prepared = prepare(cell.scenario)
         result["tasks"] = [name for name, _ in prepared.scenario.columns]
         result["scenario_report"] = prepared.scenario.report.to_json()
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
-        result["keeps_rows"] = method.keeps_rows
+        settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
         outcome = CellRunner(cell, prepared, method, compute, cache, listener).run()
         result |= _measured(cell, prepared, outcome)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         result |= {"status": "failed", "reason": explain(error)}
-    result["settings"] = {
-        "protocol": cell.protocol.model_dump(mode="json"),
-        "precision": compute.precision.name,
-        "method": method.settings() if method else dict(cell.baseline.settings),
-        "sources": dict(cell.baseline.sources),
-        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
-    }
-    return CellResult(**result, peak_memory_mb=memory.megabytes(), finished=_now())
+    finally:
+        changed = state.restore()
+    if changed:
+        result["notes"] = [
+            *result.get("notes", []),
+            f"method {cell.baseline.method!r} changed {' and '.join(changed)} for the whole "
+            "process, which may have changed its scores; put back after the cell.",
+        ]
+    try:
+        return CellResult(**result, peak_memory_mb=memory.megabytes(), finished=_now())
+    except ValidationError as error:  # a metric or a method recorded what no file can hold
+        return failed(cell, f"the result is not valid: {describe_errors(error)[0]}")
 
 
 def failed(cell: Cell, reason: str) -> CellResult:
     """Return a failed result for a cell that could not run."""
     return CellResult(**_identity(cell), status="failed", reason=reason, finished=_now())
-
-
-def explain(error: BaseException) -> str:
-    """Return an error as one line; if it is not a ClbenchError, with the place in the code."""
-    text = " ".join(str(error).split())
-    if isinstance(error, ClbenchError):
-        return text
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
-    frame = (ours or frames)[-1]
-    name = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"{name} ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
 
 
 @cache_result

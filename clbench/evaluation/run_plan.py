@@ -9,11 +9,11 @@ from typing import Protocol
 
 import torch
 
-from clbench.errors import ClbenchError
+from clbench.errors import PluginError
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.prepare import ScenarioPreparer
-from clbench.evaluation.run_cell import explain, numerics, run_cell
+from clbench.evaluation.prepare import DryRunEnd, ScenarioPreparer
+from clbench.evaluation.run_cell import numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
@@ -28,7 +28,9 @@ from clbench.training.device import (
 )
 
 SCORES_EVERY = 5.0
-"""Seconds between rewrites of ``scores.csv`` while cells finish."""
+"""Least seconds between rewrites of ``scores.csv`` while cells finish."""
+SCORES_SHARE = 0.05
+"""Largest share of the time to spend on them: each takes longer the more cells there are."""
 
 
 class Executor(Protocol):
@@ -90,14 +92,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     """
     plan = state.plan
     store = Store(plan.out)
-    preparer = ScenarioPreparer(
-        plan.protocol,
-        data=plan.data,
-        base=plan.suite.base,
-        own=plan.suite.file.task,
-        device=executor.device(plan),
-        output=plan.out / "scenarios",
-    )
+    preparer = ScenarioPreparer.of(plan, executor.device(plan), output=plan.out / "scenarios")
     with store.lock(), executor.ready(plan):
         if not state.is_current():
             state = read_run_state(plan, replace=state.replace)
@@ -108,24 +103,37 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
         listener.started(len(plan.cells), len(state.pending))
         new: list[CellResult] = []
 
-        def write_scores() -> None:
+        def write_scores() -> float:
+            """Write the table; return when to write it again."""
+            start = time.monotonic()
             if cells := state.with_new(new):
                 store.write_scores(to_csv(scores_frame(cells)))
+            end = time.monotonic()
+            return end + max(SCORES_EVERY, (end - start) / SCORES_SHARE)
 
-        last_write = 0.0
+        next_write = 0.0
         try:
             with closing(executor.results(plan, state.pending, preparer, listener)) as results:
                 for result in results:
                     store.write_cell(result)
                     new.append(result)
-                    if time.monotonic() - last_write > SCORES_EVERY:
-                        write_scores()
-                        last_write = time.monotonic()
+                    if time.monotonic() > next_write:
+                        next_write = write_scores()
                     listener.cell_finished(result)
         finally:
             # Even after an interruption, the table must hold every cell on disk.
             write_scores()
     return state.with_new(new)
+
+
+def check_inputs(
+    plan: Plan, pending: Sequence[Cell], device: torch.device, listener: Listener
+) -> None:
+    """Raise what `run_plan` would raise about data, shifts and the model; write and embed nothing.
+
+    Not noticed: errors that only the embeddings of rows show.
+    """
+    _prepare_all(ScenarioPreparer.of(plan, device, dry=True), pending, listener)
 
 
 def compute_settings(plan: Plan) -> ComputeSettings:
@@ -154,14 +162,15 @@ def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: 
 
     An unexpected error, as of a plug-in's shift, only fails the cells of its scenario.
     """
+    preparer.check_model()
     for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
         start = time.perf_counter()
         try:
             prepared = preparer.prepare(spec)
-        except ClbenchError:
-            raise
-        except Exception as error:
-            listener.note(f"{spec.name} cannot be built: {explain(error)}")
+        except DryRunEnd:
+            continue
+        except PluginError as error:
+            listener.note(str(error))
             continue
         seconds = time.perf_counter() - start
         scenario = prepared.scenario
@@ -169,5 +178,7 @@ def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: 
         suffix = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)
         listener.note(f"{scenario.name}: {sizes}{suffix} [{seconds:.1f} s]")
+        for text in scenario.report.notes:
+            listener.note(f"{scenario.name}: {text}")
         for scorer in prepared.scorers:
             listener.note(f"{scenario.name}: {scorer.describe()}")

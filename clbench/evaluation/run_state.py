@@ -99,6 +99,6 @@ def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
 
 
 def _files(store: Store) -> dict[str, tuple[int, int]]:
-    paths = [path for path in store.cells.glob("*.json") if path.name[0] != "."]
+    paths = [path for path in store.cells.glob("*.json") if path.name[0] != "." and path.is_file()]
     statuses = {path.name: path.stat() for path in paths}
     return {name: (status.st_mtime_ns, status.st_size) for name, status in statuses.items()}

@@ -54,12 +54,11 @@ class TensorBoard(Listener):
     def cell_finished(self, result: CellResult) -> None:
         """Write the points and curves that are not written yet, and the final scores."""
         for number, stage in enumerate(result.stages, 1):
-            curves: dict[str, Any] = dict(stage.curves)
-            steps = curves.pop("step", [])
-            for name in ("loss", "lr"):
-                curves[name] = zip(steps, curves.get(name, []), strict=False)
-            for task, points in curves.pop("scores", {}).items():
-                curves[f"score of {task}"] = points
+            scores = stage.curves.get("scores", {})
+            curves = {f"score of {task}": stage.points("scores", task) for task in scores}
+            curves |= {
+                name: stage.points(name) for name in stage.curves.keys() - {"step", "scores"}
+            }
             for name, points in curves.items():
                 for step, value in points:
                     self._write(result.key, f"stage{number}/{name}", int(step), value)

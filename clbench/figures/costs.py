@@ -39,7 +39,7 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
         lost = fmean(with_forgetting(some)[1])
         seconds = fmean(cell.train_seconds for cell in some)
         times.plot([seconds], [lost], mark, ms=size, color=color, mec="white", zorder=3)
-        if searched := fmean(float(cell.search.get("seconds") or 0.0) for cell in some):
+        if searched := fmean(cell.search.get("seconds", 0.0) for cell in some):
             total = seconds + searched
             times.plot([seconds, total], [lost, lost], "-", lw=0.8, color=color)
             times.plot([total], [lost], mark, ms=size, color=color, mfc="white", zorder=3)

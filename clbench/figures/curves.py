@@ -68,10 +68,9 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
     }
     figure, grid = style.panels(2 + bool(grouped) + bool(annealed), width=4.4, columns=2)
     for method, some in methods.items():
-        curves = [cell.stages[-1].curves for cell in some]
-        losses = [list(zip(c.get("step", []), c.get("loss", []), strict=True)) for c in curves]
+        losses, distances = [_points(cell, "loss") for cell in some], list(map(_distance, some))
         style.draw_over_seeds(grid[0], losses, looks[method], marks=8)
-        style.draw_over_seeds(grid[1], [_distance(cell) for cell in some], looks[method], marks=8)
+        style.draw_over_seeds(grid[1], distances, looks[method], marks=8)
     step = f"step on {last}"
     _frame(grid[0], "training loss", step, "loss")
     _frame(grid[1], "distance to the anchor", step, "Euclidean distance")
@@ -101,6 +100,7 @@ def _frame(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, fontsize="medium")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    axes.locator_params(axis="x", integer=True)
     axes.grid(axis="y", lw=0.4, alpha=0.6)
 
 
@@ -119,9 +119,7 @@ def _draw_groups(axes: Axes, cells: list[CellResult]) -> None:
 
 def _points(cell: CellResult, curve: str, task: str | None = None) -> style.Points:
     """Return steps and values of a curve of the last stage; of scores, those on one task."""
-    curves = cell.stages[-1].curves
-    points = curves.get(curve, []) if task is None else curves.get(curve, {}).get(task, [])
-    return [(float(step), float(value)) for step, value in points]
+    return cell.stages[-1].points(curve, task)
 
 
 def _distance(cell: CellResult) -> style.Points:

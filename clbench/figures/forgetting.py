@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clbench.errors import join_names
 from clbench.figures import style
 from clbench.results.scores import SCORE
 from clbench.results.statistics import FEWEST, summarise
@@ -24,7 +25,7 @@ def with_forgetting(cells: list[CellResult]) -> tuple[list[CellResult], list[flo
     """Return the cells that have this score, and 100 × the score; ValueError if none has."""
     pairs = [(c, 100 * lost) for c in cells if (lost := c.scores.get("forgetting")) is not None]
     if not pairs:
-        names = ", ".join(dict.fromkeys(cell.scenario for cell in cells))
+        names = join_names(dict.fromkeys(cell.scenario for cell in cells))
         raise ValueError(f"no cell of {names} has a score for forgetting")
     return [cell for cell, _ in pairs], [lost for _, lost in pairs]
 
@@ -76,10 +77,13 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
         for method, some in style.by_scenario(cells)[name].items()
     }
     size = len(cells[0].tasks)
-    side = 1.3 + 0.55 * size
-    figure, grid = style.panels(len(means), width=side + 0.5, height=side)
+    labels = [task.replace("$", r"\$") for task in cells[0].tasks]
+    longest = 0.06 * max(map(len, labels))  # inches
+    side = 1.0 + 0.55 * size + longest
+    figure, grid = style.panels(len(means), width=side + 0.5, height=side - 0.4 * longest)
     low, high = np.nanmin(list(means.values())), np.nanmax(list(means.values()))
-    labels = [task.rpartition("/")[2] for task in cells[0].tasks]
+    if high - low < style.NARROWEST:
+        low, high = low - 0.05, high + 0.05
     for axes, (method, matrix) in zip(grid, means.items(), strict=True):
         image = axes.imshow(matrix, cmap="cividis", vmin=low, vmax=high)
         for (i, j), value in np.ndenumerate(matrix):

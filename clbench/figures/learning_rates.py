@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from clbench.errors import join_names
 from clbench.figures import style
+from clbench.messages import count
+from clbench.results.cell import LARGEST
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,20 +73,33 @@ def rate_distributions(
 @style.in_report("Learning rates by layer", order=30, name="rates")
 def method_rates(results: style.Results) -> Figure:
     """Draw the learning rates of methods with a rate for each layer group, and the flat rate."""
-    rates: dict[str, list[float]] = {}
+    by_groups: dict[int, dict[str, list[float]]] = {}
     flat_rates = set()
     for cell in style.good_cells(results):
-        flat = float(cell.settings.get("protocol", {}).get("lr") or 0.0)
+        flat = cell.settings.get("protocol", {}).get("lr", 0.0)
         method = cell.settings.get("method", {})
-        multiples = method.get("multiples")
-        layer_rates = method.get("rates") or (multiples and [flat * each for each in multiples])
-        if isinstance(layer_rates, list) and layer_rates:
-            rates[cell.baseline] = [float(rate) for rate in layer_rates]
-            flat_rates.add(flat)
-    if len(flat_rates) != 1:
-        raise ValueError("no method has layer rates, or the flat rates differ")
+        for key, unit in (("rates", 1.0), ("multiples", flat)):
+            values = method.get(key)
+            if isinstance(values, list) and _are_rates([unit, *values]):
+                rates = by_groups.setdefault(len(values), {})
+                rates[cell.baseline] = [unit * value for value in values]
+                flat_rates.add(flat)
+    if not by_groups:
+        raise ValueError("no method has layer rates")
+    rates = max(by_groups.values(), key=len)
     inner = [f"group {number}" for number in range(1, len(next(iter(rates.values()))) - 1)]
-    return rate_distributions(rates, groups=["embeddings", *inner, "head"], flat=flat_rates.pop())
+    only_flat = flat_rates.pop() if len(flat_rates) == 1 else None
+    figure = rate_distributions(rates, groups=["embeddings", *inner, "head"], flat=only_flat)
+    rest = {name: size for size, some in by_groups.items() if some is not rates for name in some}
+    names = join_names(f"{name} ({count(size, 'group')})" for name, size in rest.items())
+    note = f" Left out, as they have other numbers of groups: {names}." if rest else ""
+    return style.captioned(figure, f"{figure.get_label()}{note}")
+
+
+def _are_rates(values: list[Any]) -> bool:
+    """Whether a method's setting holds rates; other methods may use its name for something else."""
+    numbers = all(isinstance(value, int | float) and 0 <= value <= LARGEST for value in values)
+    return numbers and len(values) > 3
 
 
 def search_trace(trials: Sequence[TrialRecord]) -> Figure:

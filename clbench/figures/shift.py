@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clbench.errors import join_names
 from clbench.figures import style
 from clbench.results.store import Store
 
@@ -33,7 +34,7 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
     else:
         pictures = Store(Path(run if isinstance(run, str | Path) else run.path)).read_pictures()
     if scenario is None and len(pictures) > 1:
-        raise ValueError(f"choose one of the scenarios {', '.join(pictures)}")
+        raise ValueError(f"choose one of the scenarios {join_names(pictures)}")
     name = next(iter(pictures), None) if scenario is None else scenario
     if name is None or name not in pictures:
         which = "no scenario has" if scenario is None else f"scenario {scenario!r} has no"
@@ -41,7 +42,10 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
     kinds = {"clusters": _clusters, "lengths": _lengths}
     if (kind := pictures[name].get("kind")) not in kinds:
         raise ValueError(f"{name}: there is no figure for {kind!r}")
-    return kinds[kind](name, pictures[name])
+    try:
+        return kinds[kind](name, pictures[name])
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{name}: the data for this figure are damaged") from error
 
 
 def _clusters(scenario: str, content: Mapping[str, Any]) -> Figure:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from clbench.errors import join_names
 from clbench.results.cell import CellResult
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ VANILLA = "vanilla"
 BLACK, GREY, LIGHT = "#000000", "#8a8a8a", "#d9d9d9"
 TICKS = 5
 """Most ticks of an axis in figures of many panels: ticks take most of the drawing time."""
+NARROWEST = 1e-9
+"""Span of scores, times and sizes below which they differ by rounding errors only."""
 
 Points = list[tuple[float, float]]
 Draw = TypeVar("Draw", bound="Callable[..., Figure]")
@@ -110,10 +113,10 @@ def one_scenario(results: Results, scenario: str | None) -> tuple[list[CellResul
     cells = good_cells(results)
     names = list(dict.fromkeys(cell.scenario for cell in cells))
     if scenario is None and len(names) > 1:
-        raise ValueError(f"choose one of the scenarios {', '.join(names)}")
+        raise ValueError(f"choose one of the scenarios {join_names(names)}")
     name = names[0] if scenario is None else scenario
     if name not in names:
-        raise ValueError(f"there is no scenario {name!r} among {', '.join(names)}")
+        raise ValueError(f"there is no scenario {name!r} among {join_names(names)}")
     return [cell for cell in cells if cell.scenario == name], name
 
 
@@ -159,9 +162,20 @@ def panels(
 
 
 def plain(axes: Axes) -> None:
-    """Remove the top and right border, and make tick labels small."""
+    """Remove the top and right border, make tick labels small, and write them in full."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize="small")
+    axes.ticklabel_format(useOffset=False)
+
+
+def widen(axes: Axes) -> None:
+    """Give axes whose data differ by rounding errors only a width of 0.1."""
+    for scale, (low, high), limits in (
+        (axes.get_xscale(), axes.get_xlim(), axes.set_xlim),
+        (axes.get_yscale(), axes.get_ylim(), axes.set_ylim),
+    ):
+        if scale == "linear" and abs(high - low) < NARROWEST:
+            limits(low - 0.05, high + 0.05)
 
 
 def legend(figure: Figure, methods: Mapping[str, Look]) -> None:
@@ -190,6 +204,12 @@ def count_seeds(cells: Iterable[CellResult]) -> str:
 
 
 def captioned(figure: Figure, text: str) -> Figure:
-    """Set the caption, which is the figure's label, and return the figure."""
+    """Set the caption, which is the figure's label, finish the axes, and return the figure."""
+    from matplotlib.text import Text
+
+    for axes in figure.axes:
+        widen(axes)
+    for words in figure.findobj(Text):
+        words.set_text(words.get_text().replace("$", r"\$"))  # names are no formulas
     figure.set_label(text)
     return figure

@@ -81,6 +81,7 @@ def _panel(axes: Axes, methods: dict[str, list[CellResult]], looks: dict[str, st
     axes.plot(*best, "-", lw=3, color=style.LIGHT, zorder=0)
     axes.margins(0.08)
     axes.locator_params(nbins=style.TICKS)
+    style.widen(axes)
     _equal_sums(axes)
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
+from clbench.errors import PluginError
 from clbench.registry import Registry
 from clbench.settings import Configured
 from clbench.training.protocol import Phase as Phase
@@ -194,11 +195,20 @@ def method(name: str) -> Callable[[M], M]:
     Raises
     ------
     PluginError
-        If the name is taken by another class, or the class is not a subclass of `Method`.
+        If the name cannot be part of a cell's key or is taken by another class, or the class is
+        not a subclass of `Method`.
     """
+    from clbench.suite.schema import check_name
+
+    register = METHODS.register(name)
+
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise PluginError(f"method {name!r}: {error}.") from error
 
     def decorate(cls: M) -> M:
-        METHODS.add(name, cls)
+        register(cls)
         cls.name = name
         return cls
 

@@ -19,6 +19,8 @@ from clbench.models.safety import check_folder, one_line_errors
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+MOST_LAYERS = 1000
+"""Layers above which the configuration is wrong; building them would take minutes."""
 RECOMPUTED = (".position_ids", ".attn.bias", ".attn.masked_bias", ".inv_freq")
 """Name endings of buffers that old checkpoints store and models recompute."""
 
@@ -60,6 +62,8 @@ def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> P
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             str(folder), trust_remote_code=False, local_files_only=True
         )
+    if getattr(config, "num_hidden_layers", 0) > MOST_LAYERS:
+        raise ModelError(f"model {name!r}: config.json has more than {MOST_LAYERS} layers.")
     # Neither changes a result: the type of the outputs, and the tokens processed at a time.
     config.return_dict = True
     if getattr(config, "chunk_size_feed_forward", 0):

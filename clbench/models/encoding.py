@@ -51,6 +51,13 @@ class EncodedRows:
         """Tokens of each row, shape (n,)."""
         return np.diff(self.offsets)
 
+    def lock(self) -> EncodedRows:
+        """Make the arrays read-only, as all cells of a process share them; return the rows."""
+        for array in (self.ids, self.types, self.offsets, self.labels):
+            if array is not None:
+                array.flags.writeable = False
+        return self
+
     def remap(self, vocabulary: IntArray) -> EncodedRows:
         """Return the rows with each id replaced by its position in `vocabulary` (ascending)."""
         return replace(self, ids=np.searchsorted(vocabulary, self.ids).astype(np.int32))

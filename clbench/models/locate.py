@@ -14,6 +14,7 @@ from typing import Any
 
 from clbench.cache import cache_dir, write_if_possible
 from clbench.errors import ModelError, did_you_mean
+from clbench.files import user_path
 from clbench.models.safety import check_folder
 from clbench.registry import Registry
 
@@ -59,7 +60,7 @@ def resolve(name: str, revision: str | None = None) -> Path | None:
     if name in MODELS:
         folder = MODELS.get(name).locate()
     else:
-        folder = Path(name).expanduser()
+        folder = user_path(name, "model")
         if not name or not folder.is_dir():
             return None
     if revision is not None:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import ModelError
+from clbench.errors import ModelError, join_names
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -53,6 +53,9 @@ def check_folder(
         If a file is missing, cut short or broken, if the model needs code of its own, is
         quantised, or has no weights as safetensors.
     """
+    for file in folder.iterdir():
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise ModelError(f"model {name!r}: {file} is a pipe or device. Replace it by a file.")
     path = folder / "config.json"
     if not path.is_file():
         advice = ""
@@ -77,7 +80,7 @@ def check_folder(
             f"transformers_weights: only {WEIGHTS} is read."
         )
     if weights:
-        _check_weights(folder, name)
+        weight_files(folder, name)
     if tokenizer:
         _check_tokenizer(folder, name)
     return config
@@ -101,7 +104,14 @@ def _refuse_remote_code(config: dict[str, Any], name: str) -> None:
         )
 
 
-def _check_weights(folder: Path, name: str) -> None:
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """Return the safetensors files with the weights, after checking that each is complete.
+
+    Raises
+    ------
+    ModelError
+        If there are none, or one is missing, cut short or broken.
+    """
     from safetensors import safe_open
 
     if (folder / WEIGHTS).is_file():
@@ -115,9 +125,9 @@ def _check_weights(folder: Path, name: str) -> None:
         if not pickles:
             raise ModelError(f"model {name!r}: {folder} has no weights ({WEIGHTS}).")
         raise ModelError(
-            f"model {name!r}: its only weights, {', '.join(pickles)}, are refused because they can "
-            f"run code when loaded. Use a revision with {WEIGHTS}, or convert them if you trust "
-            "their source."
+            f"model {name!r}: its only weights, {join_names(pickles)}, are refused because they "
+            f"can run code when loaded. Use a revision with {WEIGHTS}, or convert them if you "
+            "trust their source."
         )
     for file in files:
         if Path(file).name != file or not file.endswith(".safetensors"):
@@ -129,6 +139,7 @@ def _check_weights(folder: Path, name: str) -> None:
         what = f"{folder / file} is incomplete; fetch the model again"
         with one_line_errors(name, what), safe_open(folder / file, framework="np"):
             pass
+    return [folder / file for file in files]
 
 
 def _check_tokenizer(folder: Path, name: str) -> None:

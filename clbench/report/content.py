@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+COSTS = {
+    "train_seconds": ("train s", "seconds of training, without scoring"),
+    "search_seconds": ("search s", "seconds of the search for the method’s settings"),
+    "training_memory_mb": ("memory MB", "peak size of a training step’s tensors, in 10⁶ bytes"),
+}
+"""Columns of costs on the page: title and meaning."""
+
+
 @dataclass(frozen=True)
 class Content:
     """Everything in a report but its figures: cells (references included) and tables.
@@ -46,7 +54,7 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
     by_method = {(row["scenario"], row["method"]): row for row in on_p_o}
     means = content.means.to_dict("records")
     names = [score.name for score in visible_scores(means)]
-    names += ["train_seconds", "training_memory_mb", "search_seconds"]
+    names += COSTS
     rows = []
     for row in means:
         comparison = by_method.get((row["scenario"], row["method"]), {})
@@ -82,7 +90,6 @@ def overview(content: Content) -> dict[str, Any]:
         "models": list(dict.fromkeys(frame["model"])),
         "failures": failures(content.cells),
         "reference": REFERENCE,
-        "searched": bool(frame["search_seconds"].notna().any()),
         "level": round(100 * LEVEL),
     }
 

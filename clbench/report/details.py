@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clbench.figures.curves import ANNEALING
-from clbench.report.content import number
 from clbench.results.cell import CellResult, StageRecord
 
 MOST_DETAILS = 500
 """Above this number of cells, the page shows details of failed ones only."""
 WIDTH, HEIGHT, MARGIN = 160, 32, 2
 """Size of a sparkline in pixels, and the margin inside it."""
-ENGINE_CURVES = {"loss": "training loss", "lr": "learning rate"}
-"""Curves that the engine records at the steps in ``step``, and their names on the page."""
+NAMES = {"loss": "training loss", "lr": "learning rate", ANNEALING: "λ"}
+"""Names of curves on the page; the engine records the first two at the steps in ``step``."""
 
 Points = list[tuple[float, float]]
 
@@ -50,7 +48,7 @@ def cell_details(cells: Sequence[CellResult]) -> tuple[list[dict[str, Any]], int
             "stages": [_stage(cell, row) for row in range(len(cell.R))],
             "curve_rows": cell.settings.get("protocol", {}).get("curve_rows"),
             "notes": cell.notes,
-            "search": {name: value for name, value in cell.search.items() if value is not None},
+            "search": cell.search,
             "training_memory_mb": cell.training_memory_mb,
             "peak_memory_mb": cell.peak_memory_mb,
             "started": cell.started,
@@ -67,7 +65,7 @@ def _stage(cell: CellResult, row: int) -> dict[str, Any]:
     stage = cell.stages[index] if 0 <= index < len(cell.stages) else None
     return {
         "task": cell.tasks[row] if stage is None else stage.task,
-        "scores": [number(score) for score in cell.R[row]],
+        "scores": cell.R[row],
         "rows": None if stage is None else float(stage.rows),
         "steps": None if stage is None else float(stage.steps),
         "seconds": None if stage is None else stage.train_seconds,
@@ -78,27 +76,15 @@ def _stage(cell: CellResult, row: int) -> dict[str, Any]:
 
 def curve_lines(stage: StageRecord) -> list[Line]:
     """Return all curves of a stage that hold numbers, scores first."""
-    return [_line(name, points) for name, points in _curves(stage.curves) if points]
+    return [_line(name, points) for name, points in _curves(stage) if points]
 
 
-def _curves(curves: Mapping[str, Any]) -> Iterator[tuple[str, Points]]:
-    for task, pairs in dict(curves.get("scores") or {}).items():
-        yield f"score on {task}", _points(pairs)
-    steps = curves.get("step") or []
-    for name, words in ENGINE_CURVES.items():
-        yield words, _points(list(zip(steps, curves.get(name) or [], strict=False)))
-    for name, pairs in curves.items():
-        if name not in ("scores", "step", *ENGINE_CURVES):
-            yield "λ" if name == ANNEALING else name, _points(pairs)
-
-
-def _points(pairs: Any) -> Points:
-    """Return steps and finite values; empty if `pairs` is something else."""
-    try:
-        points = [(float(step), float(value)) for step, value in pairs]
-    except (TypeError, ValueError):
-        return []
-    return [point for point in points if all(map(math.isfinite, point))]
+def _curves(stage: StageRecord) -> Iterator[tuple[str, Points]]:
+    for task in stage.curves.get("scores", {}):
+        yield f"score on {task}", stage.points("scores", task)
+    for name in dict.fromkeys(("loss", "lr", *stage.curves)):
+        if name not in ("scores", "step"):
+            yield NAMES.get(name, name), stage.points(name)
 
 
 def _line(name: str, points: Points) -> Line:

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import clbench
 from clbench.cache import write_atomically
+from clbench.messages import visible
 from clbench.report.comparisons import sentences
-from clbench.report.content import Content, finished_scenarios, gather, overview, table_rows
+from clbench.report.content import (
+    COSTS,
+    Content,
+    finished_scenarios,
+    gather,
+    overview,
+    table_rows,
+)
 from clbench.report.details import cell_details
 from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
@@ -32,6 +40,9 @@ _LATEX = str.maketrans(
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     }
 )  # fmt: skip
+
+NARROW = 480
+"""Pixels up to which a figure shrinks to fit a phone; a wider one is scrolled."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,8 @@ def write_report(
             with as_folder_error(path):
                 write_atomically(path, files[kind])
         image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
-        figures.append({"title": title, "caption": caption, "image": image})
+        narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
+        figures.append({"title": title, "caption": caption, "image": image, "narrow": narrow})
     suites = [store.read_suite() for store in stores]
     frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
@@ -100,13 +112,16 @@ def write_report(
     details, left_out = cell_details(content.cells)
     scenarios = finished_scenarios(cells)
     page = folder / "index.html"
+    rows = table_rows(content)
     text = render(
         notes=notes,
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
         verdicts=[(name, sentences(content.comparisons, name)) for name in scenarios],
         scores=visible_scores(content.means.to_dict("records")),
-        rows=table_rows(content),
+        rows=rows,
+        columns={name for row in rows for name, value in row.items() if value is not None},
+        costs=COSTS,
         figures=figures,
         published=published,
         details=details,
@@ -126,6 +141,7 @@ def render(**values: Any) -> str:
         loader=PackageLoader("clbench.report"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if isinstance(value, str) else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -1,19 +1,41 @@
-"""The JSON file of one cell as a typed model."""
+"""The JSON file of one cell as a typed model, which decides what a readable cell is."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from clbench.messages import count, describe_errors, printable
+from clbench.results.scores import scores_of
 
 SCHEMA_VERSION = 1
 """Version of the file format. Raise it when a change makes older files unreadable."""
+LARGEST = 1e12
+"""Largest score, count, time (s) and size (MB): their sums and squares stay finite."""
+TOLERANCE = 1e-6
+"""Largest difference between a score in a file and the one that R gives."""
 
-Number = float | None
+Text = Annotated[str, AfterValidator(printable)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
+Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Matrix = list[list[Number]]
 Metrics = list[list[dict[str, Number] | None]]
+Value = Annotated[float, Field(ge=-1e39, le=1e39)] | None
+"""A value of a curve: at most a float32, as diverging losses are; None where it is not finite."""
+Point = Annotated[list[Value], Field(min_length=2, max_length=2)]
 
 
 def plain(value: Any) -> Any:
@@ -32,8 +54,47 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=convert), parse_constant=lambda name: None)
 
 
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class _Curves(_Open):
+    __pydantic_extra__: dict[str, list[Point]]
+    step: list[Count] = []
+    loss: list[Value] = []
+    lr: list[Value] = []
+    scores: dict[str, list[Point]] = {}
+
+
+class _Settings(_Open):
+    protocol: dict[str, Any] = {}
+    method: dict[str, Any] = {}
+    scenario: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
+
+
+class _Search(_Open):
+    trials: Count
+    epochs: Amount
+    seconds: Amount
+
+
+def _fitting(model: type[BaseModel]) -> AfterValidator:
+    """Return a validator of a dictionary that is empty or fits `model`; it stays as it is."""
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if value:
+                model.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(describe_errors(error)[0]) from error
+        return value
+
+    return AfterValidator(check)
+
+
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -65,17 +126,26 @@ class StageRecord(_Record):
         ``[step, score]`` for each task, and the method's own curves.
     """
 
-    task: str
-    rows: int
-    steps: int
-    epochs: float
-    examples: int
-    tokens: int
-    train_seconds: float
-    eval_seconds: float = 0.0
-    memory_mb: Number = None
+    task: Text
+    rows: Count
+    steps: Count
+    epochs: Amount
+    examples: Count
+    tokens: Count
+    train_seconds: Amount
+    eval_seconds: Amount = 0.0
+    memory_mb: Amount | None = None
     cached: bool = False
-    curves: dict[str, Any] = {}
+    curves: Annotated[dict[str, Any], _fitting(_Curves)] = {}
+
+    def points(self, curve: str, task: str | None = None) -> list[tuple[float, float]]:
+        """Return steps and finite values of a curve, of ``scores`` those on one task."""
+        curves = self.curves
+        if curve in ("loss", "lr"):
+            pairs = zip(curves.get("step", []), curves.get(curve, []), strict=False)
+        else:
+            pairs = curves.get(curve, []) if task is None else curves.get(curve, {}).get(task, [])
+        return [(step, value) for step, value in pairs if None not in (step, value)]
 
 
 class CellResult(_Record):
@@ -116,36 +186,72 @@ class CellResult(_Record):
         that may not.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     key: str
     fingerprint: str
-    scenario: str
-    shift: str
-    baseline: str
-    method: str
-    model: str
-    seed: int
+    scenario: Text
+    shift: Text
+    baseline: Text
+    method: Text
+    model: Text
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
     status: Literal["ok", "failed"]
-    reason: str | None = None
-    reference_of: int | None = None
-    settings: dict[str, Any] = {}
+    reason: Text | None = None
+    reference_of: Count | None = None
+    settings: Annotated[dict[str, Any], _fitting(_Settings)] = {}
     recipe: dict[str, Any] = {}
-    tasks: list[str] = []
+    tasks: list[Text] = []
     metrics: Metrics = []
     R: Matrix = []
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
-    train_seconds: float = 0.0
-    training_memory_mb: Number = None
-    peak_memory_mb: Number = None
+    train_seconds: Amount = 0.0
+    training_memory_mb: Amount | None = None
+    peak_memory_mb: Amount | None = None
     keeps_rows: bool = False
-    search: dict[str, Number] = {}
+    search: Annotated[dict[str, Any], _fitting(_Search)] = {}
     versions: dict[str, Any] = {}
     host: dict[str, Any] = {}
     scenario_report: dict[str, Any] = {}
-    started: str = ""
-    finished: str = ""
-    notes: list[str] = []
+    started: Text = ""
+    finished: Text = ""
+    notes: list[Text] = []
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CellResult:
+        rows, stages = len(self.R), len(self.stages)
+        expected: Mapping[str, float | None] = {}
+        if self.status == "failed":
+            fits = not rows and not stages
+        elif self.reference_of is None:
+            fits = rows == len(self.tasks) and max(1, rows - 1) <= stages <= rows
+            expected = scores_of(self.R)
+        else:
+            values = [score for row in self.R for score in row if score is not None]
+            fits = rows == len(values) == stages == 1
+            expected = {"reference": values[0]} if fits else {}
+        if not fits:
+            size = (
+                f"{count(rows, 'row')}, {count(stages, 'stage')}, {count(len(self.tasks), 'task')}"
+            )
+            raise ValueError(f"R, stages and tasks do not fit: {size}")
+        common = self.scores.keys() & expected.keys()  # files of other versions have other scores
+        if expected and not common:
+            raise ValueError("scores: must hold what R gives")
+        for name in common:
+            score, given = expected[name], self.scores[name]
+            if abs((score or 0.0) - (given or 0.0)) > TOLERANCE or (score is None) != (
+                given is None
+            ):
+                raise ValueError(f"scores.{name}: is {given}, but R gives {score}")
+        seconds = sum(stage.train_seconds for stage in self.stages)
+        if expected and not math.isclose(seconds, self.train_seconds, abs_tol=TOLERANCE):
+            raise ValueError(
+                f"train_seconds: is {self.train_seconds:g}, but the stages took {seconds:g}"
+            )
+        if self.key != f"{self.scenario}--{self.baseline}--seed{self.seed}":
+            raise ValueError("key: must be SCENARIO--BASELINE--seedSEED")
+        return self
 
     def to_json(self) -> str:
         """Return the text of the file, in strict JSON without NaN and Infinity."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from clbench.cache import write_atomically
 from clbench.errors import RunFolderError
+from clbench.files import remedy
 
 
 @contextmanager
@@ -22,8 +23,8 @@ def as_folder_error(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(
-            f"{path} cannot be written: {error.strerror or error}. Free space, change the "
-            "permissions, or choose another --out."
+            f"{path} cannot be written: {error.strerror or error}. "
+            f"{remedy(error).capitalize()}, or choose another --out."
         ) from error
 
 

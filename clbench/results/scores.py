@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from clbench.results.cell import CellResult
-
 if TYPE_CHECKING:
     import pandas as pd
+
+    from clbench.results.cell import CellResult
 
 Matrix = Sequence[Sequence[float | None]]
 Triangle = list[list[float]]
@@ -38,8 +38,8 @@ class Score:
     single_task
         Whether the score is defined for a scenario of one task.
     visibility
-        When the terminal and the report show a column for it: always, for sequences of more than
-        two tasks, if a value is present, or never.
+        When the terminal and the report show a column for it, if it has a value: always, for
+        sequences of more than two tasks, or never.
     compared
         Whether the report compares methods by it.
     """
@@ -51,7 +51,7 @@ class Score:
     higher_is_better: bool = True
     single_task: bool = False
     reference: bool = False
-    visibility: Literal["always", "sequences", "present", "never"] = "never"
+    visibility: Literal["always", "sequences", "never"] = "never"
     compared: bool = False
 
 
@@ -86,7 +86,7 @@ SCORES = (
     # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
     Score("intransigence", "intrans.", "score on the last task when trained alone, minus p_s",
           lambda r, alone: alone - r[-1][-1],
-          higher_is_better=False, single_task=True, reference=True, visibility="present"),
+          higher_is_better=False, single_task=True, reference=True, visibility="always"),
 )  # fmt: skip
 """All scores in the order of their columns.
 
@@ -130,21 +130,23 @@ def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | N
 
 def reference_score(cell: CellResult) -> float | None:
     """Return R* of a single-task reference: the only score in its only row."""
-    scores = [score for score in cell.R[-1] if score is not None] if cell.R else []
-    return scores[0] if len(scores) == 1 else None
+    return next((score for row in cell.R for score in row if score is not None), None)
 
 
 def visible_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
-    """Return the scores that a table of `means` shows; `means` are rows of `summary`."""
+    """Return the scores that a table of `means`, rows of `summary`, shows: those with a value."""
     rows = list(means)
 
     def is_visible(score: Score) -> bool:
-        if score.visibility == "present":
-            return any(not math.isnan(row[f"{score.name}_mean"]) for row in rows)
         long = score.visibility == "sequences" and any(row["tasks"] > 2 for row in rows)
-        return long or score.visibility == "always"
+        return (long or score.visibility == "always") and has_value(rows, f"{score.name}_mean")
 
     return list(filter(is_visible, SCORES))
+
+
+def has_value(rows: Iterable[Mapping[Any, Any]], name: str) -> bool:
+    """Whether a row has a number in the column `name`."""
+    return any(row[name] is not None and not math.isnan(row[name]) for row in rows)
 
 
 def score_rows(cells: Iterable[CellResult]) -> list[dict[str, Any]]:
@@ -165,7 +167,8 @@ def score_rows(cells: Iterable[CellResult]) -> list[dict[str, Any]]:
         if cell.reference_of is None:
             # The pretraining, where it is the first task, has no stage and no reference.
             last = (len(cell.stages) or len(cell.tasks)) - 1
-            rows.append(_row(cell, references.get((*_reference_key(cell), last))))
+            alone = references.get((*_reference_key(cell), last)) if references else None
+            rows.append(_row(cell, alone))
     return rows
 
 

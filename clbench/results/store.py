@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clbench.errors import RunFolderError
 from clbench.messages import describe_errors
@@ -26,6 +26,21 @@ if TYPE_CHECKING:
     from clbench.suite.plan import Cell
 
 FORMAT = "clbench-run"
+
+
+class _Suite(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    name: str = ""
+    description: str = ""
+    commands: list[list[str]] = []
+    methods: list[str] = []
+    seeds: list[int] = []
+    protocol: dict[str, Any] = {}
+    scenario: list[dict[str, Any]] = []
+
+
+class _SuiteFile(BaseModel):
+    suite: _Suite
 
 
 @dataclass(frozen=True)
@@ -185,7 +200,10 @@ class Store:
     def read_suite(self) -> dict[str, Any]:
         """Return the resolved suite; empty if it is missing or unreadable."""
         content = _read_json(self.suite_path)
-        return content.get("suite") or {} if isinstance(content, dict) else {}
+        try:
+            return _SuiteFile.model_validate(content).suite.model_dump(exclude_unset=True)
+        except ValidationError:
+            return {}
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
         """Return the data for `clbench.figures.shift` by scenario, where there is any."""
@@ -219,6 +237,10 @@ class Store:
             problem = f"{self.out} is a file, not a folder"
         elif isinstance(content, dict) and content.get("format") != FORMAT:
             problem = f"{self.suite_path} was not written by clbench and would be overwritten"
+        elif any(
+            path.exists() and not path.is_file() for path in (self.suite_path, self.scores_path)
+        ):
+            problem = f"{self.suite_path} or {self.scores_path.name} is not a file"
         elif self.scores_path.exists() and not (self.suite_path.exists() or self.cells.exists()):
             problem = f"{self.scores_path} belongs to no run and would be overwritten"
         if problem:
@@ -257,6 +279,8 @@ def table_order(
 
 def _read_cell(path: Path) -> CellResult | str:
     """Return the cell, or a description of what is wrong with its file."""
+    if not path.is_file():
+        return "a broken link, a folder or a device"
     try:
         cell = CellResult.model_validate_json(path.read_bytes())
     except OSError as error:

@@ -17,7 +17,7 @@ class Trial:
     Attributes
     ----------
     rates
-        From the embeddings through the groups of layers to the head; each above 0.
+        From the embeddings through the groups of layers to the head; each in (0, 1].
     p_o, p_s
         Scores on D_o and on D_s after training on both; fractions.
     p_o_before
@@ -26,7 +26,7 @@ class Trial:
     Raises
     ------
     ValueError
-        If there are fewer than three rates, a rate is not above 0, or a score is not in [-1, 1].
+        If there are fewer than three rates, a rate is not in (0, 1], or a score not in [-1, 1].
     """
 
     rates: tuple[float, ...]
@@ -38,8 +38,8 @@ class Trial:
         if len(self.rates) < 3:
             raise ValueError(f"{len(self.rates)} rates: there must be three or more")
         for number, rate in enumerate(self.rates, 1):
-            if not 0.0 < rate < math.inf:
-                raise ValueError(f"rate {number} is {rate:g}: must be above 0")
+            if not 0.0 < rate <= 1.0:
+                raise ValueError(f"rate {number} is {rate:g}: must be above 0, and at most 1")
         for name in ("p_o_before", "p_s", "p_o"):
             score = getattr(self, name)
             if score is not None and not -1.0 <= score <= 1.0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.errors import SearchError, SettingsError
+from clbench.errors import SearchError, SettingsError, join_names
 from clbench.evaluation.resources import Resources
 from clbench.results.output_folder import locked
 from clbench.search.outcome import SearchOutcome
@@ -115,12 +115,13 @@ def make_search(
     source = replace(source, file=source.file.model_copy(update={"protocol": protocol}))
     scenarios = None if scenario is None else [scenario]
     cell = replace(options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed])
+    cell.choose_scenarios(source, "--scenario")  # so that a message names this option
     plan = make_plan(source, cell)
     names = [spec.name for spec in plan.scenarios]
     if len(names) > 1:
         raise SettingsError(
             f"--scenario: a search needs one pair of tasks, not {len(names)} scenarios. Give one "
-            f"of {', '.join(names)}."
+            f"of {join_names(names)}."
         )
     if (count := stages_of(plan.scenarios[0])) != 2:
         raise SettingsError(
@@ -189,24 +190,17 @@ def _search(
     past: list[TrialRecord],
     pending: int,
 ) -> None:
-    import clbench
     from clbench.evaluation.cell_runner import start_model
     from clbench.evaluation.prepare import ScenarioPreparer
+    from clbench.evaluation.ray_worker import WorkerSetup
     from clbench.evaluation.resources import cell_resources, connected
     from clbench.evaluation.run_cell import versions
     from clbench.search.objective import TrialSetup, run_trial
     from clbench.training.device import resolve_device
 
     run, settings = plan.run, plan.settings
-    preparer = ScenarioPreparer(
-        run.protocol,
-        data=run.data,
-        base=run.suite.base,
-        own=run.suite.file.task,
-        device=resolve_device(run.device if resources.address is None else "auto"),
-        output=None,
-    )
-    scenario = preparer.prepare(run.scenarios[0])
+    device = resolve_device(run.device if resources.address is None else "auto")
+    scenario = ScenarioPreparer.of(run, device).prepare(run.scenarios[0])
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]
     epochs = sum(-(-steps // epoch_steps) for steps, epoch_steps in lengths)
 
@@ -243,8 +237,7 @@ def _search(
             scenario=scenario,
             model=start_model(run.cells[0], scenario),
             division=plan.space.origin.division,
-            threads=cell.threads,
-            version=clbench.__version__,
+            worker=WorkerSetup.of(run, cell.threads),
         )
         recorder = TrialRecorder(settings, plan.space, epochs, past, write)
         workers = resources.workers or (1 if resources.address is None else None)

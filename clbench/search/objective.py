@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clbench.errors import PluginError
 from clbench.search.search_folder import FAILED
 
 if TYPE_CHECKING:
     from clbench.evaluation.prepare import PreparedScenario
+    from clbench.evaluation.ray_worker import WorkerSetup
     from clbench.models.classifier import Classifier
     from clbench.models.groups import Division
     from clbench.suite.plan import Plan
@@ -26,8 +26,7 @@ class TrialSetup:
     scenario: PreparedScenario
     model: Classifier  # each worker trains its own copy
     division: Division
-    threads: int
-    version: str  # of clbench on the driver
+    worker: WorkerSetup
 
 
 def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
@@ -37,9 +36,8 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
     ``stage``, ``stage_epoch`` and ``scores``. An error becomes a final report with ``failure`` and
     the reward `FAILED`, as the searcher learns nothing from a trial that raises.
     """
-    import clbench
+    from clbench.boundary import explain
     from clbench.evaluation.cell_runner import CellRunner
-    from clbench.evaluation.run_cell import explain
     from clbench.evaluation.run_plan import compute_settings, thread_count
     from clbench.methods.layerwise import Layerwise
 
@@ -48,12 +46,8 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
         report({"reward": sum(scores), "stage": stage, "stage_epoch": epoch, "scores": scores})
 
     try:
-        if clbench.__version__ != setup.version:
-            raise PluginError(
-                f"a worker has clbench {clbench.__version__}, the driver {setup.version}. "
-                "Install the same version on all nodes."
-            )
-        with thread_count(setup.threads):
+        setup.worker.apply()
+        with thread_count(setup.worker.threads):
             CellRunner(
                 setup.plan.cells[0],
                 setup.scenario,
@@ -62,5 +56,7 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
                 after_epoch=after_epoch,
                 model=setup.model,
             ).run()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         report({"reward": FAILED, "failure": explain(error)})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError
+from clbench.files import read_file
 from clbench.models.groups import Division
 from clbench.search.combination import Trial
 from clbench.search.search_folder import SearchFolder, TrialRecord
@@ -55,7 +56,7 @@ def read_log(path: str | Path) -> list[Trial]:
         If the file is unreadable, or a number is missing or wrong; names the line and trial.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = read_file(Path(path)).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise DataError(f"{path} cannot be read as a trial log: {reason}.") from error

@@ -152,7 +152,7 @@ class SearchSettings:
             "trials": (self.trials >= 1, "1 or more"),
             "grace": (self.grace >= 1, "1 or more"),
             "reduction": (1.0 < self.reduction < 1e6, "above 1"),
-            "seed": (self.seed >= 0, "0 or more"),
+            "seed": (0 <= self.seed < 2**32, "from 0 to 4294967295"),
             "time_limit": (self.time_limit is None or self.time_limit > 0, "above 0 seconds"),
         }
         for name, (valid, rule) in rules.items():

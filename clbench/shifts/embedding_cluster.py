@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from clbench.errors import ShiftError
+from clbench.messages import count
 from clbench.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.split import DividingShift, Split, row_splits
@@ -42,6 +43,11 @@ class EmbeddingCluster(DividingShift):
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
         """Cluster the training rows, and assign every row to its nearest centroid."""
+        if self.k > (rows := len(task.train)):
+            raise ShiftError(
+                f"task {task.name!r}: k = {self.k} is more than its {count(rows, 'training row')}. "
+                "Use more rows or a smaller k."
+            )
         points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
         seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32
         centroids = cluster(points["train"], self.k, seed, f"task {task.name!r}")
@@ -98,7 +104,8 @@ def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> F
     if (sizes == 0).any():
         raise ShiftError(
             f"{where}: the embeddings of {len(points)} training rows fall into "
-            f"{int((sizes > 0).sum())} groups, fewer than k = {k}. Use more rows or a smaller k."
+            f"{count(int((sizes > 0).sum()), 'group')}, fewer than k = {k}. Use more rows or a "
+            "smaller k."
         )
     # The last digits of scikit-learn's means depend on the timing of threads: compute new ones.
     order = np.argsort(-sizes, kind="stable")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clbench.errors import PluginError, ShiftError
+from clbench.messages import count, format_value
 from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext
 from clbench.shifts.severity import severities
 from clbench.shifts.split import Split, row_splits
@@ -123,14 +124,14 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         If a plug-in's shift does not return tasks.
     """
     shift = SHIFTS.get(spec.shift)(**spec.settings)
-    result = shift.build(context)
-    if isinstance(result, Sequence):
-        result = ScenarioTasks(tuple(result))
+    returned = shift.build(context)
+    result = ScenarioTasks(tuple(returned)) if isinstance(returned, Sequence) else returned
     tasks = result.tasks if isinstance(result, ScenarioTasks) else ()
     valid = tasks and all(isinstance(task, Task) for task in tasks)
     if not (isinstance(result, ScenarioTasks) and valid):
         raise PluginError(
-            f"shift {spec.shift!r}: build must return a list of tasks, not {result!r:.60}."
+            f"shift {spec.shift!r}: build must return a list with at least one Task, not "
+            f"{format_value(returned)}."
         )
     for task in tasks:
         _check_rows(spec.name, task)
@@ -151,7 +152,7 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         float(np.mean(values)) if values else None,
         by_pair,
         result.numbers,
-        tuple(uncertainties(tasks)),
+        tuple(dict.fromkeys(uncertainties(tasks))),
     )
     return Scenario(
         spec.name,
@@ -166,8 +167,9 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
 
 
 def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield a sentence per task with few validation rows or many shared with training.
+    """Yield sentences about rows left out, few validation rows, and those that say nothing.
 
+    These are validation rows that are also training rows, and targets that are all equal.
     Below `FEW_ROWS` rows it states the standard error at a score of 0.9: √(p(1 − p)/n) of a
     share, (1 − r²)/√(n − 1) of a correlation (normal data), Matthews's included.
     """
@@ -185,6 +187,15 @@ def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
             f"{error:.3f}"
         )
     for task in tasks:
+        for split, number in task.source.get("blank", {}).items():
+            if number:
+                name = task.name.partition("[")[0]
+                yield f"{name}: {count(number, f'{split} row')} without text left out (skip_blank)"
+        if task.regression and np.ptp(task.validation.labels) == 0:
+            yield (
+                f"{task.name}: all {len(task.validation)} validation targets are equal, so every "
+                "correlation with them counts as 0"
+            )
         training, validation = (
             list(zip(rows.first, rows.second or [""] * len(rows), strict=True))
             for rows in (task.train, task.validation)

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from clbench.cache import write_atomically
 from clbench.errors import DataError, ShiftError
+from clbench.files import read_file
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import IntArray, Rows, Task
 
@@ -135,7 +136,7 @@ class Split:
             If the file is missing or is not a split.
         """
         try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
+            return TypeAdapter(cls).validate_json(read_file(path))
         except OSError as error:
             raise DataError(f"split {path} cannot be read: {error.strerror}. {REMEDY}") from error
         except ValidationError as error:

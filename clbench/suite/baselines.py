@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from clbench.errors import SuiteError, UnknownNameError, did_you_mean
+from clbench.files import user_path
 from clbench.messages import quote_key, raise_errors
 from clbench.suite.plugins import source_digest
 from clbench.suite.read import check_file, is_path, packaged_files, read_toml
@@ -110,7 +111,7 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
     from clbench.methods.base import METHODS
 
     if is_path(text):
-        return _read_file((base or Path()).joinpath(Path(text).expanduser()).resolve())
+        return _read_file(user_path(text, "baseline", base or Path()).resolve())
     if CLASS.fullmatch(text):
         name = text.rpartition(":")[2].rpartition(".")[2]
         return Baseline(name, text, digest=_digest(text))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
+from clbench.files import user_path
 from clbench.messages import describe_errors, describe_missing, display_path
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
@@ -33,7 +34,7 @@ class RunOptions:
     ------
     SettingsError
         If a value is empty, the device is not ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or
-        ``mps``, or seeds are not unique whole numbers of 0 or more.
+        ``mps``, or seeds are not unique whole numbers from 0 to 2³² - 1.
     """
 
     model: str | None = None
@@ -66,8 +67,10 @@ class RunOptions:
                 f"--device {self.device!r}: must be auto, cpu, cuda, cuda:N such as cuda:0, or mps."
             )
         for position, seed in enumerate(self.seeds or ()):
-            if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-                raise SettingsError(f"--seeds: must be whole numbers of 0 or more, got {seed!r}.")
+            if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+                raise SettingsError(
+                    f"--seeds: must be whole numbers from 0 to 4294967295, got {seed!r:.60}."
+                )
             if seed in (self.seeds or ())[:position]:
                 raise SettingsError(f"--seeds: {seed} is given twice. Remove one.")
 
@@ -93,7 +96,7 @@ class RunOptions:
         """Return the absolute path of ``--data`` or None; a DataError if it is not a folder."""
         if self.data is None:
             return None
-        folder = Path(self.data).expanduser()
+        folder = user_path(self.data, "--data")
         if not folder.is_dir():
             problem = "is a file" if folder.is_file() else describe_missing(folder, "folder")
             raise DataError(
@@ -102,7 +105,7 @@ class RunOptions:
             )
         return folder.resolve()
 
-    def choose_scenarios(self, suite: Suite) -> list[ScenarioSpec]:
+    def choose_scenarios(self, suite: Suite, option: str = "--scenarios") -> list[ScenarioSpec]:
         """Return the suite's scenarios that match any of the patterns, in the suite's order.
 
         Raises
@@ -115,7 +118,7 @@ class RunOptions:
             matches = [name for name in names if fnmatchcase(name, pattern)]
             if not matches:
                 raise UnknownNameError(
-                    f"--scenarios {pattern!r} matches no scenario of {suite.name}."
+                    f"{option} {pattern!r} matches no scenario of {suite.name}."
                     f"{did_you_mean(pattern, names)}"
                 )
             selection.update(matches)
@@ -163,7 +166,7 @@ def _model_of(suite: Suite) -> str:
     name = suite.file.protocol.model
     if name in MODELS:
         return name
-    folder: Path = suite.base / Path(name).expanduser()
+    folder = user_path(name, "[protocol] model", suite.base)
     return str(folder) if folder.is_dir() or name.startswith(".") else name
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import SuiteError, UnknownNameError
+from clbench.files import user_path
 from clbench.messages import display_path, raise_errors
 from clbench.suite.baselines import Baseline, read_baseline, read_variant
 from clbench.suite.options import RunOptions
@@ -159,7 +160,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     return Plan(
         suite=suite,
         cells=tuple(cells),
-        out=Path(options.out or Path("results") / suite.name).expanduser(),
+        out=user_path(options.out or Path("results") / suite.name, "--out"),
         data=data,
         device=options.device,
         plugins=plugins,

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from clbench.boundary import IMPORTS, GlobalState, error_text
 from clbench.errors import ClbenchError, PluginError
+from clbench.files import read_file, user_path
 from clbench.messages import describe_missing, display_path
 from clbench.registry import Registry
 
@@ -48,7 +50,7 @@ def registries() -> tuple[Registry[Any], ...]:
 
 def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
     """Import plug-in files in order, each once; see `load_plugin` for errors."""
-    unique = dict.fromkeys(Path(path).expanduser().resolve() for path in paths)
+    unique = dict.fromkeys(user_path(path, "plug-in").resolve() for path in paths)
     return tuple(load_plugin(path) for path in unique)
 
 
@@ -61,14 +63,15 @@ def load_plugin(path: str | Path) -> Plugin:
         If it is not a readable Python file, raises an error on import (the message names the
         line), or registers nothing.
     """
-    file = Path(path).expanduser().resolve()
+    link = user_path(path, "plug-in")
+    file = link.resolve()
     if file.is_dir() or file.suffix != ".py":
         problem = "is a folder" if file.is_dir() else "is not a .py file"
         raise PluginError(f"plug-in {path}: {problem}. Give a .py file.")
     try:
-        content = file.read_bytes()
+        content = read_file(file)
     except FileNotFoundError:
-        raise PluginError(f"plug-in {path}: {describe_missing(Path(path).expanduser())}.") from None
+        raise PluginError(f"plug-in {path}: {describe_missing(link)}.") from None
     except OSError as error:
         raise PluginError(f"plug-in {path}: cannot be read: {error.strerror}.") from error
     digest = _digest(content)
@@ -111,7 +114,9 @@ def source_digest(reference: str) -> str | None:
 
 def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     """Run the file as a module, and store its digest and what it registers in the module."""
-    module = ModuleType(name)
+    import torch  # noqa: F401 - so that its state before the import is known
+
+    module, state = ModuleType(name), GlobalState(without=IMPORTS)
     module.__file__ = str(file)
     module.__dict__["__clbench_digest__"] = digest
     previous = sys.modules.get(name)
@@ -120,14 +125,18 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     sys.modules[name] = module
     try:
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
+    except BaseException as error:
+        sys.modules.pop(name, None)
         if previous is not None:
             sys.modules[name] = previous
-        text = str(error.msg if isinstance(error, SyntaxError) else error)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        text = str(error.msg) if isinstance(error, SyntaxError) else error_text(error)
         if not isinstance(error, ClbenchError):
-            text = f"{type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")
+            text = f"{type(error).__name__}: {text}".removesuffix(": ")
         raise PluginError(f"plug-in {display_path(file)}{_line(file, error)}: {text}") from error
+    finally:
+        state.restore()
     registers: dict[str, list[str]] = {}
     for registry in registries():
         for entry in registry:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from clbench.errors import ClbenchError, SuiteError, UnknownNameError, did_you_mean
+from clbench.errors import ClbenchError, SuiteError, UnknownNameError, did_you_mean, join_names
+from clbench.files import read_file, user_path
 from clbench.messages import (
     describe_errors,
     describe_missing,
@@ -90,16 +91,16 @@ def read_suite(name_or_path: str | Path) -> Suite:
 
 
 def _suite_path(name_or_path: str | Path) -> Path:
-    text = str(name_or_path)
+    text, path = str(name_or_path), user_path(name_or_path, "suite")
     if isinstance(name_or_path, Path) or is_path(text):
-        return Path(text).expanduser().resolve()
+        return path.resolve()
     suites = packaged_files("scenarios")
     if text in suites:
         return suites[text]
     hint = did_you_mean(text, suites, "clbench list suites") + " Or give the path of a .toml file."
     if Path(f"{text}.toml").is_file():
         hint = f" For the file here write {text}.toml."
-    elif text and Path(text).exists():
+    elif text and path.exists():
         hint = f" For the file or folder write ./{text}."
     raise UnknownNameError(f"Unknown suite {text!r}.{hint}")
 
@@ -120,27 +121,29 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     file = display_path(path)
     folder = path if path.is_dir() else path.parent
-    names = ", ".join(sorted(other.name for other in folder.glob("*.toml")))
+    names = sorted(other.name for other in folder.glob("*.toml"))
     if path.is_dir():
-        hint = f"one of its files: {names}" if names else "a .toml file"
+        hint = f"one of its files: {join_names(names)}" if names else "a .toml file"
         raise SuiteError(f"{file}: is a folder. Give {hint}.")
     try:
         # Some editors begin files with a byte-order mark, which TOML does not allow.
-        data = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        data = tomllib.loads(read_file(path).decode("utf-8-sig"))
     except FileNotFoundError:
-        hint = f" In that folder: {names}." if names else ""
+        hint = f" In that folder: {join_names(names)}." if names else ""
         raise SuiteError(f"{file}: {describe_missing(path)}.{hint}") from None
     except OSError as error:
         raise SuiteError(f"{file}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise SuiteError(f"{file}, line {line}: is not UTF-8. Save it as UTF-8.") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SuiteError(f"{file}: is not valid TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:  # TOML errors, and numbers of 5000 digits
+        raise SuiteError(f"{file}: is not valid TOML: {str(error).partition(';')[0]}.") from error
     errors = []
     for location, value in _leaves(data):
         if isinstance(value, float) and not math.isfinite(value):
             errors.append(f"{describe_path(location, data)}: must be a finite number, got {value}")
+        elif "\0" in "".join(map(str, (*location, value))):
+            errors.append(f"{describe_path(location, data)}: must not have a NUL character")
         elif not isinstance(value, str | int | float):
             key = describe_path(location, data)
             errors.append(f"{key}: must not be a date or time; put {value} in quotes")

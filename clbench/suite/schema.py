@@ -107,6 +107,14 @@ class SuiteFile(BaseModel):
 
     _name = field_validator("name")(check_name)
 
+    @field_validator("task")
+    @classmethod
+    def _task_names(cls, tables: dict[str, OwnTaskTable]) -> dict[str, OwnTaskTable]:
+        for name in tables:
+            if not name or "[" in name or "]" in name:
+                raise ValueError(f"{name!r} cannot be a name: brackets mark the parts of a task")
+        return tables
+
     @field_validator("baseline")
     @classmethod
     def _names(cls, tables: dict[str, VariantTable]) -> dict[str, VariantTable]:
@@ -119,9 +127,10 @@ class SuiteFile(BaseModel):
 
 
 def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
-    """Return the default name of a scenario, or None if its tasks make no valid name.
+    """Return the default name of a scenario, or None without names of tasks.
 
-    The name joins the tasks and the shift's `short_name`, or its name if that is None.
+    The name joins the tasks and the shift's `short_name`, or its name if that is None; "-" stands
+    for characters that names must not have.
 
     Examples
     --------
@@ -140,5 +149,5 @@ def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
     if isinstance(shift, str):
         label = SHIFTS.get(shift).short_name if shift in SHIFTS else None
         parts.append(shift.rpartition("/")[2] if label is None else label)
-    name = "-".join(part for part in parts if part)
-    return name if NAME_PATTERN.fullmatch(name) else None
+    name = re.sub(r"[^A-Za-z0-9._+]+", "-", "-".join(part for part in parts if part))
+    return name.lstrip("-._+")[:100] or None

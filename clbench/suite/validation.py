@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from clbench.boundary import user_code
 from clbench.errors import ClbenchError, SettingsError, did_you_mean
 from clbench.messages import describe_errors, quote_key, raise_errors
 from clbench.settings import Configured
@@ -66,7 +67,8 @@ def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
     errors = []
     for scenario in scenarios:
         shift = SHIFTS.get(scenario.shift)
-        errors += _settings_errors(shift, scenario.settings, _location(suite, scenario))
+        with user_code(f"shift {scenario.shift!r}"):
+            errors += _settings_errors(shift, scenario.settings, _location(suite, scenario))
     raise_errors(suite.path, errors)
 
 
@@ -84,13 +86,15 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
 
     for baseline in baselines:
         method = METHODS.get(baseline.method)
-        errors = _settings_errors(method, baseline.settings, baseline.table)
+        with user_code(f"method {baseline.method!r}"):
+            errors = _settings_errors(method, baseline.settings, baseline.table)
         if baseline.path is not None:
             raise_errors(baseline.path, errors)
         elif errors:
-            raise SettingsError(f"method {baseline.method!r}: {'; '.join(errors)}.")
+            raise SettingsError(f"method {baseline.method!r}: {'; '.join(errors).rstrip('.')}.")
         try:
-            method(**baseline.settings).check_protocol(protocol)
+            with user_code(f"{baseline.name}, with this protocol"):
+                method(**baseline.settings).check_protocol(protocol)
         except SettingsError as error:
             raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
+
+import numpy as np
 
 from clbench.errors import DataError, did_you_mean
 from clbench.messages import describe_type, format_value
 from clbench.tasks.spec import ColumnsSpec, label_name
 from clbench.tasks.task import Rows
 
+LARGEST_TARGET = 1e38
+"""Largest absolute value of a target; float32 holds no number beyond 3.4e38."""
 MANY_CLASSES = 20
 """More classes than this, and than half the rows, count as a mistake."""
 
@@ -32,23 +37,41 @@ class Columns:
     spec: ColumnsSpec
     cells: Mapping[str, Sequence[Any]]
 
+    @cached_property
+    def positions(self) -> list[int]:
+        """The rows to read: all, or with `skip_blank` those that have a text in every column."""
+        columns = [self.cells[column] for column in self.spec.text]
+        rows = list(range(len(columns[0])))
+        if self.spec.skip_blank:
+            rows = [row for row in rows if all(label_name(cells[row]) for cells in columns)]
+            if not rows:
+                raise DataError(f"{self.where}: no row has a text.")
+        return rows
+
+    @property
+    def blank(self) -> int:
+        """The number of rows that are left out for want of a text."""
+        return len(self.cells[self.spec.label]) - len(self.positions)
+
     def rows(self, classes: Sequence[str], *, coded: bool = False) -> Rows:
         """Return the rows; if `coded`, labels that are whole numbers are positions in `classes`."""
         texts = [self._filled(column, str) for column in self.spec.text]
         labels = self._filled(self.spec.label, (str, int, float))
         if self.spec.regression:
-            labels = [self._target(row, cell) for row, cell in enumerate(labels)]
+            labels = list(map(self._target, self.positions, labels))
         elif not (coded and labels and type(labels[0]) is int):
             numbers = {name: number for number, name in enumerate(classes)}
-            labels = [self._number(row, cell, numbers) for row, cell in enumerate(labels)]
+            number = partial(self._number, numbers=numbers)
+            labels = list(map(number, self.positions, labels))
         second = texts[1] if len(texts) == 2 else None
-        return Rows.of(texts[0], second, labels, regression=self.spec.regression)
+        rows = Rows.of(texts[0], second, labels, regression=self.spec.regression)
+        return replace(rows, index=np.asarray(self.positions, dtype=np.int64))
 
     def class_names(self) -> list[str]:
         """Return the labels that occur, sorted as whole numbers if all are, else as text."""
         labels = [label_name(cell) for cell in self._filled(self.spec.label, (str, int, float))]
         where = f"{self.where}: column {self.spec.label!r} (key 'label')"
-        first_rows = {name: row for row, name in reversed(list(enumerate(labels)))}
+        first_rows = dict(zip(labels[::-1], self.positions[::-1], strict=True))
         names = sorted(first_rows)
         spellings: dict[float, str] = {}
         for name in names:
@@ -78,15 +101,18 @@ class Columns:
 
     def _filled(self, column: str, types: type | tuple[type, ...]) -> list[Any]:
         """Return the cells of a column; a DataError if one is missing or not of `types`."""
-        cells = list(self.cells[column])
-        missing = [row for row, cell in enumerate(cells) if label_name(cell) is None]
+        cells = [self.cells[column][row] for row in self.positions]
+        missing = [
+            row for row, cell in zip(self.positions, cells, strict=True) if label_name(cell) is None
+        ]
         if missing:
+            skip = ", or leave them out with skip_blank = true" if column in self.spec.text else ""
             raise DataError(
                 f"{self.where}: {len(missing)} of {len(cells)} rows have nothing in column "
                 f"{column!r}, the first of them row {missing[0]} (counted from 0). Fill in the "
-                "column or remove these rows."
+                f"column or remove these rows{skip}."
             )
-        for row, cell in enumerate(cells):
+        for row, cell in zip(self.positions, cells, strict=True):
             if not isinstance(cell, types):
                 needed = "texts" if types is str else "labels, text or numbers"
                 raise DataError(
@@ -108,20 +134,24 @@ class Columns:
 
     def _target(self, row: int, cell: Any) -> float:
         number = math.nan if isinstance(cell, bool) else _as_number(cell)
-        if not isinstance(number, float) or not math.isfinite(number):
-            raise DataError(
-                f"{self.where}: {format_value(cell)} in column {self.spec.label!r} on row {row} "
-                "(counted from 0) is not a finite number, which regression = true needs."
-            )
-        return number
+        if isinstance(number, float) and abs(number) <= LARGEST_TARGET:
+            return number
+        large = isinstance(number, float) and math.isfinite(number)
+        problem = "is too large" if large else "is not a finite number"
+        raise DataError(
+            f"{self.where}: {format_value(cell)} in column {self.spec.label!r} on row {row} "
+            f"(counted from 0) {problem}. With regression = true, give numbers up to 1e38."
+        )
 
 
 def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> None:
     """Raise a DataError unless each column is in `header` once; `where` begins the message."""
     for column in columns:
         if (times := header.count(column)) != 1:
-            problem = "there is no column" if not times else f"{times} columns are called"
-            raise DataError(f"{where}: {problem} {column!r}.{did_you_mean(column, header)}")
+            if times:
+                raise DataError(f"{where}: {times} columns are called {column!r}. Rename one.")
+            hint = did_you_mean(column, header)
+            raise DataError(f"{where}: there is no column {column!r}.{hint}")
 
 
 def _as_number(label: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError
+from clbench.files import user_path
 from clbench.seeds import numpy_stream
 from clbench.tasks.spec import SUFFIXES
 from clbench.tasks.synthetic import SIZES, TEXTS, unlabelled
@@ -36,7 +37,7 @@ def resolve_corpus(corpus: str, base: Path, key: str) -> str:
     """
     if corpus in (BUILT_IN, WIKI40B):
         return corpus
-    path = base.joinpath(Path(corpus).expanduser()).resolve()
+    path = user_path(corpus, key, base).resolve()
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "there is no such file"
         raise DataError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.errors import DataError, did_you_mean
+from clbench.files import read_file, user_path
 from clbench.seeds import numpy_stream
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
@@ -32,7 +33,7 @@ class FileTask:
         spec, paths = self.spec, self.spec.paths
         table = self._read(source.base, "train")
         labels = spec.labels or ([] if spec.regression else table.class_names())
-        train = table.rows(labels)
+        train, blank = table.rows(labels), {"train": table.blank}
         if spec.validation_fraction is not None:
             where = f"task {self.name!r}: validation_fraction = {spec.validation_fraction:g}"
             rng = numpy_stream("held out", self.name)
@@ -40,12 +41,15 @@ class FileTask:
                 train, spec.validation_fraction, rng, spec.regression, where
             )
         else:
-            if _path(source.base, paths["train"]).samefile(_path(source.base, paths["validation"])):
+            one, other = (user_path(path, "file", source.base) for path in paths.values())
+            if one.samefile(other):
                 raise DataError(
                     f"task {self.name!r}: train and validation are the same file. Give another "
                     "file, or validation_fraction = 0.1 to hold out rows."
                 )
-            validation = self._read(source.base, "validation").rows(labels)
+            validation_table = self._read(source.base, "validation")
+            validation = validation_table.rows(labels)
+            blank["validation"] = validation_table.blank
         return Task(
             self.name,
             tuple(labels),
@@ -53,13 +57,13 @@ class FileTask:
             train,
             validation,
             head=self.name,
-            source=self.identity(source),
+            source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
         )
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the files, and the settings for reading them."""
         check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
-        settings = self.spec.model_dump(exclude={"train", "validation", "format", "separator"})
+        settings = self.spec.identity(exclude={"train", "validation", "format", "separator"})
         if self.spec.separator is not None:
             settings["separator"] = self.spec.separator
         files, formats = {}, {}
@@ -70,9 +74,10 @@ class FileTask:
         return {"files": files, "formats": formats, **settings}
 
     def _content(self, base: Path, split: Split) -> bytes:
-        where, path = self._where(split), _path(base, self.spec.paths[split])
+        where = self._where(split)
+        path = user_path(self.spec.paths[split], where, base)
         try:
-            content = path.read_bytes()
+            content = read_file(path)
         except OSError as error:
             names = [other.name for other in path.parent.glob("*") if other.suffix in SUFFIXES]
             hint = did_you_mean(path.name, names) if names else ""
@@ -111,9 +116,10 @@ class FileTask:
                 )
             check_columns(columns, table.column_names, where)
             cells = {column: table.column(column).to_pylist() for column in columns}
-        except (pa.ArrowException, UnicodeDecodeError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise DataError(f"{where}: not a valid {kind} file in UTF-8 ({reason}).") from error
+            name = "Parquet file" if kind == "parquet" else f"{kind} file in UTF-8"
+            raise DataError(f"{where}: not a valid {name} ({reason}).") from error
         if not len(table):
             raise DataError(f"{where}: the file has no rows.")
         if kind == "tsv" and any("\n" in cell for cell in cells[spec.text[0]]):
@@ -125,7 +131,3 @@ class FileTask:
 
     def _where(self, split: Split) -> str:
         return f"task {self.name!r}, {split} = {self.spec.paths[split]!r}"
-
-
-def _path(base: Path, path: str) -> Path:
-    return base / Path(path).expanduser()

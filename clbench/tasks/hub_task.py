@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import DataError
+from clbench.errors import DataError, join_names
+from clbench.files import read_file
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import HubTaskSpec
@@ -43,14 +44,19 @@ class HubTask:
         spec, (dataset, origin) = self.spec, self._load(source.data)
         classes: list[str] = []
         rows = []
+        blank: dict[str, int] = {}
         for split in (spec.split("train"), spec.split("validation")):
             where = f"task {self.name!r}, split {split!r} of {origin}"
             if split not in dataset:
-                raise DataError(f"{where}: there is no such split, only {', '.join(dataset)}.")
+                raise DataError(
+                    f"{where}: there is no such split, only {join_names(dataset)}. Name them in "
+                    "the key `splits`."
+                )
             columns = [*spec.text, spec.label]
             check_columns(columns, dataset[split].column_names, where)
             table = Columns(where, spec, {name: list(dataset[split][name]) for name in columns})
-            labels = table.cells[spec.label]
+            blank[split] = table.blank
+            labels = [table.cells[spec.label][row] for row in table.positions]
             missing = sum(label is None or label == -1 for label in labels)
             if missing and not spec.regression:
                 raise DataError(
@@ -60,8 +66,8 @@ class HubTask:
             names = getattr(dataset[split].features[spec.label], "names", None) or spec.labels
             if names and spec.labels and names != spec.labels:
                 raise DataError(
-                    f"{where}: the classes are {', '.join(names)}, but `labels` are "
-                    f"{', '.join(spec.labels)}."
+                    f"{where}: the classes are {join_names(names)}, but `labels` are "
+                    f"{join_names(spec.labels)}."
                 )
             if not classes and not spec.regression:
                 classes = names or table.class_names()
@@ -73,7 +79,7 @@ class HubTask:
             train=rows[0],
             validation=rows[1],
             head=self.name,
-            source=self.identity(source),
+            source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
         )
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
@@ -84,13 +90,13 @@ class HubTask:
         identity = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
         if files := self._files(source.data):
             digests = {
-                path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+                path.name: hashlib.blake2b(read_file(path), digest_size=16).hexdigest()
                 for paths in files.values()
                 for path in paths
             }
             identity = {"dataset": "mirror", "config": spec.config, "files": digests}
         if not self.packaged:
-            identity["columns"] = spec.model_dump(exclude={"description", "licence"})
+            identity["columns"] = spec.identity(exclude={"description", "licence"})
         return identity
 
     def _folder(self, data: Path | None) -> Path | None:
@@ -112,11 +118,13 @@ class HubTask:
             if len({path.parent for path in files[split]}) != 1:
                 problem = "is in several folders" if files[split] else "has no files"
                 inside = sorted(path.name for path in root.iterdir() if path.is_dir())
+                present = sorted(path.name for path in folder.iterdir() if path.is_file())
                 raise DataError(
-                    f"task {self.name!r}: split {split!r} {problem} in {folder} (config = "
-                    f"{config!r}; folders in {root}: {', '.join(inside) or 'none'}). Use the "
-                    f"layout of {self.spec.hub}, with files {split}-*.parquet, and set config to "
-                    "one of its folders."
+                    f"task {self.name!r}: split {split!r} {problem} in {folder} (files: "
+                    f"{join_names(present)}; config = {config!r}; folders in {root}: "
+                    f"{join_names(inside)}). Use the layout of {self.spec.hub}, with "
+                    f"files {split}-*.parquet, or set `splits` to the names of its splits or "
+                    "`config` to one of its folders."
                 )
         return files
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clbench.errors import DataError, NonFiniteLossError, did_you_mean
+from clbench.errors import DataError, NonFiniteLossError, PluginError, did_you_mean
+from clbench.messages import describe_type
 from clbench.registry import Registry
 
 Array = npt.NDArray[Any]
@@ -137,8 +138,8 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
 
     Raises
     ------
-    DataError
-        If a metric is unknown or not finite.
+    DataError, PluginError
+        If a metric is unknown or not finite, or returns no number.
     NonFiniteLossError
         If an output is not finite: training has diverged.
     """
@@ -154,7 +155,14 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
         if function.regression:
             outputs = np.asarray(outputs, dtype=np.float64).reshape(len(labels))
             labels = np.asarray(labels, dtype=np.float64)
-        scores[name] = float(function(outputs, labels))
+        # Copies, as a metric may change what it gets.
+        value: Any = function(outputs.copy(), labels.copy())
+        try:
+            scores[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise PluginError(
+                f"metric {name!r} must return a number, not {describe_type(value)}."
+            ) from error
         if not np.isfinite(scores[name]):
             raise DataError(f"Metric {name!r} returned {scores[name]}, not a finite number.")
     return scores

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -25,6 +27,26 @@ SyntheticName = Literal[
     "sentiment", "acceptability", "paraphrase", "qa", "entailment", "entailment3"
 ]
 """The keys of `clbench.tasks.synthetic.SPECS`."""
+
+
+def _matching(pattern: str, requirement: str) -> AfterValidator:
+    """Return a check that a text has the form `pattern`; the message is `requirement`."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise _error(requirement)
+        return text
+
+    return AfterValidator(check)
+
+
+HubName = Annotated[
+    str,
+    _matching(r"\w[\w.-]*(/\w[\w.-]*)?", "must be the name of a dataset, such as owner/name"),
+]
+Separator = Annotated[
+    str, _matching(r'[^\n\r"]', "must be one character, and no quote or line break")
+]
 
 SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
@@ -55,6 +77,8 @@ class ColumnsSpec(BaseModel):
     metrics
         The first is the score in p_o and p_s. By default accuracy, or Pearson and Spearman
         correlation for regression.
+    skip_blank
+        Whether to leave out rows without a text, which are refused otherwise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,6 +88,7 @@ class ColumnsSpec(BaseModel):
     labels: Annotated[list[str], Field(min_length=2)] | None = None
     regression: bool = False
     metrics: Annotated[list[str], Field(min_length=1)] | None = None
+    skip_blank: bool = False
 
     @field_validator("text", mode="before")
     @classmethod
@@ -84,6 +109,10 @@ class ColumnsSpec(BaseModel):
         if self.regression and self.labels is not None:
             raise _error("a regression task has no classes; remove regression or labels")
         return self
+
+    def identity(self, *, exclude: set[str]) -> dict[str, Any]:
+        """Return the settings that decide the rows; those of files without blanks stay as ever."""
+        return self.model_dump(exclude=exclude if self.skip_blank else {*exclude, "skip_blank"})
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -114,7 +143,7 @@ class FileTaskSpec(ColumnsSpec):
     validation: Name | None = None
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     format: Format | None = None
-    separator: Annotated[str, Field(pattern=r'^[^\n\r"]$')] | None = None
+    separator: Separator | None = None
     quotes: bool = True
 
     @model_validator(mode="after")
@@ -159,7 +188,7 @@ class HubTaskSpec(ColumnsSpec):
         One line for lists, and the licence of the dataset.
     """
 
-    hub: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")]
+    hub: HubName
     config: Name | None = None
     revision: Name | None = None
     label: Name = "label"

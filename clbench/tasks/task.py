@@ -67,7 +67,8 @@ class Rows:
         regression: bool = False,
     ) -> Rows:
         """Return rows from plain columns, with positions from 0."""
-        values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
+        with np.errstate(over="ignore"):  # a target that becomes infinite is refused later
+            values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
         return cls(first, second, values, np.arange(len(first), dtype=np.int64))
 
     def __len__(self) -> int:
@@ -233,7 +234,7 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
     valid, allowed = np.isfinite(rows.labels), "a finite number"
     if not task.regression:
         valid = (rows.labels >= 0) & (rows.labels < len(task.labels))
-        allowed = f"from 0 to {len(task.labels) - 1}"
+        allowed = f"from 0 to {len(task.labels) - 1}, a position in `labels`"
     if not valid.all():
         row = int(np.flatnonzero(~valid)[0])
         hint = " (-1 marks an unlabelled test split)" if rows.labels[row] == -1 else ""

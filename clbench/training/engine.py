@@ -134,8 +134,8 @@ def train_stage(
             # Weights that no optimizer holds, such as another task's head, would keep gradients.
             stage.model.zero_grad(set_to_none=True)
             method.before_phase(stage)
-            groups = hook_checks.parameter_groups(method.parameter_groups(stage))
-            optimizer = hook_checks.optimizer(method.optimizer(stage, groups))
+            groups = hook_checks.parameter_groups(method.parameter_groups(stage), stage.model)
+            optimizer = hook_checks.optimizer(method.optimizer(stage, groups), stage.model)
             schedule = hook_checks.schedule(method.schedule(stage, optimizer))
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             _training_mode(stage)

@@ -6,14 +6,16 @@ a `PluginError`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clbench.errors import PluginError
+from clbench.messages import count
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Phase
 
@@ -29,24 +31,41 @@ def phases(value: object) -> list[Phase]:
     for phase in items:
         if phase.steps is not None and phase.steps < 0:
             raise PluginError(f"phases: phase {phase.name!r} has {phase.steps} steps, below 0.")
+    if all(phase.steps == 0 for phase in items):
+        raise PluginError("phases: none has a step. Give one of them more, or steps = None.")
     return items
 
 
-def parameter_groups(value: object) -> list[dict[str, Any]]:
-    """Return groups with at least one weight between them; the optimizer checks the rest."""
+def parameter_groups(value: object, model: nn.Module) -> list[dict[str, Any]]:
+    """Return groups with at least one weight between them, all of them of the model."""
     groups = _list_of(dict, value, "parameter_groups")
     if not all(isinstance(group.get("params"), Sequence) for group in groups):
         raise PluginError('parameter_groups: each group needs a list of weights as "params".')
-    if not any(group["params"] for group in groups):
-        raise PluginError("parameter_groups returned no weights to train.")
+    _check_groups(groups, model, "parameter_groups")
     return groups
 
 
-def optimizer(value: object) -> Optimizer:
-    """Return an optimizer."""
+def optimizer(value: object, model: nn.Module) -> Optimizer:
+    """Return an optimizer of weights of the model."""
     if not isinstance(value, Optimizer):
         raise PluginError(f"optimizer must return a torch.optim.Optimizer, not {_a(value)}.")
+    _check_groups(value.param_groups, model, "optimizer")
     return value
+
+
+def _check_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module, hook: str) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    weights = [weight for group in groups for weight in group["params"]]
+    if not weights:
+        raise PluginError(f"{hook} returned no weights to train.")
+    if foreign := [weight for weight in weights if id(weight) not in own]:
+        raise PluginError(
+            f"{hook} returned {count(len(foreign), 'tensor')} that the model does not have. Return "
+            "parameters of stage.model; add new ones to it in setup."
+        )
+    for rate in (group["lr"] for group in groups if "lr" in group):
+        if not math.isfinite(rate) or rate < 0:
+            raise PluginError(f"{hook}: a learning rate must be a number from 0 on, got {rate}.")
 
 
 def schedule(value: Any) -> Any:

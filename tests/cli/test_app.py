@@ -18,6 +18,8 @@ Call = Callable[..., tuple[int, str, str]]
     [
         (["rnu"], ["No such command 'rnu'", "Did you mean 'run'?", "clbench --help"]),
         (["run", "--metods", "a"], ["--metods", "--methods", "See clbench run --help"]),
+        (["run", "mine.toml", "--limit"], ["--limit", "See clbench run --help"]),
+        (["run", "a\x1b[2Jb"], [r"'a\x1b[2Jb'"]),
         (["run", "a", "b"], ["unexpected extra argument", "b"]),
         (["run", "mine.toml", "--limit", "0"], ["--limit: must be greater than 0, got 0"]),
         (["run", "mine.toml", "--limit", "many"], ["'--limit'", "integer"]),
@@ -40,6 +42,13 @@ Call = Callable[..., tuple[int, str, str]]
         (["run", "mine.toml", "--plugin", "none.py"], ["none.py"]),
         (["run", "mine.toml", "--out", "one.csv"], ["one.csv is a file, not a folder"]),
         (["run", "mine.toml", "--out", "one.csv", "--dry-run"], ["one.csv is a file"]),
+        (["run", "mine.toml", "--out", "x" * 300], ["--out 'xxx", "File name too long"]),
+        (["report", "x" * 300], ["xxx…: File name too long. Check the path."]),
+        (["run", "mine.toml", "--threads", "9" * 12], ["--threads: must be 4096 or fewer"]),
+        (["run", "mine.toml", "--limit", "9" * 12], ["--limit: must be less than or equal to 10"]),
+        (["run", "mine.toml", "--model", "./\x1b[31m"], ["./\\x1b[31m"]),
+        (["run", "nosuch" * 1000], ["suite 'nosuch", "File name too long"]),
+        (["check", "vanilla", "--set", "lr=" + "9" * 5000], ["lr: must be", "got '999"]),
         (["list"], ["Missing argument", "suites|scenarios"]),
         (["list", "suits"], ["'suits'", "Did you mean 'suites'"]),
         (["list", "scenarios", "--suite", "nosuch"], ["Unknown suite 'nosuch'"]),
@@ -91,8 +100,7 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
         )
     assert process.returncode == 2
     assert process.stderr == (
-        "error: the output cannot be written: No space left on device. Free some space or change "
-        "the permissions.\n"
+        "error: the output cannot be written: No space left on device. Free some space.\n"
     )
 
 
@@ -106,3 +114,24 @@ def test_unprintable_characters_become_question_marks() -> None:
     )
     assert process.returncode == 0
     assert "synthetic/sentiment ? synthetic/acceptability" in process.stdout
+
+
+def test_control_characters_and_endless_text_never_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from rich.table import Table
+
+    from clbench.cli.app import _fail
+    from clbench.cli.console import out, show_table
+
+    out().print("a\x1b[31mb\u202ec\n  two  blanks", soft_wrap=True)
+    table = Table("name\x1b[2J")
+    table.add_row("cell\x07")
+    show_table(out(), table)
+    _fail("\x1b]0;title\x07 " + "x" * 100_000)
+    printed = capsys.readouterr()
+    assert r"a\x1b[31mb\u202ec" + "\n  two  blanks" in printed.out
+    assert r"name\x1b[2J" in printed.out
+    assert r"cell\x07" in printed.out
+    assert all(c == "\n" or c.isprintable() for c in printed.out + printed.err)
+    assert len(printed.err) < 2100

@@ -62,7 +62,7 @@ def test_parameters_are_counted_without_embeddings(tmp_path: Path) -> None:
     }
     weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     save_file(weights, tmp_path / "model.safetensors")
-    assert count_parameters(tmp_path) == 8 * 4 + 8
+    assert count_parameters([tmp_path / "model.safetensors"]) == 8 * 4 + 8
 
 
 def test_lengths_are_guessed_from_words_and_cut() -> None:

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from handmade import PlannedCell, failed, pair, reference
+from handmade import PlannedCell, failed, pair, reference, three
 from rich.console import Console
 
 from clbench.cli.console import duration
@@ -97,7 +97,7 @@ def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
         return file.getvalue()
 
     console = Console(file=io.StringIO(), width=100, height=14, force_terminal=True)
-    bars = Bars("quick", Path("out"), console)
+    bars = Bars("quick", Path("out"), console, Clock())
     bars.started(9, 9)
     assert "p_o" not in text_of(bars)
     bars.cell_finished(pair("vanilla", 0))
@@ -115,5 +115,4 @@ def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
 
 def test_outcomes_of_references_and_sequences() -> None:
     assert outcome(reference(1, 0.75)) == "sst2-mrpc--reference1--seed0: score 0.750"
-    three = outcome(pair(tasks=["a", "b", "c"]))
-    assert three.endswith("forgetting 0.100  bwt -0.100  average 0.750")
+    assert outcome(three()).endswith("forgetting 0.100  bwt -0.100  average 0.750")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from fake_engine import FakeExecutor
 
+from clbench.errors import ClusterError
 from clbench.results.store import Store
 
 Call = Callable[..., tuple[int, str, str]]
@@ -60,6 +62,23 @@ def test_a_finished_run_trains_nothing(place: Path, engine: FakeExecutor, clbenc
     assert (place / "results" / "mine" / "scores.csv").exists()
 
 
+def test_a_finished_run_in_a_read_only_folder_says_that_the_table_is_old(
+    place: Path, engine: FakeExecutor, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clbench("run", "mine.toml", "--seeds", "0")
+    (place / "results/mine/scores.csv").unlink()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("clbench.results.output_folder.write_atomically", refuse)
+    code, out, err = clbench("run", "mine.toml", "--seeds", "0")
+    assert code == 0
+    assert "The table is not renewed: " in err
+    assert "Read-only file system" in err
+    assert "vanilla" in out
+
+
 def test_failed_cells_are_tried_again(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     engine.fails = {KEYS[3]}
     code, out, err = clbench("run", "mine.toml")
@@ -85,6 +104,18 @@ def test_an_interrupted_run_can_be_resumed(
     engine.raises = None
     assert clbench("run", "mine.toml")[0] == 0
     assert engine.ran == KEYS
+
+
+def test_a_run_that_loses_ray_shows_what_is_kept(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
+    engine.raises = ClusterError("Ray died on this machine.")
+    code, output, error = clbench("run", "mine.toml", "--out", "out")
+    assert code == 2
+    assert error.splitlines()[-1] == "error: Ray died on this machine."
+    assert "one-two" in output
+    assert "vanilla" in output
+    assert "Scores: out/scores.csv" in output
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])

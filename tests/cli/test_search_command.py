@@ -10,6 +10,14 @@ from clbench.cli.arguments import seconds
 from clbench.errors import SettingsError
 
 Call = Callable[..., tuple[int, str, str]]
+PLUGIN = """
+import clbench
+
+
+@clbench.metric("mine")
+def mine(labels, outputs):
+    return 0.0
+"""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +55,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     ("arguments", "text"),
     [
         (["search", "quick"], "Give one of sentiment-acceptability, sentiment-length"),
-        (["search", "quick", "--scenario", "x"], "matches no scenario of quick"),
+        (["search", "quick", "--scenario", "x"], "--scenario 'x' matches no scenario of quick"),
         (["search", "quick", "--searcher", "grid"], "--searcher 'grid' is unknown"),
         (["search", "quick", "--scheduler", "pbt"], "--scheduler 'pbt' is unknown"),
         (["search", "quick", "--workers", "0"], "--workers 0: must be 1 or more"),
@@ -65,3 +73,18 @@ def test_wrong_input_is_one_line(
     assert re.search(re.escape(text), err), err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_the_next_command_repeats_options_and_plugins(
+    tmp_path: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_tasks.py").write_text(PLUGIN)
+    commands = []
+    monkeypatch.setattr("clbench.search.search", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "clbench.cli.search_output.show_outcome", lambda *values: commands.append(values[-1])
+    )
+    options = ("--scenario", "sentiment-length", "--limit", "40", "--plugin", "my_tasks.py")
+    assert clbench("search", "quick", *options) == (0, "", "")
+    assert commands == ["quick --limit 40 --plugin my_tasks.py"]

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from handmade import failed, pair, reference
+from handmade import failed, pair, reference, three
 from rich.console import Console
 
 from clbench.cli import table as module
@@ -13,7 +13,7 @@ from clbench.cli.table import results_table, show_results
 from clbench.results.cell import CellResult
 from clbench.results.scores import means, score_rows
 
-LONG = {"scenario": "paraphrase-to-entailment-length", "key": "x"}
+LONG = {"scenario": "paraphrase-to-entailment-length"}
 
 
 def printed(cells: list[CellResult], width: int, encoding: str = "utf-8") -> list[str]:
@@ -50,7 +50,7 @@ def test_lines_fit_and_numbers_are_not_cut(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_long_names_fold(width: int) -> None:
     name = "a-baseline-with-quite-a-long-name"
-    long = [pair(name, seed, **LONG, tasks=["a", "b", "c"]) for seed in (0, 1)]
+    long = [three(name, seed, **LONG) for seed in (0, 1)]
     lines = printed([*long, reference(1, 0.75)], width)
     text = "\n".join(lines)
     assert "…" not in text
@@ -92,8 +92,7 @@ def test_zero_has_no_minus_sign() -> None:
 
 def test_longer_sequences_show_average_and_backward_transfer() -> None:
     assert not any("BWT" in line for line in printed(cells(), 120))
-    three = pair(tasks=["a", "b", "c"])
-    assert any("BWT" in line for line in printed([three], 120))
+    assert any("BWT" in line for line in printed([three()], 120))
 
 
 def test_failures_footnote_and_exit_code(

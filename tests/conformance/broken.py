@@ -70,6 +70,16 @@ class Unseeded(_Pull):
         return random.random() * stage.squared_distance(self.start)
 
 
+class ChangesDefaults(Method):
+    """Leaves the process in another state."""
+
+    def after_stage(self, stage: Stage) -> None:
+        torch.backends.cudnn.benchmark = True
+
+    def penalty(self, stage: Stage) -> Tensor | None:
+        return sum(w.square().sum() for w in stage.trainable())  # type: ignore[return-value]
+
+
 class Forgetful(Method):
     """Stores state in an attribute with a leading underscore, which is not saved."""
 

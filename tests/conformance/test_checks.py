@@ -56,6 +56,7 @@ BROKEN = {
     broken.OtherError: "settings",
     broken.Raises: "trains",
     broken.Unseeded: "repeats",
+    broken.ChangesDefaults: "frees",
     broken.Forgetful: "resumes",
     broken.Unstorable: "resumes",
     broken.AlwaysZero: "acts",

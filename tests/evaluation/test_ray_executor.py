@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from node_loss import Cluster, node_loss
 from workspace import Steps, Workspace, measured
 
 from clbench.errors import ClbenchError
@@ -16,46 +17,18 @@ pytestmark = pytest.mark.slow
 METHODS = ["vanilla", "ewc", "recadam"]
 
 
-class Cluster:
-    """Two nodes with a core each, in processes of this machine."""
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster as Nodes
-
-        small = {"num_cpus": 1, "object_store_memory": 100_000_000}
-        self.nodes = Nodes(initialize_head=True, head_node_args={**small, "num_cpus": 0})
-        self.small = small
-        self.added = [self.nodes.add_node(**small) for _ in range(2)]
-        self.nodes.wait_for_nodes()
-
-    @property
-    def address(self) -> str:
-        return str(self.nodes.address)
-
-    def lose_one(self) -> None:
-        self.nodes.remove_node(self.added.pop(), allow_graceful=False)
-
-
 class Watch(Steps):
-    """Counts concurrent cells, and calls hooks at the second cell and the first result."""
+    """Counts concurrent cells, and calls a hook at the first result."""
 
     def __init__(self) -> None:
         super().__init__()
         self.running: set[str] = set()
         self.most = 0
         self.at_first_result: Any = None
-        self.started_cells: set[str] = set()
-        self.at_second_cell: Any = None
 
     def cell_started(self, cell: Any) -> None:
         self.running.add(cell.key)
         self.most = max(self.most, len(self.running))
-
-    def progress(self, cell: Any, stage: int, stages: int, step: int, steps: int) -> None:
-        self.started_cells.add(cell.key)
-        if self.at_second_cell is not None and len(self.started_cells) == 2:
-            act, self.at_second_cell = self.at_second_cell, None
-            act()
 
     def cell_finished(self, result: Any) -> None:
         super().cell_finished(result)
@@ -64,23 +37,11 @@ class Watch(Steps):
             self.at_first_result()
 
 
-SLOW = """
+DEADLY = """
 import os
-import time
 from pathlib import Path
 
 import clbench
-
-
-@clbench.method("slow")
-class Slow(clbench.Method):
-    \"\"\"As vanilla, in no hurry.\"\"\"
-
-    def acts_in(self, index):
-        return True
-
-    def after_step(self, stage):
-        time.sleep(0.02)
 
 
 @clbench.method("deadly-later")
@@ -111,16 +72,24 @@ class Deadly(clbench.Method):
 """
 
 
-def test_a_cluster_gives_equal_scores_and_survives_a_lost_node(
+def test_a_cluster_gives_the_scores_of_one_process(
     world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cluster = Cluster()
     try:
         scores_are_those_of_one_process(world, cluster)
-        a_node_that_leaves_costs_only_its_running_cells(world, cluster)
     finally:
         cluster.nodes.shutdown()
+
+
+def test_a_loss_in_the_middle_of_a_cell_costs_only_that_cell() -> None:
+    answers = node_loss()
+    assert [kind for kind, _, _ in answers] == [
+        "worker killed in the middle of a cell",
+        "node lost in the middle of a cell",
+    ]
+    assert all(right for _, right, _ in answers), answers
 
 
 def scores_are_those_of_one_process(world: Workspace, cluster: Cluster) -> None:
@@ -136,25 +105,8 @@ def scores_are_those_of_one_process(world: Workspace, cluster: Cluster) -> None:
     assert {"recadam"} < {baseline for _, baseline in first}
 
 
-def a_node_that_leaves_costs_only_its_running_cells(world: Workspace, cluster: Cluster) -> None:
-    plugin = world.write("slow.py", SLOW)
-    options: dict[str, Any] = {
-        "methods": ["slow"],
-        "seeds": [0, 1],
-        "plugins": [world.plugin, plugin],
-        "threads": 1,
-    }
-    watch = Watch()
-    watch.at_second_cell = cluster.lose_one  # when both nodes are training
-    run = world.run("lossy", **options, address=cluster.address, listener=watch)
-    assert [cell.reason for cell in run.cells] == [None, None]
-    assert len([note for note in watch.notes if "its worker died" in note]) == 1, watch.notes
-    plain = world.run("plain", **{**options, "methods": ["vanilla"]})
-    assert [cell.R for cell in run.cells] == [cell.R for cell in plain.cells]
-
-
 def test_a_worker_that_dies_is_started_again_twice(world: Workspace) -> None:
-    plugin = world.write("slow.py", SLOW)
+    plugin = world.write("deadly.py", DEADLY)
     world.write("lives.txt", "99")
     world.write(
         "deadly.toml",
@@ -182,7 +134,7 @@ def test_a_worker_that_dies_is_started_again_twice(world: Workspace) -> None:
 
 
 def test_cells_that_wait_for_a_cell_that_dies_train_the_first_stage(world: Workspace) -> None:
-    plugin = world.write("slow.py", SLOW)
+    plugin = world.write("deadly.py", DEADLY)
     run = world.run(
         methods=["deadly-later", "vanilla", "ewc"],
         plugins=[world.plugin, plugin],
@@ -227,7 +179,7 @@ def test_wrong_resources_are_refused_in_one_line(world: Workspace) -> None:
     for options, text in (
         ({"address": "127.0.0.1:1"}, "--address 127.0.0.1:1: Ray cannot be reached"),
         ({"workers": 2, "device": "cuda:0"}, "cuda"),
-        ({"workers": 2, "gpus": 0.5}, "--gpus: there is no GPU"),
+        ({"workers": 2, "gpus": 0.5}, "--gpus: Ray sees no GPU"),
     ):
         with pytest.raises(ClbenchError) as caught:
             world.run("never", **options)

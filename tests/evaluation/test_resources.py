@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import socket
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clbench.errors import SettingsError
+from clbench.evaluation import resources as module
 from clbench.evaluation.resources import (
+    START_ATTEMPTS,
     CellResources,
+    LocalServers,
     Resources,
     cell_resources,
     check_listening,
+    check_open_files,
+    connected,
     cores,
 )
 
@@ -43,7 +51,7 @@ def test_one_process_is_the_default_and_a_cluster_is_not() -> None:
 
 def test_workers_share_the_cores() -> None:
     assert Resources(workers=2).threads_here == max(1, cores() // 2)
-    assert Resources(workers=10_000).threads_here == 1
+    assert Resources(workers=4_000).threads_here == 1
     assert Resources(workers=2, threads=3).threads_here == 3
 
 
@@ -139,3 +147,85 @@ def test_devices_that_workers_cannot_share(device: str, error: str) -> None:
         cell_resources(FakeRay(node(8, 1)), Resources(workers=2), device)
     with pytest.raises(SettingsError, match="sees no GPU"):
         cell_resources(FakeRay(node(8)), Resources(workers=2, gpus=0.5), "auto")
+
+
+class FailingRay:
+    """Fails to start some times, as when its agents are late, and leaves processes behind."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.starts = self.ended = 0
+        worker = SimpleNamespace(_worker_logs_enabled=True)
+        self._private = SimpleNamespace(worker=worker)
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **options: Any) -> None:
+        self.starts += 1
+        if self.starts <= self.failures:
+            FailingNode(self).start()
+
+    def shutdown(self) -> None:
+        pass
+
+
+class FailingNode:
+    def __init__(self, ray: FailingRay) -> None:
+        self.ray = ray
+
+    def start(self) -> None:
+        raise Exception("The current node timed out during startup.\nAsk Ray.")
+
+    def kill_all_processes(self, check_alive: bool, allow_graceful: bool) -> None:
+        self.ray.ended += 1
+
+    def get_logs_dir_path(self) -> str:
+        return "/tmp/ray/logs"
+
+
+def test_a_start_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FailingRay(START_ATTEMPTS - 1)
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    with connected(Resources(workers=2)) as started:
+        assert started is ray
+    assert (ray.starts, ray.ended) == (START_ATTEMPTS, START_ATTEMPTS - 1)
+
+
+def test_a_start_that_always_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FailingRay(99)
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError) as caught, connected(Resources(workers=2)):
+        pass
+    assert str(caught.value).startswith("this machine: Ray cannot be reached or started (3 attem")
+    assert str(caught.value).endswith(" Its log is /tmp/ray/logs/raylet.err.")
+    assert "\n" not in str(caught.value)
+    assert ray.ended == START_ATTEMPTS
+
+
+def test_a_low_limit_of_open_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    check_open_files()
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
+    with pytest.raises(SettingsError, match="--workers: the limit of open files is 64"):
+        check_open_files()
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, resource.RLIM_INFINITY))
+    check_open_files()
+
+
+def test_servers_that_stop_to_listen_are_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        port = raylet.getsockname()[1]
+        context = SimpleNamespace(get_node_id=lambda: "here", gcs_address=f"127.0.0.1:{port}")
+        nodes = [
+            {"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port},
+            {"NodeID": "other", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1},
+        ]
+        ray = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes)
+        servers = LocalServers(ray, Resources(workers=2))
+        on_cluster = LocalServers(ray, Resources(address="ray://cluster:1"))
+        assert servers.alive()
+    assert not servers.alive()
+    assert on_cluster.alive()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from workspace import Steps, Workspace
 
 import clbench
-from clbench.evaluation.run_cell import explain
+from clbench.boundary import explain
 
 HOOKS = [
     "acts_in",
@@ -42,6 +43,14 @@ RETURNS = [
     ("schedule", "7", "schedule must return a scheduler or None, not an int"),
     ("loss", "1.0", "loss must return a tensor of one number, not a float"),
     ("loss", "a[0].loss(a[1]).detach()", "loss must return a tensor that requires a gradient"),
+    ("phases", "[Phase(steps=0)]", "phases: none has a step"),
+    (
+        "parameter_groups",
+        "[{'params': a[0].trainable(), 'lr': -1.0}]",
+        "rate must be a number from 0 on",
+    ),
+    ("parameter_groups", "[{'params': [torch.zeros(2)]}]", "1 tensor that the model does not have"),
+    ("optimizer", "torch.optim.SGD([torch.zeros(2)], 0.1)", "optimizer returned 1 tensor that the"),
     ("penalty", "'x'", "penalty must return a tensor of one number, not a str"),
     ("penalty", "torch.zeros(2)", "penalty must return a tensor of one number, not of shape"),
     (
@@ -77,7 +86,7 @@ def test_any_hook_may_raise(world: Workspace) -> None:
 
 def test_what_hooks_return_is_checked(world: Workspace) -> None:
     names = [f"wrong-{number}" for number in range(len(RETURNS))]
-    text = "import clbench\nimport torch\n" + "".join(
+    text = "import clbench\nimport torch\nfrom clbench.methods.base import Phase\n" + "".join(
         method(name, hook, f"return {value}")
         for name, (hook, value, _) in zip(names, RETURNS, strict=True)
     )
@@ -111,6 +120,44 @@ def test_a_hook_that_exits_fails_only_its_own_cell(world: Workspace) -> None:
     assert "SystemExit: 3" in str(run.cells[0].reason)
 
 
+CHANGES = {
+    "torch's default type": "torch.set_default_dtype(torch.float64)",
+    "torch's gradient mode": "torch.set_grad_enabled(False)",
+    "torch's global module hooks": "hook(lambda module, inputs, output: output)",
+    "the environment": "os.environ['MKL_NUM_THREADS'] = '7'",
+    "sys.stdout": "sys.stdout.close()",
+}
+
+
+def test_a_method_that_changes_global_state_is_named_and_changes_no_other_cell(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not the stream of pytest, which a hook closes below.
+    monkeypatch.setattr(sys, "stdout", open(1, "w", closefd=False))  # noqa: SIM115
+    text = (
+        "import os, sys\nimport torch\nimport clbench\n"
+        "from torch.nn.modules.module import register_module_forward_hook as hook\n"
+    )
+    methods = {f"change-{number}": statement for number, statement in enumerate(CHANGES.values())}
+    for name, statement in methods.items():
+        text += method(name, "after_stage", statement)
+    plugins = [world.plugin, world.write("changes.py", text)]
+    run = world.run(methods=[*methods, "vanilla"], plugins=plugins, epochs=1)
+    *changed, vanilla = run.cells
+    for cell, state in zip(changed, CHANGES, strict=True):
+        assert any(f"method {cell.method!r} changed {state} " in note for note in cell.notes)
+    alone = world.run("alone", epochs=1).cells[0]
+    assert dict(vanilla.scores) == dict(alone.scores)
+    assert list(vanilla.notes) == list(alone.notes)
+
+
+def test_a_method_cannot_change_the_rows_of_other_cells(world: Workspace) -> None:
+    text = "import clbench\n" + method("relabels", "before_stage", "a[0].data.rows.labels[:] = 0")
+    plugins = [world.plugin, world.write("relabels.py", text)]
+    (cell,) = world.run(methods=["relabels"], plugins=plugins, epochs=1).cells
+    assert "ValueError: assignment destination is read-only (relabels.py" in str(cell.reason)
+
+
 def test_a_shift_that_raises_fails_only_its_own_cells(world: Workspace) -> None:
     world.suite.write_text(
         world.suite.read_text() + '\n[[scenario]]\nname = "bad"\nshift = "bad"\ntask = "mood"\n'
@@ -133,8 +180,9 @@ def test_a_shift_that_raises_fails_only_its_own_cells(world: Workspace) -> None:
     assert by_scenario["mood-thing"].status == "ok"
     assert by_scenario["bad"].status == "failed"
     reason = str(by_scenario["bad"].reason)
-    assert reason == "IndexError: list index out of range (bad_shift.py:9 in build)"
-    assert any("bad cannot be built: IndexError" in note for note in steps.notes)
+    error = "IndexError: list index out of range (bad_shift.py:9 in build)"
+    assert reason == f"scenario 'bad' cannot be built: {error}"
+    assert any("scenario 'bad' cannot be built: IndexError" in note for note in steps.notes)
 
 
 def test_an_error_is_explained_in_one_line() -> None:

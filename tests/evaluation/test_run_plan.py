@@ -13,11 +13,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from workspace import Steps, Workspace, measured
+
+from clbench.cli import main
 
 KILLS = int(os.environ.get("CLBENCH_KILLS", "2"))
 SEEDS = ["--seeds", "0-1"]
@@ -85,3 +88,62 @@ def test_a_finished_run_trains_nothing(world: Workspace) -> None:
     steps = Steps()
     assert measured(world.run(epochs=1, listener=steps)) == measured(first)
     assert (steps.steps, steps.pending) == (0, 0)
+
+
+def cut_weights(size: int) -> Callable[[Path], object]:
+    def edit(folder: Path) -> None:
+        weights = folder / "model" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:size])
+
+    return edit
+
+
+def one_class(folder: Path) -> None:
+    (folder / "mood.csv").write_text("text,label\n" + "good film,up\n" * 20)
+
+
+def many_clusters(folder: Path) -> None:
+    suite = folder / "small.toml"
+    table = (
+        '[[scenario]]\nname = "mood-thing"\nshift = "embedding-cluster"\ntask = "mood"\nk = 900\n'
+    )
+    suite.write_text(suite.read_text().partition("[[scenario]]")[0] + table)
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (cut_weights(0), "model.safetensors is incomplete"),
+        (cut_weights(7), "model.safetensors is incomplete"),
+        (cut_weights(-1), "model.safetensors is incomplete"),
+        (lambda folder: (folder / "model" / "tokenizer.json").write_text("{"), "its tokenizer"),
+        (lambda folder: (folder / "mood-dev.csv").write_text("text,label\n"), "has no rows"),
+        (one_class, "has the label 'up' on every row"),
+        (many_clusters, "k = 900 is more than its 160 training rows"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(
+    world: Workspace,
+    edit: Callable[[Path], object],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    edit(world.folder)
+    arguments = ["run", "small.toml", "--plugin", "opposite.py", "--scenarios", "mood-thing"]
+    assert main([*arguments, "--out", "out", "--dry-run"]) == 2
+    dry = capsys.readouterr().err
+    assert text in dry
+    assert main([*arguments, "--out", "out"]) == 2
+    assert capsys.readouterr().err == dry
+    assert not (world.folder / "out").exists()
+
+
+def test_a_dry_run_embeds_nothing_and_writes_nothing(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clbench.evaluation.prepare.embed_rows", None)
+    before = set(world.folder.rglob("*"))
+    for scenario in ("mood-thing", "mood-length"):
+        arguments = ["run", "small.toml", "--plugin", "opposite.py", "--scenarios", scenario]
+        assert main([*arguments, "--dry-run"]) == 0
+    assert {path for path in world.folder.rglob("*") if "__pycache__" not in path.parts} == before

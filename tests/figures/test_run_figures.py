@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from clbench import figures
 from clbench.figures import style
+from clbench.figures.learning_rates import method_rates
 from clbench.figures.tradeoff import front
 from clbench.results.cell import CellResult
 
@@ -31,7 +32,7 @@ def cell(
     stages = [
         {
             "task": task, "rows": 10, "steps": 4, "epochs": 1.0, "examples": 40, "tokens": 100,
-            "train_seconds": 1.0,
+            "train_seconds": (2.0 + seed) / len(rows),
             "curves": {"scores": {t: [[0, 0.5], [4, last[j]]] for j, t in enumerate(tasks)}}
             if curve else {},
         }
@@ -178,7 +179,8 @@ def test_matrices_show_the_mean_of_each_entry() -> None:
 
 
 def test_costs_show_the_search() -> None:
-    searched = [pair("bertcl", s, 0.9, 0.85, 0.8, search={"seconds": 500.0}) for s in (0, 1)]
+    cost = {"trials": 50, "epochs": 200.0, "seconds": 500.0}
+    searched = [pair("bertcl", s, 0.9, 0.85, 0.8, search=cost) for s in (0, 1)]
     figure = figures.costs([*CELLS, *searched])
     times, memory = figure.axes
     assert (2.5, 5.0) in [(x, round(y, 6)) for x, y in points(times, 8)]
@@ -207,7 +209,7 @@ def test_memory_is_what_a_method_adds_to_vanilla_on_the_same_seed() -> None:
 
 
 def test_a_cell_without_forgetting_is_left_out() -> None:
-    silent = pair("lwf", 0, 0.9, 0.7, 0.8, scores={"p_o": 0.7, "p_s": 0.8, "forgetting": None})
+    silent = cell("lwf", 0, [[0.7]], scores={"p_s": 0.7, "forgetting": None})
     figure = figures.costs([*CELLS[:4], silent])
     assert len(points(figure.axes[1], 8)) + len(points(figure.axes[1], 8 * 1.8)) == 2
     with pytest.raises(ValueError, match="no cell of pair has a score for forgetting"):
@@ -254,7 +256,7 @@ def test_methods_look_the_same_in_every_figure_and_differ() -> None:
 
 
 def test_errors_say_why_nothing_is_drawn() -> None:
-    failed = pair("vanilla", 0, 0.9, 0.7, 0.8, status="failed")
+    failed = cell("vanilla", 0, [[0.9]], status="failed", R=[], scores={}, stages=[])
     with pytest.raises(ValueError, match="no finished cell"):
         figures.tradeoff([failed])
     two = [*CELLS, pair("vanilla", 0, 0.9, 0.7, 0.8, scenario="other")]
@@ -287,3 +289,44 @@ from clbench.figures import style
 def mine(results):
     return style.captioned(Figure(), "mine")
 """
+
+
+def test_axes_without_spread_have_plain_ticks() -> None:
+    noise = [pair(m, 0, 0.3, 0.3 + d, 0.7) for m, d in (("vanilla", 0.0), ("ewc", 5.6e-17))]
+    for figure in (figures.costs(noise), figures.forgetting(noise), figures.matrices(noise[:1])):
+        render(figure)
+        for axes in figure.axes:
+            for axis in (axes.xaxis, axes.yaxis):
+                assert axis.get_offset_text().get_text() == ""
+                assert abs(np.subtract(*axis.get_view_interval())) > 0.01
+    figure = figures.tradeoff([pair("ewc", s, 0.9, 0.9 + s / 1e6, 0.7) for s in (0, 1)])
+    render(figure)
+    assert figure.axes[0].yaxis.get_offset_text().get_text() == ""
+
+
+def test_matrices_keep_the_whole_names_of_tasks() -> None:
+    figure = figures.matrices([pair("ewc", 0, 0.9, 0.8, 0.7, tasks=["a/b", "c[x/y] $1 $2"])])
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert labels == ["a/b", r"c[x/y] \$1 \$2"]
+    render(figure)
+
+
+def test_short_stages_show_whole_steps() -> None:
+    figure = figures.curves(CELLS)
+    render(figure)
+    ticks = [tick for axes in figure.axes for tick in axes.get_xticks()]
+    assert all(tick == int(tick) for tick in ticks)
+
+
+def test_methods_with_other_numbers_of_groups_are_named() -> None:
+    def rates(method: str, values: object, lr: float = 1e-3) -> CellResult:
+        settings = {"protocol": {"lr": lr}, "method": {"multiples": values}}
+        return pair(method, 0, 0.9, 0.7, 0.8, settings=settings)
+
+    cells = [rates("a", [1.0, 0.5, 2.0]), rates("b", [1.0, 1.0, 1.0, 1.0]), rates("c", ["x"] * 3)]
+    figure = method_rates(cells)
+    assert "(n = 1 distribution)" in figure.get_label()
+    assert figure.get_label().endswith("they have other numbers of groups: b (4 groups).")
+    assert len(method_rates([cells[0], rates("d", [1, 1, 1], 1e-4)]).axes[0].get_lines()) == 2
+    with pytest.raises(ValueError, match="no method has layer rates"):
+        method_rates([cells[2]])

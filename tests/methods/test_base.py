@@ -63,3 +63,9 @@ def test_only_subclasses_of_method_can_be_registered() -> None:
     with pytest.raises(PluginError, match="'ewc' is registered twice"):
         method("ewc")(type("Other", (Method,), {}))
     assert METHODS.get("ewc") is EWC
+
+
+@pytest.mark.parametrize("name", ["a b/c", "a--b", "mine.toml/x", ""])
+def test_a_name_that_no_command_could_use_is_refused(name: str) -> None:
+    with pytest.raises(PluginError, match=r"name of a method|a name consists of"):
+        method(name)

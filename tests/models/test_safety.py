@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -176,3 +177,13 @@ def test_the_packages_for_sentencepiece_are_named(
     text = error_of(load_tokenizer, folder)
     assert "pip install sentencepiece protobuf" in text
     assert "spm.model" in text
+
+
+def test_a_pipe_in_the_folder_is_refused(folder: Path) -> None:
+    os.mkfifo(folder / "added_tokens.json")
+    assert "added_tokens.json is a pipe or device" in error_of(load_backbone, folder)
+
+
+def test_endless_layers_are_refused_before_they_are_built(folder: Path) -> None:
+    edit(folder, num_hidden_layers=10**9)
+    assert "more than 1000 layers" in error_of(load_backbone, folder)

@@ -31,6 +31,8 @@ def test_lines_hold_the_curves_of_a_stage() -> None:
 
 
 def test_curves_without_points_are_left_out() -> None:
-    assert curve_lines(stage(words=["a", "b"], none=None, gone=[[0, float("nan")]], step=[1])) == []
+    assert (
+        curve_lines(stage(gone=[[0, float("nan")]], step=[1], loss=[None], scores={"a": []})) == []
+    )
     (flat,) = curve_lines(stage(same=[[0, 1.0], [4, 1.0]]))
     assert flat.points == "2,16 158,16"

@@ -77,11 +77,11 @@ def test_only_cells_whose_curves_are_shown_keep_them(
         for number in range(8):
             store.write_cell(cell(f"more{number}", "vanilla", 0, 0.5))
     cells, _ = read_runs([store])
-    assert all(cell.stages[0].curves for cell in cells)
+    assert all(cell.stages[0].curves for cell in cells if cell.stages)
     monkeypatch.setattr("clbench.report.reading.MOST_DETAILS", 2)
     cells, _ = read_runs([store])
-    with_curves = {cell.scenario for cell in cells if cell.stages[0].curves}
-    assert with_curves == {*(f"more{n}" for n in range(6)), "two"}  # one of two failed
+    with_curves = {cell.scenario for cell in cells if cell.stages and cell.stages[0].curves}
+    assert with_curves == {f"more{n}" for n in range(6)}
     assert len(cells) == 24
 
 

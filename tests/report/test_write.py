@@ -256,3 +256,24 @@ def test_the_page_fits_wide_and_narrow_windows(
     assert pixels.shape == (height, width, 3)
     assert pixels.std() > 0.02
     assert pixels[:, -3:].mean() > 0.98  # nothing runs over the edge
+
+
+def test_the_page_shows_control_characters_and_leaves_out_empty_columns(
+    tmp_path: Path, no_figures: None
+) -> None:
+    folder = make_run(tmp_path / "run", notes=["a\x1b[31mb"], description="d\x07e")
+    write_report([folder])
+    text = page_of(folder)
+    assert r"a\x1b[31mb" in text
+    assert r"d\x07e" in text
+    assert all(c == "\n" or c.isprintable() for c in text)
+    assert '<th scope="col" class="n">train s</th>' in text
+    assert "search s" not in text
+    assert "memory MB" not in text
+    alone = tmp_path / "alone"
+    with Store(alone).lock() as store:
+        store.write_cell(cell("one", "ewc", 0, 0.5))
+    write_report([alone])
+    text = page_of(alone)
+    assert "p (Holm)</th>" not in text
+    assert "p_o vs vanilla" not in text

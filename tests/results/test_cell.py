@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from typing import Any
 
 import numpy as np
 import pytest
-from handmade import pair
+from handmade import failed, pair, reference, stage
 from pydantic import ValidationError
 
 from clbench.results.cell import CellResult, StageRecord, plain, summarizer
@@ -17,7 +19,7 @@ def test_a_cell_is_read_back_as_it_was_written() -> None:
 
 
 def test_nan_and_infinity_become_null() -> None:
-    stage = StageRecord(
+    first = StageRecord(
         task="a",
         rows=4,
         steps=2,
@@ -28,9 +30,9 @@ def test_nan_and_infinity_become_null() -> None:
         curves={"loss": [1.0, math.nan], "scores": {"a": [[1, math.inf]]}},
     )
     cell = pair(
-        stages=[stage],
-        scores={"p_o": math.nan, "p_s": 0.5},
+        stages=[first, first],
         R=[[0.9, math.nan], [0.8, 0.7]],
+        metrics=[[{"f1": math.nan}, None], [None, None]],
         scenario_report={"severity": -math.inf},
         peak_memory_mb=math.inf,
     )
@@ -40,7 +42,7 @@ def test_nan_and_infinity_become_null() -> None:
 
     read = json.loads(cell.to_json(), parse_constant=refuse)
     assert read["stages"][0]["curves"] == {"loss": [1.0, None], "scores": {"a": [[1, None]]}}
-    assert read["scores"] == {"p_o": None, "p_s": 0.5}
+    assert read["metrics"][0] == [{"f1": None}, None]
     assert read["R"] == [[0.9, None], [0.8, 0.7]]
     assert read["scenario_report"] == {"severity": None}
     assert read["peak_memory_mb"] is None
@@ -64,12 +66,88 @@ def test_unknown_fields_are_rejected() -> None:
 
 
 def test_summarizer_drops_curves_and_shares_settings() -> None:
-    stage = {"task": "a", "rows": 1, "steps": 1, "epochs": 1, "examples": 1, "tokens": 1}
-    stage |= {"train_seconds": 1.0, "curves": {"k": [[0, 1.0]]}}
-    cells = [pair(seed=seed, stages=[stage], settings={"protocol": {"lr": 1.0}}) for seed in (0, 1)]
+    stages = [stage("a", curves={"k": [[0, 1.0]]})] * 2
+    cells = [pair(seed=seed, stages=stages, settings={"protocol": {"lr": 1.0}}) for seed in (0, 1)]
     summarize = summarizer(lambda cell: cell.seed == 1)
     first, second = map(summarize, cells)
     assert (first.recipe, first.stages[0].curves) == ({}, {})
     assert second.stages[0].curves == {"k": [[0, 1.0]]}
     assert first.settings is second.settings
     assert first.R == cells[0].R
+
+
+HUGE = 1e308
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"stages": []}, "R, stages and tasks do not fit: 2 rows, 0 stages, 2 tasks"),
+    ({"stages": [stage()]}, "train_seconds: is 2, but the stages took 1"),
+    ({"tasks": ["a"]}, "R, stages and tasks do not fit: 2 rows, 2 stages, 1 task"),
+    ({"tasks": []}, "R, stages and tasks do not fit"),
+    ({"R": []}, "a score matrix must be square"),
+    ({"R": [[0.9], [0.8, 0.7]]}, "a score matrix must be square"),
+    ({"R": [[None, None], [0.8, 0.7]]}, "a score matrix must be square"),
+    ({"R": [[0.9, HUGE], [0.8, 0.7]]}, "R.0.1"),
+    ({"R": [[0.9, "0.5"], [0.8, 0.7]]}, "R.0.1"),
+    ({"scores": {}}, "scores: must hold what R gives"),
+    ({"scores": {"p_o": 0.7}}, "scores.p_o: is 0.7, but R gives 0.8"),
+    ({"scores": {"p_o": None}}, "scores.p_o: is None, but R gives 0.8"),
+    ({"scores": {"p_o": HUGE}}, "scores.p_o"),
+    ({"train_seconds": HUGE}, "train_seconds"),
+    ({"train_seconds": -1.0}, "train_seconds"),
+    ({"peak_memory_mb": -1.0}, "peak_memory_mb"),
+    ({"stages": [stage(rows=-1), stage()]}, "stages.0.rows"),
+    ({"stages": [stage(train_seconds=HUGE), stage()]}, "stages.0.train_seconds"),
+    (
+        {"stages": [stage(curves={"scores": {"a": [1]}}), stage()]},
+        "scores.a item 1: must be a list",
+    ),
+    (
+        {"stages": [stage(curves={"step": [[1, 2]]}), stage()]},
+        "step item 1: must be a whole number",
+    ),
+    ({"stages": [stage(curves={"k": 1}), stage()]}, "k: must be a list"),
+    ({"stages": [stage(curves={"k": [[1]]}), stage()]}, "k item 1"),
+    ({"seed": -1}, "seed"),
+    ({"seed": 2**32}, "seed"),
+    ({"seed": True}, "seed"),
+    ({"schema_version": True}, "schema_version"),
+    ({"schema_version": 1.0}, "schema_version"),
+    ({"settings": {"protocol": []}}, "protocol: must be a table"),
+    ({"settings": {"method": "x"}}, "method: must be a table"),
+    ({"search": {"seconds": 3.0}}, "trials: is missing"),
+    ({"key": "other--vanilla--seed0"}, "key: must be SCENARIO--BASELINE--seedSEED"),
+    ({"reference_of": 1}, "R, stages and tasks do not fit"),
+    ({"status": "failed"}, "R, stages and tasks do not fit"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BROKEN)
+def test_the_schema_refuses_what_no_run_writes(changes: dict[str, Any], message: str) -> None:
+    text = json.dumps({**pair().model_dump(), **changes})
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        CellResult.model_validate_json(text)
+
+
+def test_cells_of_other_versions_and_rounded_scores_are_read() -> None:
+    assert pair(scores={"p_o": 0.8}).scores == {"p_o": 0.8}  # before the other scores were added
+    assert pair(scores={"p_o": 0.8, "new": 3.0}).scores["new"] == 3.0
+    assert pair(scores={"p_o": 0.8 + 1e-9})
+    assert pair(stages=[stage()], train_seconds=1.0).R  # the pretraining has a row and no stage
+    assert reference(1, 0.75).R == [[0.75]]
+    assert failed(tasks=[]).status == "failed"
+
+
+def test_texts_of_a_cell_are_printable_and_cut() -> None:
+    cell = failed(reason="a\x1b[2J\nb" + 9000 * "x", notes=["\u202eevil"], tasks=["t\x07"])
+    assert cell.reason is not None
+    assert cell.reason.startswith("a\\x1b[2J bxx")
+    assert len(cell.reason) == 2000
+    assert (cell.notes, cell.tasks) == (["\\u202eevil"], ["t\\x07"])
+
+
+def test_points_leave_out_what_is_not_finite() -> None:
+    curves = {"step": [1, 2, 3], "loss": [0.5, None], "k": [[1, None], [2, 3.0]]}
+    record = StageRecord(**stage(curves={**curves, "scores": {"a": [[0, 0.5]]}}))
+    assert record.points("loss") == [(1, 0.5)]
+    assert record.points("k") == [(2, 3.0)]
+    assert record.points("scores", "a") == [(0, 0.5)]
+    assert record.points("lr") == record.points("scores", "b") == []

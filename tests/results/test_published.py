@@ -106,7 +106,9 @@ def test_a_comparison_uses_the_statistic_of_the_table_and_names_differences() ->
         }  # fmt: skip
         fields = {
             "scenario": "rte", "shift": "pretraining", "model": "bert-base-uncased",
+            "key": f"rte--recadam-ri--seed{seed}", "R": [[0.5, None], [0.4, p_s]],
             "tasks": ["pretraining", "glue/rte"], "scores": {"p_s": p_s}, "stages": [stage],
+            "train_seconds": 1.0,
             "settings": {"protocol": {}},
         }  # fmt: skip
         return CellResult.model_validate({**base, **fields, **changes})

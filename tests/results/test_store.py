@@ -163,3 +163,26 @@ def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
         Store(tmp_path / "none").require()
     with pytest.raises(RunFolderError, match="it has no folder cells/"):
         Store(tmp_path).require()
+
+
+def test_links_and_folders_among_the_cells_are_named(store: Store, tmp_path: Path) -> None:
+    for name, target in (("nothing", tmp_path / "none"), ("zero", Path("/dev/zero"))):
+        (store.cells / f"{name}.json").symlink_to(target)
+    (store.cells / "loop.json").symlink_to(store.cells / "loop.json")
+    (store.cells / "folder.json").mkdir()
+    content = store.read(set_aside={"loop"})
+    assert [file.path.stem for file in content.broken] == ["folder", "loop", "nothing", "zero"]
+    assert {file.error for file in content.broken} == {"a broken link, a folder or a device"}
+
+
+@pytest.mark.parametrize("suite", [[], {"scenario": [1]}, {"methods": "a"}, {"protocol": []}])
+def test_a_suite_file_of_other_types_counts_as_none(store: Store, suite: object) -> None:
+    store.suite_path.write_text(json.dumps({"format": "clbench-run", "suite": suite}))
+    assert store.read_suite() == {}
+    assert store.read().cells == []
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "suite.json").mkdir()
+    with pytest.raises(RunFolderError, match="is not a file"):
+        Store(tmp_path).check("quick")

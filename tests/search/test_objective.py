@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,13 @@ import pytest
 import torch
 from workspace import Workspace, rows, write_rows
 
-import clbench
 from clbench.evaluation.cell_runner import start_model
 from clbench.evaluation.prepare import ScenarioPreparer
+from clbench.evaluation.ray_worker import WorkerSetup
 from clbench.search import SearchPlan, SearchSettings, make_search
 from clbench.search.objective import TrialSetup, run_trial
 from clbench.suite.options import RunOptions
+from clbench.tasks.metrics import METRICS
 
 RATES = [1e-3, 2e-3, 5e-4, 3e-3]
 
@@ -37,7 +39,9 @@ def setup_of(plan: SearchPlan) -> TrialSetup:
     )  # fmt: skip
     scenario = preparer.prepare(run.scenarios[0])
     model = start_model(run.cells[0], scenario)
-    return TrialSetup(run, scenario, model, "code", 1, clbench.__version__)
+    run.out.mkdir(parents=True, exist_ok=True)
+    (run.out / ".lock").touch()
+    return TrialSetup(run, scenario, model, "code", WorkerSetup.of(run, 1))
 
 
 def reports_of(setup: TrialSetup, rates: list[float] = RATES) -> list[dict[str, Any]]:
@@ -96,5 +100,23 @@ def test_error_is_reported_as_failure(toy: Workspace) -> None:
     (report,) = reports_of(setup, [1e-3] * 2)  # fewer than three groups
     assert report["reward"] == -2.0
     assert "rates" in report["failure"]
-    (report,) = reports_of(replace(setup, version="0.0.1"))
+    (report,) = reports_of(replace(setup, worker=replace(setup.worker, version="0.0.1")))
     assert "the driver 0.0.1" in report["failure"]
+
+
+def test_a_worker_loads_the_plugins_of_the_search(toy: Workspace) -> None:
+    text = "import clbench\n@clbench.metric('share')\ndef share(outputs, labels):\n    return 0.5\n"
+    plugin = toy.write("share.py", text)
+    suite = toy.suite.read_text() + '\n[protocol.task_metric]\nmood = "share"\n'
+    other = toy.write("share.toml", suite)
+    plan = make_search(
+        other,
+        "mood-thing",
+        SearchSettings(highest=1e-2),
+        RunOptions(plugins=[toy.plugin, plugin], device="cpu", epochs=1),
+    )
+    setup = setup_of(plan)
+    METRICS._entries.pop("share")  # as in a worker that has just started
+    del sys.modules[plan.run.plugins[1].module]
+    first, *_ = reports_of(setup)
+    assert first["scores"] == [0.5]

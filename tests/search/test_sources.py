@@ -44,7 +44,7 @@ def test_trials_may_be_on_separate_lines(tmp_path: Path) -> None:
         (line(ONE, ONE).replace("0.9,", ",", 1), "line 1, trial 1: could not convert"),
         (
             line(ONE) + "," + line([0.9, 0.8, 0.7, *RATES[:-1], float("nan")]),
-            "trial 2: rate 10 is nan: must be above 0.",
+            "trial 2: rate 10 is nan: must be above 0, and at most 1.",
         ),
         (line([91.0, 86.0, 90.0, *RATES]), "p_o_before is 91: must be a fraction"),
     ],

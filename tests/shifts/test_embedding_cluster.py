@@ -75,7 +75,7 @@ def test_nearest_centroids_are_computed() -> None:
 
 
 def test_too_few_distinct_rows_are_refused() -> None:
-    with pytest.raises(ShiftError, match=r"fall into 1 groups, fewer than k = 2"):
+    with pytest.raises(ShiftError, match=r"fall into 1 group, fewer than k = 2"):
         cluster(np.ones((5, 2), np.float32), 2, 0, "t")
 
 
@@ -92,3 +92,10 @@ def test_the_split_file_is_looked_for_beside_the_suite(clustered: Task, tmp_path
     again = EmbeddingCluster(task="base", split="clusters.json").build(context)
     assert [part.train.digest for part in again.tasks] == [p.train.digest for p in built.tasks]
     assert len(context.embedded) == 1  # for the figure, not for the split
+
+
+def test_more_clusters_than_rows_are_refused_before_rows_are_embedded(clustered: Task) -> None:
+    context, rows = FakeContext({"base": clustered}), len(clustered.train)
+    with pytest.raises(ShiftError, match=rf"k = {rows + 1} is more than its {rows} training rows"):
+        EmbeddingCluster(task="base", k=rows + 1).build(context)
+    assert context.embedded == []

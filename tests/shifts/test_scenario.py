@@ -184,9 +184,9 @@ def test_a_plug_in_shift_may_return_a_list(context: FakeContext, register: Any) 
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (None, "build must return a list of tasks, not None."),
-        ([], "not ScenarioTasks(tasks=()"),
-        (["a"], "not ScenarioTasks(tasks=('a',)"),
+        (None, "build must return a list with at least one Task, not nothing."),
+        ([], "at least one Task, not []."),
+        (["a"], "at least one Task, not ['a']."),
         (ScenarioTasks(()), "not ScenarioTasks(tasks=()"),
     ],
 )
@@ -224,3 +224,17 @@ def test_only_subclasses_with_build_can_be_registered() -> None:
         shift("mine")(type("Empty", (Shift,), {}))
     with pytest.raises(PluginError, match="registered twice"):
         shift("dataset")(type("Other", (DatasetShift,), {}))
+
+
+def test_equal_targets_and_blank_rows_are_noted() -> None:
+    texts = [f"text number {i}" for i in range(100)]
+    task = make_task(["other"] * 2, texts, name="t[short]")
+    targets = Rows.of(texts, None, [2.5] * 100, regression=True)
+    task = replace(
+        task, labels=(), metrics=("pearson",), validation=targets, source={"blank": {"train": 3}}
+    )
+    assert list(uncertainties([task])) == [
+        "t: 3 train rows without text left out (skip_blank)",
+        "t[short]: all 100 validation targets are equal, so every correlation with them counts "
+        "as 0",
+    ]

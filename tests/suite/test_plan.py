@@ -135,7 +135,11 @@ def test_a_model_folder_beside_the_suite_is_found(
     ("options", "error", "expected"),
     [
         ({"seeds": [1, 1]}, SettingsError, "--seeds: 1 is given twice"),
-        ({"seeds": [-1]}, SettingsError, "--seeds: must be whole numbers of 0 or more, got -1"),
+        (
+            {"seeds": [-1]},
+            SettingsError,
+            "--seeds: must be whole numbers from 0 to 4294967295, got -1",
+        ),
         ({"seeds": []}, SettingsError, "--seeds: is empty"),
         ({"limit": 0}, SettingsError, "--limit: must be greater than 0, got 0"),
         ({"epochs": -1}, SettingsError, "--epochs: must be greater than 0, got -1"),
@@ -200,6 +204,24 @@ def test_settings_of_shifts_and_methods_are_checked(make: Make) -> None:
         SuiteError, match=r"^mine\.toml: \[settings\] lr: must be less than or equal to 1"
     ):
         validate(plan := make(SUITE, methods=["mine.toml"]), plan.cells)
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("raise ValueError('no')", "own, with this protocol: ValueError: no (p.py:5 in check_pro"),
+        ("raise SystemExit", "own, with this protocol: SystemExit (p.py:5 in check_protocol)"),
+    ],
+)
+def test_check_protocol_may_raise_anything(make: Make, statement: str, text: str) -> None:
+    Path("p.py").write_text(
+        "import clbench\n@clbench.method('own')\nclass Own(clbench.Method):\n"
+        f"    def check_protocol(self, protocol):\n        {statement}\n"
+    )
+    plan = make(SUITE, methods=["own"], plugins=["p.py"])
+    with pytest.raises(PluginError) as raised:
+        validate(plan, plan.cells)
+    assert str(raised.value).startswith(text)
 
 
 def fingerprint(make: Make, text: str = SUITE, scenario: str = "a-b", **options: Any) -> str:

@@ -101,7 +101,9 @@ unit = "words"
         ("dataset", {}, None),
         ("dataset", {"tasks": []}, None),
         ("dataset", {"tasks": ["glue/sst2", 3]}, None),
-        ("sentence-length", {"task": "my task"}, None),
+        ("sentence-length", {"task": "my task"}, "my-task-length"),
+        ("sentence-length", {"task": "(c++) -- x"}, "c++-x-length"),
+        ("dataset", {"tasks": ["???"]}, None),
     ],
 )
 def test_derived_names(shift: str, settings: dict[str, object], name: str | None) -> None:
@@ -244,3 +246,21 @@ def test_the_folder_inside_an_installed_package_comes_first(
     (package / "_scenarios" / "inside.toml").unlink()
     (package / "_scenarios").rmdir()
     assert list(packaged_files("scenarios")) == ["beside"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epochs = 2", f"epochs = {'9' * 5000}", "is not valid TOML: Exceeds the limit"),
+        ('"vanilla"', r'"a\u0000b.toml"', "methods item 1: must not have a NUL character"),
+        (
+            "[protocol]",
+            '[task."a[b]"]\nsynthetic = "qa"\n[protocol]',
+            "task: 'a[b]' cannot be a name: brackets mark the parts of a task",
+        ),
+    ],
+)
+def test_numbers_and_names_that_cannot_be_used(
+    error: Errors, old: str, new: str, message: str
+) -> None:
+    assert message in error(GOOD.replace(old, new))

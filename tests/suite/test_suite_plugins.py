@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -126,3 +127,37 @@ def test_digest_of_code_that_is_not_imported(
     assert source_digest("clbench.methods.vanilla:Vanilla") is None
     with pytest.raises(PluginError, match=r"there is no module 'own_package_seven\.none'"):
         source_digest("own_package_seven.none:A")
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("raise SystemExit(0)", "p.py:2: SystemExit: 0"),
+        ("raise GeneratorExit", "p.py:2: GeneratorExit"),
+        ("raise type('Odd', (BaseException,), {'__str__': lambda e: 1 / 0})", "p.py:2: Odd: (its"),
+        ("raise ValueError('\\x1b[2Jcleared' + 'x' * 10**6)", "ValueError: \\x1b[2Jclearedxxx"),
+        (
+            "@clbench.method(3)\nclass M(clbench.Method): ...",
+            "a text, got 3. Write @clbench.method(",
+        ),
+        ("@clbench.method\nclass M(clbench.Method): ...", "a text, got <class"),
+        ("@clbench.metric(None)\ndef f(a, b): ...", "a text, got nothing. Write @clbench.metric("),
+    ],
+)
+def test_whatever_an_import_raises_is_one_short_line(statement: str, text: str) -> None:
+    message = error(f"import clbench\n{statement}\n")
+    assert text in message
+    assert len(message) < 3_000
+
+
+def test_an_import_cannot_change_the_defaults_of_torch() -> None:
+    import torch
+
+    text = "import os, torch\ntorch.set_default_dtype(torch.float64)\nos.environ['OWN'] = '1'\n"
+    Path("own.py").write_text(text + METHOD.format(name="plug-state", strength=1)[34:])
+    try:
+        load_plugin("own.py")
+        assert torch.get_default_dtype() == torch.float32
+        assert os.environ["OWN"] == "1"  # modules that it imports may read this later
+    finally:
+        os.environ.pop("OWN", None)

@@ -74,6 +74,10 @@ def test_whole_numbers_are_names_or_positions() -> None:
         (columns("1", "x", regression=True), "'x' in column 'label' on row 1 (counted from 0) is"),
         (columns("1", "inf", regression=True), "is not a finite number"),
         (columns(True, False, regression=True), "is not a finite number"),
+        (columns("1", "-1e308", regression=True), "'-1e308' in column 'label' on row 1"),
+        (columns("1", "1e39", regression=True), "is too large"),
+        (columns("a", "b", texts=[" ", ""], skip_blank=True), "no row has a text"),
+        (columns("a", "a", "b", texts=["x", " ", "z"]), "leave them out with skip_blank = true"),
     ],
 )
 def test_unusable_cells_are_named_with_their_row(table: Columns, message: str) -> None:
@@ -85,3 +89,19 @@ def test_a_missing_column_is_named_with_those_that_exist() -> None:
         check_columns(["text"], ["txt", "label"], "here")
     with pytest.raises(DataError, match="2 columns are called 'text'"):
         check_columns(["text"], ["text", "text"], "here")
+
+
+def test_rows_without_a_text_can_be_skipped_and_are_counted() -> None:
+    table = columns("a", None, "c", "b", texts=["x", " ", None, "z"], skip_blank=True)
+    assert table.class_names() == ["a", "b"]
+    rows = table.rows(["a", "b"])
+    assert list(rows.first) == ["x", "z"]
+    assert rows.index.tolist() == [0, 3]
+    assert table.blank == 2
+    table = columns("a", "b", "7", texts=["x", " ", "z"], skip_blank=True, labels=["a", "b"])
+    assert "label '7' on row 2 (counted from 0)" in error(table)
+
+
+def test_a_column_that_occurs_twice_is_named() -> None:
+    with pytest.raises(DataError, match=r"^here: 2 columns are called 'a'\. Rename one\.$"):
+        check_columns(["a"], ["a", "b", "a"], "here")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,7 +167,7 @@ JSON_ROW = json.dumps({"text": "a", "label": "x"}) + "\n"
         (JSON_ROW + '{"text": 7, "label": "y"}', "t.jsonl", "changed from string to number"),
         ("text,label\na,x\ncafé,x\n".encode("latin-1"), "t.csv", "Row #3: CSV conversion error"),
         ("text,label\ncafé,x\n".encode("latin-1"), "t.jsonl", "not a valid jsonl file in UTF-8"),
-        (b"PAR1 cut off", "t.parquet", "not a valid parquet file"),
+        (b"PAR1 cut off", "t.parquet", "not a valid Parquet file ("),
     ],
 )
 def test_a_broken_file_is_an_error_of_one_line(
@@ -231,3 +233,35 @@ def test_identity_follows_content_and_settings_but_not_the_folder(tmp_path: Path
     assert identity("b", "text,label\na,x\n") == first
     assert identity("b", "text,label\na,y\n") != first
     assert identity("a", "text,label\na,x\n", validation_fraction=0.4) != first
+
+
+def test_rows_without_text_are_left_out_on_request(load: Callable[..., Task]) -> None:
+    content = "text,label\na,x\n,y\n  ,x\nd,y\n"
+    with pytest.raises(DataError, match="2 of 4 rows have nothing in column 'text'"):
+        load(content)
+    task = load(content, skip_blank=True)
+    assert list(task.train.first) == ["a", "d"]
+    assert task.source["blank"] == {"train": 2, "validation": 2}
+    assert task.source["skip_blank"] is True
+
+
+def test_the_identity_of_a_task_without_blanks_stays(load: Callable[..., Task]) -> None:
+    assert not {"skip_blank", "blank"} & load("text,label\na,x\nb,y\n").source.keys()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.csv")
+    spec = FileTaskSpec(train="t.csv", validation_fraction=0.5, text="text", label="label")
+    with pytest.raises(DataError, match="cannot be read: it is not a regular file"):
+        task_identity("mine", data=None, base=tmp_path, own={"mine": spec})
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+def test_a_damaged_parquet_file_is_one_line(load: Callable[..., Task], part: float) -> None:
+    buffer = io.BytesIO()
+    FRAME.to_parquet(buffer)
+    content = bytearray(buffer.getvalue())
+    start = int(part * len(content))
+    content[start : start + 300] = b"\xff" * 300
+    with pytest.raises(DataError, match=r"not a valid Parquet file \("):
+        load(bytes(content), "t.parquet", text=["subject", "body"], label="kind")

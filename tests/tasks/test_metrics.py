@@ -141,3 +141,23 @@ def test_a_metric_that_is_not_decorated_or_not_finite_is_an_error() -> None:
         score(["broken"], np.ones((1, 2)), np.array([0]))
     with pytest.raises(PluginError, match=r"decorate it with @clbench.metric\('name'\)"):
         METRICS.add("plain", lambda outputs, labels: 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("forget")
+@pytest.mark.parametrize("value", [None, "good", np.zeros(3), 1j])
+def test_a_metric_that_returns_no_number_is_named(value: object) -> None:
+    clbench.metric("odd")(lambda outputs, labels: value)  # type: ignore[arg-type, return-value]
+    with pytest.raises(PluginError, match="metric 'odd' must return a number, not "):
+        score(["odd"], np.ones((3, 2)), np.array([0, 1, 0]))
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_metric_cannot_change_the_labels_of_the_next() -> None:
+    @clbench.metric("cheating")
+    def cheating(outputs: np.ndarray, labels: np.ndarray) -> float:
+        labels[:] = outputs.argmax(axis=1)
+        return 1.0
+
+    outputs, labels = np.array([[2.0, 1], [2, 1]]), np.array([0, 1])
+    assert score(["cheating", "accuracy"], outputs, labels)["accuracy"] == 0.5
+    assert labels.tolist() == [0, 1]

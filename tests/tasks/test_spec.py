@@ -56,7 +56,7 @@ def test_labels_may_be_numbers_in_the_suite() -> None:
         ({"labels": ["1", "2"], "regression": True}, "has no classes"),
         ({"train": "t.xlsx"}, "suffix of 't.xlsx' is not that of a known format"),
         ({"format": "excel"}, "'csv', 'tsv', 'jsonl' or 'parquet'"),
-        ({"separator": "\n"}, "should match pattern"),
+        ({"separator": "\n"}, "must be one character"),
         ({"texts": "body"}, "Extra inputs"),
         ({"label": None}, "Field required"),
     ],
@@ -78,7 +78,7 @@ def test_the_keys_of_a_table_decide_its_kind() -> None:
     assert read(hub) is hub
     with pytest.raises(ValidationError, match="'train' or 'validation'"):
         read({"hub": "a/b", "text": "t", "splits": {"dev": "test"}})
-    with pytest.raises(ValidationError, match="should match pattern"):
+    with pytest.raises(ValidationError, match="must be the name of a dataset, such as owner/name"):
         read({"hub": "../b", "text": "t"})
 
 

@@ -189,3 +189,10 @@ def test_a_task_that_cannot_be_trained_on_is_an_error(result: Any, message: str)
         check_task("mine", result)
     assert message in str(caught.value)
     assert str(caught.value).startswith("task 'mine'")
+
+
+def test_a_target_beyond_float32_is_refused_without_a_warning() -> None:
+    rows = Rows.of(["a", "b"], None, [1.0, 1e308], regression=True)
+    task = Task("t", (), ("pearson",), rows, rows, "t")
+    with pytest.raises(DataError, match="the label of row 1 is inf; it must be a finite number"):
+        check_task("t", task)

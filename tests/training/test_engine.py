@@ -92,8 +92,8 @@ def test_scoring_along_the_way_takes_a_tenth_of_the_training_work_at_most(folder
         assert scored[-1] == trace.steps
         assert tokens * len(scored) <= 0.1 * work
         assert notes == [
-            f"stage 0 (t0): scored along the way at {share} of 13 points, as scoring for curves "
-            "may take 10% of the training work at most."
+            f"stage 0 (t0): scored at {share} of 13 curve points, because scoring for curves may "
+            "take at most 10% of the training work."
         ]
     assert probed(folder, tokens=work)[1] == []
 
@@ -101,13 +101,13 @@ def test_scoring_along_the_way_takes_a_tenth_of_the_training_work_at_most(folder
 def test_counting_tensors_is_not_in_the_training_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, counts, plain_counted = [0.0], [], StepMemory.counted
+    clock, counts, measure = [0.0], [], StepMemory.measure
 
     @contextmanager
-    def slow_counted(self: StepMemory, *arguments: Any) -> Iterator[None]:
+    def slow_measure(self: StepMemory, *arguments: Any) -> Iterator[None]:
         clock[0] += 1000.0
         counts.append(clock[0])
-        with plain_counted(self, *arguments):
+        with measure(self, *arguments):
             yield
 
     class OneSecondAToken(Vanilla):
@@ -116,7 +116,7 @@ def test_counting_tensors_is_not_in_the_training_time(
             return super().loss(stage, batch)
 
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    monkeypatch.setattr(StepMemory, "counted", slow_counted)
+    monkeypatch.setattr(StepMemory, "measure", slow_measure)
     trace = train_stage(Cell(folder, OneSecondAToken()).open(0), OneSecondAToken())
     assert counts
     assert trace.memory_bytes > 0

@@ -1,0 +1,60 @@
+"""The order in which `RayExecutor` submits cells, without Ray."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from types import SimpleNamespace
+from typing import Any
+
+from clbench.evaluation.listener import Listener
+from clbench.evaluation.ray_executor import RayExecutor
+from clbench.evaluation.resources import Resources
+
+
+class FakeTask:
+    """Stands for a remote function; records the keys of cells and whether they lead."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, bool]] = []
+
+    def options(self, name: str) -> FakeTask:
+        return self
+
+    def remote(
+        self, setup: Any, cell: Any, scenario: Any, shared: Any, leads: bool, actor: Any
+    ) -> tuple[str, str]:
+        self.calls.append((cell.key, leads))
+        return f"result of {cell.key}", f"stage of {cell.key}"
+
+
+def executor_of(groups: dict[str, Any], workers: int) -> tuple[RayExecutor, FakeTask]:
+    """An executor with waiting cells of one scenario, in groups that share a first stage."""
+    executor, task = RayExecutor(Resources(workers=workers)), FakeTask()
+    scenario = SimpleNamespace(name="one")
+    cells = [SimpleNamespace(key=key, scenario=scenario) for key in groups]
+    parts: dict[str, Any] = {
+        "_waiting": OrderedDict((cell.key, cell) for cell in cells),
+        "_groups": groups,
+        "_left": Counter(["one"] * len(groups) + list(groups.values())),
+        "_listener": Listener(),
+        "_preparer": SimpleNamespace(prepare=lambda spec: "rows"),
+        "_ray": SimpleNamespace(put=lambda value: value),
+        "_run": task,
+        "_setup": None,
+        "_progress": None,
+    }
+    for name, part in parts.items():
+        setattr(executor, name, part)
+    return executor, task
+
+
+def test_cells_of_a_group_wait_for_the_one_that_leads() -> None:
+    groups = {"a": ("one", 0), "b": ("one", 0), "c": None, "d": ("one", 1), "e": ("one", 1)}
+    executor, task = executor_of(groups, workers=3)
+    assert not list(executor._submit())
+    assert task.calls == [("a", True), ("c", False), ("d", True)]
+    executor._tasks.clear()
+    assert not list(executor._submit())
+    assert task.calls[3:] == [("b", False), ("e", False)]
+    assert not executor._stages
+    assert not executor._scenarios

@@ -1,0 +1,7 @@
+"""`python -m faults`."""
+
+import sys
+
+from faults.campaign import main
+
+sys.exit(main())
