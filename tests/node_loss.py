@@ -28,7 +28,8 @@ class Slow(clbench.Method):
 
     def after_step(self, stage):
         Path(f"process-{stage.seed}").write_text(str(os.getpid()))
-        time.sleep(0.02)
+        # The last stage must go on after the driver has heard of it, which takes a second or two.
+        time.sleep(0.15 * stage.index)
 """
 
 
