@@ -56,7 +56,5 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
                 after_epoch=after_epoch,
                 model=setup.model,
             ).run()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
+    except Exception as error:  # not SystemExit, by which Ray Tune ends a trial
         report({"reward": FAILED, "failure": explain(error)})
