@@ -216,11 +216,11 @@ def _unknown_key(
     for part in path[:-1]:
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
         models = [m for field in fields for m in _models(field.annotation)] or models
-    known = {key for m in models for key in m.model_fields}
-    if path[-1] in known:
+    keys = {key for m in models for key in m.model_fields}
+    if path[-1] in keys:
         kinds = ["table of this kind", *(str(part) for part in entry["loc"] if part not in path)]
         return f"does not belong in a {kinds[-1]}"
-    return f"unknown key.{did_you_mean(str(path[-1]), known)}"
+    return f"unknown key.{did_you_mean(str(path[-1]), keys)}"
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

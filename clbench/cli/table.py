@@ -99,8 +99,8 @@ def _layout(
         table.add_column("scenario", overflow="fold")
     table.add_column("method", overflow="fold")
     titles = [*(score.label for score in scores), "seeds"]
-    shown = {name: title for name, title in COSTS.items() if costs and has_value(rows, name)}
-    for title in (*titles, *shown.values()):
+    cost_columns = {name: title for name, title in COSTS.items() if costs and has_value(rows, name)}
+    for title in (*titles, *cost_columns.values()):
         table.add_column(title, justify="right", no_wrap=True)
     previous = None
     for row in rows:
@@ -113,7 +113,7 @@ def _layout(
         texts += [_score(row, score.name, sign, "\n" if below else " ") for score in scores]
         total = row["seeds"] + row["failed"]
         texts.append(f"{row['seeds']}/{total}" if row["failed"] else f"{total}")
-        table.add_row(*texts, *(_cost(row[name]) for name in shown))
+        table.add_row(*texts, *(_cost(row[name]) for name in cost_columns))
     return table
 
 
