@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 from clbench.boundary import IMPORTS, user_code
 from clbench.cache import write_atomically
-from clbench.errors import ClbenchError, ModelError, ShiftError
+from clbench.errors import ModelError, ShiftError
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
@@ -66,10 +67,6 @@ class PreparedScenario:
     scorers: tuple[ColumnScorer, ...] = ()
 
 
-class DryRunEnd(ClbenchError):  # noqa: N818 - nothing is wrong
-    """A dry run has checked a scenario; next, its rows would be embedded or tokenised."""
-
-
 @dataclass(eq=False)
 class ScenarioPreparer:
     """Prepares scenarios for one model and protocol; the `ShiftContext` of their shifts.
@@ -82,8 +79,6 @@ class ScenarioPreparer:
         Sources of tasks: the copy of the hub, the suite's folder, the suite's own tasks.
     output
         Folder for fitted splits and reports; None saves none.
-    dry
-        Whether `prepare` only checks: it loads the rows, but does not embed or tokenise them.
     """
 
     protocol: Protocol
@@ -93,17 +88,18 @@ class ScenarioPreparer:
     own: Mapping[str, OwnTaskSpec]
     device: torch.device
     output: Path | None = None
-    dry: bool = False
 
     @classmethod
-    def of(cls, plan: Plan, device: torch.device, **options: Any) -> Self:
-        """Return the preparer of a plan's scenarios; `options` are `output` and `dry`."""
-        sources: dict[str, Any] = {
-            "data": plan.data,
-            "base": plan.suite.base,
-            "own": plan.suite.file.task,
-        }
-        return cls(plan.protocol, device=device, **sources, **options)
+    def of(cls, plan: Plan, device: torch.device, output: Path | None = None) -> Self:
+        """Return the preparer of a plan's scenarios."""
+        return cls(
+            plan.protocol,
+            data=plan.data,
+            base=plan.suite.base,
+            own=plan.suite.file.task,
+            device=device,
+            output=output,
+        )
 
     def __post_init__(self) -> None:
         self.seed = self.protocol.data_seed
@@ -116,19 +112,20 @@ class ScenarioPreparer:
         Raises
         ------
         ClbenchError
-            If the data, the shift or the model do not allow it; in a dry run always, a `DryRunEnd`
-            if nothing is wrong.
+            If the data, the shift or the model do not allow it.
         """
         if spec.name not in self._prepared:
-            with user_code(f"scenario {spec.name!r} cannot be built", without=IMPORTS):
+            with self._building(spec):
                 scenario = build_scenario(spec, self)
-                if self.dry:
-                    raise DryRunEnd
             self.__dict__.pop("_backbone", None)
             if self.output is not None:
                 _save(self.output / f"{spec.name}.json", scenario)
             _keep(self._prepared, spec.name, self.tokenise(scenario))
         return self._prepared[spec.name]
+
+    @staticmethod
+    def _building(spec: ScenarioSpec) -> AbstractContextManager[None]:
+        return user_code(f"scenario {spec.name!r} cannot be built", without=IMPORTS)
 
     def check_model(self) -> None:
         """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
@@ -215,8 +212,6 @@ class ScenarioPreparer:
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
         """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
-        if self.dry:
-            raise DryRunEnd
         protocol = self.protocol
         points = embed_rows(
             self._backbone,
@@ -253,6 +248,23 @@ class ScenarioPreparer:
                 "score_on = 'tuning' needs. Give the part the `tuning` rows of its task."
             )
         return rows
+
+
+class _EmbeddingNeededError(Exception):
+    """A scenario cannot be built any further without embeddings."""
+
+
+class InputChecker(ScenarioPreparer):
+    """Checks scenarios as far as that shows without embeddings, for dry runs."""
+
+    def check(self, spec: ScenarioSpec) -> None:
+        """Raise what `prepare` would raise up to the first embedding; save nothing."""
+        with self._building(spec), suppress(_EmbeddingNeededError):
+            build_scenario(spec, self)
+
+    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """End the check."""
+        raise _EmbeddingNeededError
 
 
 def _keep(items: dict[str, Any], name: str, value: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from clbench.errors import PluginError
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.prepare import DryRunEnd, ScenarioPreparer
+from clbench.evaluation.prepare import InputChecker, ScenarioPreparer
 from clbench.evaluation.run_cell import numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.stage_cache import StageCache
@@ -20,6 +20,7 @@ from clbench.results.cell import CellResult
 from clbench.results.scores import scores_frame, to_csv
 from clbench.results.store import Store
 from clbench.suite.plan import Cell, Plan
+from clbench.suite.schema import ScenarioSpec
 from clbench.training.device import (
     keep_freed_memory,
     make_repeatable,
@@ -133,7 +134,13 @@ def check_inputs(
 
     Not noticed: errors that only the embeddings of rows show.
     """
-    _prepare_all(ScenarioPreparer.of(plan, device, dry=True), pending, listener)
+    checker = InputChecker.of(plan, device)
+    checker.check_model()
+    for spec in _scenarios(pending):
+        try:
+            checker.check(spec)
+        except PluginError as error:
+            listener.note(str(error))
 
 
 def compute_settings(plan: Plan) -> ComputeSettings:
@@ -157,18 +164,21 @@ def thread_count(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(previous)
 
 
+def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:
+    """Return the scenarios of the cells, each once."""
+    return list({cell.scenario.name: cell.scenario for cell in pending}.values())
+
+
 def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
     """Prepare every scenario once, so that errors stop the run before it trains.
 
     An unexpected error, as of a plug-in's shift, only fails the cells of its scenario.
     """
     preparer.check_model()
-    for spec in {cell.scenario.name: cell.scenario for cell in pending}.values():
+    for spec in _scenarios(pending):
         start = time.perf_counter()
         try:
             prepared = preparer.prepare(spec)
-        except DryRunEnd:
-            continue
         except PluginError as error:
             listener.note(str(error))
             continue
