@@ -6,14 +6,20 @@ import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from clbench.boundary import explain
 from clbench.conformance.check_run import Candidate, CheckRun, differences, run_candidate
 from clbench.conformance.corrupt_rows import RowCorrupter, reverse
+from clbench.conformance.session import (
+    CHECKS,
+    FailedCheckError,
+    Row,
+    Session,
+    conformance_check,
+)
 from clbench.conformance.toy_scenario import (
     ARCHITECTURES,
     checkpoint,
@@ -42,104 +48,7 @@ ENGINE_HOOKS = [
 """Hooks that are called only in stages for which `acts_in` returns True."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """The result of one check: the finding, how to mend a failure, and measured numbers.
-
-    The status ``skip`` means that an earlier failure prevents the check.
-    """
-
-    check: str
-    status: Literal["pass", "fail", "skip"]
-    reason: str
-    hint: str = ""
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-
-
-class FailedCheckError(Exception):
-    """The reason why a check failed."""
-
-
-class Session:
-    """A candidate under check, with the runs that several checks share."""
-
-    def __init__(
-        self, candidate: Candidate, model: str, folder: Path, architectures: Sequence[str]
-    ) -> None:
-        self.candidate, self.folder, self.architectures = candidate, folder, architectures
-        self.toy = make_toy_scenario(model, folder)
-        self.rows: dict[str, Row] = {}
-        self.numbers: dict[str, float] = {}
-
-    @cached_property
-    def first(self) -> CheckRun:
-        """A plain run of the candidate."""
-        return run_candidate(self.toy, self.candidate)
-
-    @cached_property
-    def second(self) -> CheckRun:
-        """A second run, with live bytes counted."""
-        return run_candidate(self.toy, self.candidate, count_bytes=True)
-
-    @property
-    def vanilla(self) -> CheckRun:
-        """A run of vanilla, with live bytes counted."""
-        return _vanilla(self.toy.protocol.model)
-
-    def run(self, name: str) -> None:
-        """Run a check, or skip it if the one that it needs did not pass."""
-        check = CHECKS[name]
-        before = self.rows.get(check.needs)
-        if before is not None and before.status != "pass":
-            reason = f"not checked, because {before.check} failed"
-            self.rows[name] = Row(
-                name, "skip", before.reason if before.status == "skip" else reason
-            )
-            return
-        self.numbers = {}
-        try:
-            self.rows[name] = Row(name, "pass", check.run(self), numbers=self.numbers)
-        except FailedCheckError as error:
-            self.rows[name] = Row(name, "fail", str(error), check.hint)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            hint = "Correct what the message says; `clbench run` would stop there too."
-            if isinstance(error, SettingsError):
-                hint = "Give settings that suit tasks of a few steps, with --set KEY=VALUE."
-            self.rows[name] = Row(name, "fail", explain(error), hint)
-
-
-@cache
-def _vanilla(model: str) -> CheckRun:
-    with temporary_cache() as folder:
-        toy = make_toy_scenario(model, folder)
-        return run_candidate(toy, Candidate.of("vanilla"), count_bytes=True)
-
-
-class Check(NamedTuple):
-    """A check, the name of the one that must pass before it, and what to do if it fails."""
-
-    run: Callable[[Session], str]
-    needs: str
-    hint: str
-
-
-CHECKS: dict[str, Check] = {}
-"""The checks by name, in the order of their rows."""
-
-
-def _check(*, needs: str = "", hint: str = "") -> Callable[..., Any]:
-    """Return a decorator that adds a check to `CHECKS`."""
-
-    def add(run: Callable[[Session], str]) -> Callable[[Session], str]:
-        CHECKS[run.__name__] = Check(run, needs, hint)
-        return run
-
-    return add
-
-
-@_check(hint="Write a docstring; its first line describes the method in lists.")
+@conformance_check(hint="Write a docstring; its first line describes the method in lists.")
 def registers(session: Session) -> str:
     """The method has a name and a description."""
     method = session.candidate.method
@@ -152,7 +61,7 @@ def registers(session: Session) -> str:
     return f"{METHODS.where(name)}: {text.splitlines()[0]}"
 
 
-@_check(
+@conformance_check(
     hint="Annotate settings with a type and bounds, as in Annotated[float, pydantic.Field(gt=0)], "
     "pass all to super().__init__(**settings) first, and in checks of your own raise a "
     "clbench.errors.SettingsError that names the setting."
@@ -187,13 +96,13 @@ def _refuses(candidate: Candidate, key: str, value: Any) -> bool:
     return False
 
 
-@_check(needs="settings")
+@conformance_check(needs="settings")
 def trains(session: Session) -> str:
     """The method trains all stages without an error."""
     return f"through {len(session.first.weights)} stages"
 
 
-@_check(
+@conformance_check(
     needs="trains",
     hint="Draw random numbers only from stage.rng(name) or stage.random_seed(name), and keep no "
     "counter in the class or module.",
@@ -204,7 +113,7 @@ def repeats(session: Session) -> str:
     return "two runs with one seed agree in every bit"
 
 
-@_check(
+@conformance_check(
     needs="repeats",
     hint="Keep what must survive a stage in attributes without a leading underscore, or save it by "
     "state() and load_state(): tensors, arrays, numbers, texts, lists and dictionaries. Keep "
@@ -235,7 +144,7 @@ def resumes(session: Session) -> str:
     return f"interrupted after each of {len(first.digests)} stages and resumed: equal in every bit"
 
 
-@_check(
+@conformance_check(
     needs="trains",
     hint="Check the penalty's strength, its anchor (taken too late?) and the weights that it "
     "covers. Return True from acts_in only for stages that the method changes.",
@@ -265,7 +174,7 @@ def acts(session: Session) -> str:
     return f"differs from vanilla from stage {changed[0]} on{more}"
 
 
-@_check(
+@conformance_check(
     needs="repeats",
     hint="Declare keeps_rows: ClassVar[bool] = True and read the rows by stage.earlier(task), or "
     "keep no rows, batches or token numbers of a stage after after_stage.",
@@ -288,7 +197,7 @@ def rows(session: Session) -> str:
     return "other rows of finished tasks change nothing"
 
 
-@_check(
+@conformance_check(
     needs="trains",
     hint="Leave modes and defaults of torch and the environment alone, or put them back. "
     "Hold tensors in attributes of the method only, not in the class, the module, a cache or "
@@ -312,7 +221,7 @@ def frees(session: Session) -> str:
     return "nothing outlives the run, and nothing grows with the steps"
 
 
-@_check(
+@conformance_check(
     needs="trains",
     hint="Use stage.model.layer_groups(), stage.shared_names() and named_parameters() instead of "
     "names that only one architecture has.",
@@ -331,7 +240,7 @@ def architectures(session: Session) -> str:
     return ", ".join(session.architectures)
 
 
-@_check(needs="trains")
+@conformance_check(needs="trains")
 def cost(session: Session) -> str:
     """Measure what the method adds to vanilla: memory in copies of the model, and time."""
     run, plain = session.second, session.vanilla

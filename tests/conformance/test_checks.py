@@ -11,7 +11,7 @@ import pytest
 
 from clbench.conformance import CHECKS, Row, check
 from clbench.conformance.check_run import Candidate
-from clbench.conformance.checks import FailedCheckError, Session
+from clbench.conformance.session import FailedCheckError, Session
 from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
