@@ -121,7 +121,7 @@ def search(
     )
     plan = make_search(suite, scenario, settings, run_options)
     if dry_run:
-        show_plan(plan)
+        show_plan(plan, resources)
         return 0
     outcome = run_search(plan, resources=resources, listener=TrialLines(plan))
     values = {"--model": model, "--data": data, "--limit": limit, "--epochs": epochs}

@@ -13,6 +13,7 @@ from clbench.messages import count
 from clbench.search import SearchListener
 
 if TYPE_CHECKING:
+    from clbench.evaluation.resources import Resources
     from clbench.search import SearchOutcome, SearchPlan, TrialRecord
 
 
@@ -60,16 +61,15 @@ class TrialLines(SearchListener):
         return f"p_o {trial.p_o:.3f}  p_s {trial.p_s:.3f}  p {reward:.3f}{best}"
 
 
-def show_plan(plan: SearchPlan) -> None:
+def show_plan(plan: SearchPlan, resources: Resources) -> None:
     """Print what a search would do."""
     from clbench.cli.estimate import from_sizes
     from clbench.evaluation.listener import Listener
     from clbench.evaluation.run_plan import check_inputs
     from clbench.search import SearchFolder
-    from clbench.training.device import resolve_device
 
     SearchFolder(plan.run.out).check(plan.recipe())
-    check_inputs(plan.run, plan.run.cells, resolve_device("auto"), Listener())
+    check_inputs(plan.run, plan.run.cells, resources.device_here(plan.run.device), Listener())
     settings, space = plan.settings, plan.space
     trial = from_sizes(plan.run, plan.run.cells)
     estimate = replace(trial, seconds=trial.seconds * settings.trials)

@@ -28,7 +28,6 @@ from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
 from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell, Plan
-from clbench.training.device import resolve_device
 
 POLL_SECONDS = 0.5
 """Time between two polls of the workers' progress."""
@@ -57,7 +56,7 @@ class RayExecutor:
 
     def device(self, plan: Plan) -> torch.device:
         """Return the plan's device, or this machine's best one if a cluster trains."""
-        return resolve_device(plan.device if self.resources.address is None else "auto")
+        return self.resources.device_here(plan.device)
 
     @contextmanager
     def ready(self, plan: Plan) -> Iterator[None]:

@@ -13,10 +13,13 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clbench.boundary import error_text
 from clbench.errors import SettingsError
+
+if TYPE_CHECKING:
+    import torch
 
 CONNECT_SECONDS = 10.0
 """Timeout for connecting to a cluster, in seconds."""
@@ -96,6 +99,12 @@ class Resources:
     def threads_here(self) -> int:
         """Threads per cell on this machine."""
         return self.threads or max(1, cores() // (self.workers or 1))
+
+    def device_here(self, name: str) -> torch.device:
+        """Return the device of this process: the one called `name`, or the best if others train."""
+        from clbench.training.device import resolve_device
+
+        return resolve_device(name if self.address is None else "auto")
 
 
 def cores() -> int:

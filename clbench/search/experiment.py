@@ -196,10 +196,9 @@ def _search(
     from clbench.evaluation.resources import cell_resources, connected
     from clbench.evaluation.run_cell import versions
     from clbench.search.objective import TrialSetup, run_trial
-    from clbench.training.device import resolve_device
 
     run, settings = plan.run, plan.settings
-    device = resolve_device(run.device if resources.address is None else "auto")
+    device = resources.device_here(run.device)
     scenario = ScenarioPreparer.of(run, device).prepare(run.scenarios[0])
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]
     epochs = sum(-(-steps // epoch_steps) for steps, epoch_steps in lengths)

@@ -56,6 +56,10 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     [
         (["search", "quick"], "Give one of sentiment-acceptability, sentiment-length"),
         (["search", "quick", "--scenario", "x"], "--scenario 'x' matches no scenario of quick"),
+        (
+            "search quick --scenario sentiment-length --device cuda:99 --dry-run".split(),
+            "--device cuda:99",
+        ),
         (["search", "quick", "--searcher", "grid"], "--searcher 'grid' is unknown"),
         (["search", "quick", "--scheduler", "pbt"], "--scheduler 'pbt' is unknown"),
         (["search", "quick", "--workers", "0"], "--workers 0: must be 1 or more"),
