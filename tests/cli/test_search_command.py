@@ -57,7 +57,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
         (["search", "quick"], "Give one of sentiment-acceptability, sentiment-length"),
         (["search", "quick", "--scenario", "x"], "--scenario 'x' matches no scenario of quick"),
         (
-            ["search", "quick", "--device", "cuda:99", "--dry-run", "--scenario", "sentiment-length"],
+            ["search", "quick", "--device", "cuda:99", "--dry-run", "--scenario=sentiment-length"],
             "--device cuda:99",
         ),
         (["search", "quick", "--searcher", "grid"], "--searcher 'grid' is unknown"),
