@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, plain
 from clbench.results.scores import scores_of
 from clbench.training.protocol import Protocol
 
@@ -119,7 +119,7 @@ def pair(
     names = ("scenario", "baseline", "seed")
     if "key" not in changes:
         values["key"] = "{}--{}--seed{}".format(*(values[name] for name in names))
-    return CellResult.model_validate(values)
+    return CellResult(**plain(values))
 
 
 def three(method: str = "vanilla", seed: int = 0, **changes: Any) -> CellResult:

@@ -23,7 +23,7 @@ from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import StageCache
 from clbench.messages import describe_errors
 from clbench.methods.base import METHODS
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, plain
 from clbench.results.scores import scores_of
 from clbench.suite.plan import Cell
 from clbench.suite.schema import ScenarioSpec
@@ -70,14 +70,16 @@ def run_cell(
             "process, which may have changed its scores; put back after the cell.",
         ]
     try:
-        return CellResult(**result, peak_memory_mb=memory.megabytes(), finished=_now())
+        result |= {"peak_memory_mb": memory.megabytes(), "finished": _now()}
+        return CellResult(**plain(result))
     except ValidationError as error:  # a metric or a method recorded what no file can hold
         return failed(cell, f"the result is not valid: {describe_errors(error)[0]}")
 
 
 def failed(cell: Cell, reason: str) -> CellResult:
     """Return a failed result for a cell that could not run."""
-    return CellResult(**_identity(cell), status="failed", reason=reason, finished=_now())
+    result = _identity(cell) | {"status": "failed", "reason": reason, "finished": _now()}
+    return CellResult(**plain(result))
 
 
 @cache_result

@@ -13,9 +13,10 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     model_validator,
+    with_config,
 )
+from typing_extensions import TypedDict
 
 from clbench.messages import count, describe_errors, printable
 from clbench.results.scores import scores_of
@@ -54,52 +55,34 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=convert), parse_constant=lambda name: None)
 
 
-class _Open(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+_OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
-class _Curves(_Open):
-    __pydantic_extra__: dict[str, list[Point]]
-    step: list[Count] = []
-    loss: list[Value] = []
-    lr: list[Value] = []
-    scores: dict[str, list[Point]] = {}
+@with_config(_OPEN)
+class _Curves(TypedDict, total=False, extra_items=list[Point]):  # type: ignore[call-arg]
+    step: list[Count]
+    loss: list[Value]
+    lr: list[Value]
+    scores: dict[str, list[Point]]
 
 
-class _Settings(_Open):
-    protocol: dict[str, Any] = {}
-    method: dict[str, Any] = {}
-    scenario: dict[str, Any] = {}
-    sources: dict[str, Any] = {}
+@with_config(_OPEN)
+class _Settings(TypedDict, total=False):
+    protocol: dict[str, Any]
+    method: dict[str, Any]
+    scenario: dict[str, Any]
+    sources: dict[str, Any]
 
 
-class _Search(_Open):
+@with_config(_OPEN)
+class _Search(TypedDict, total=False):
     trials: Count
     epochs: Amount
     seconds: Amount
 
 
-def _fitting(model: type[BaseModel]) -> AfterValidator:
-    """Return a validator of a dictionary that is empty or fits `model`; it stays as it is."""
-
-    def check(value: dict[str, Any]) -> dict[str, Any]:
-        try:
-            if value:
-                model.model_validate(value)
-        except ValidationError as error:
-            raise ValueError(describe_errors(error)[0]) from error
-        return value
-
-    return AfterValidator(check)
-
-
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain(cls, data: Any, info: ValidationInfo) -> Any:
-        return plain(data) if info.mode != "json" and isinstance(data, Mapping) else data
 
 
 class StageRecord(_Record):
@@ -136,11 +119,11 @@ class StageRecord(_Record):
     eval_seconds: Amount = 0.0
     memory_mb: Amount | None = None
     cached: bool = False
-    curves: Annotated[dict[str, Any], _fitting(_Curves)] = {}
+    curves: _Curves = {}
 
     def points(self, curve: str, task: str | None = None) -> list[tuple[float, float]]:
         """Return steps and finite values of a curve, of ``scores`` those on one task."""
-        curves = self.curves
+        curves: Mapping[str, Any] = self.curves
         if curve in ("loss", "lr"):
             pairs = zip(curves.get("step", []), curves.get(curve, []), strict=False)
         else:
@@ -198,7 +181,7 @@ class CellResult(_Record):
     status: Literal["ok", "failed"]
     reason: Text | None = None
     reference_of: Count | None = None
-    settings: Annotated[dict[str, Any], _fitting(_Settings)] = {}
+    settings: _Settings = {}
     recipe: dict[str, Any] = {}
     tasks: list[Text] = []
     metrics: Metrics = []
@@ -209,7 +192,7 @@ class CellResult(_Record):
     training_memory_mb: Amount | None = None
     peak_memory_mb: Amount | None = None
     keeps_rows: bool = False
-    search: Annotated[dict[str, Any], _fitting(_Search)] = {}
+    search: _Search = {}
     versions: dict[str, Any] = {}
     host: dict[str, Any] = {}
     scenario_report: dict[str, Any] = {}
@@ -249,6 +232,8 @@ class CellResult(_Record):
             raise ValueError(
                 f"train_seconds: is {self.train_seconds:g}, but the stages took {seconds:g}"
             )
+        if self.search and len(self.search.keys() & _Search.__annotations__) < 3:
+            raise ValueError("search: must hold trials, epochs and seconds")
         if self.key != f"{self.scenario}--{self.baseline}--seed{self.seed}":
             raise ValueError("key: must be SCENARIO--BASELINE--seedSEED")
         return self

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from clbench.report.details import curve_lines
-from clbench.results.cell import StageRecord
+from clbench.results.cell import StageRecord, plain
 
 
 def stage(**curves: object) -> StageRecord:
     return StageRecord(
         task="b", rows=1, steps=4, epochs=1.0, examples=1, tokens=1, train_seconds=1.0,
-        curves=curves,
+        curves=plain(curves),
     )  # fmt: skip
 
 
