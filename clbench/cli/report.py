@@ -30,15 +30,16 @@ def report(
     from clbench.report.reading import read_runs
     from clbench.report.write import write_report
     from clbench.results.scores import scores_frame, to_csv
-    from clbench.results.store import Store
+    from clbench.results.store import Store, garbage_collection_paused
 
     kinds = [choice("--formats", name, FORMATS) for name in words("--formats", [formats]) or ()]
     resolved = [run.resolve() for run in runs]
     for number, run in enumerate(runs):
         if resolved[number] in resolved[:number]:
             raise SettingsError(f"{run} is named twice. Remove one.")
-    cells, notes = read_runs([Store(run) for run in runs])
-    gc.freeze()  # all cells stay in memory, so garbage collection can skip them
+    with garbage_collection_paused():
+        cells, notes = read_runs([Store(run) for run in runs])
+        gc.freeze()  # all cells stay in memory, so later searches can skip them
     if len(runs) == 1:
         try:
             Store(runs[0]).write_scores(to_csv(scores_frame(cells)))

@@ -95,6 +95,7 @@ def run(
     from clbench.cli.console import err
     from clbench.evaluation.resources import Resources
     from clbench.evaluation.run_state import read_run_state
+    from clbench.results.store import garbage_collection_paused
     from clbench.suite.options import RunOptions
 
     resources = Resources(workers, address, threads, gpus)
@@ -113,8 +114,9 @@ def run(
         references=references,
         out=out,
     )
-    state = read_run_state(api.plan_run(suite, options), replace=replace)
-    gc.freeze()  # a search for reference cycles in thousands of cells would take seconds
+    with garbage_collection_paused():
+        state = read_run_state(api.plan_run(suite, options), replace=replace)
+        gc.freeze()  # all cells stay in memory, so later searches can skip them
     from clbench.cli.progress import Lines, progress_listener
 
     if dry_run:

@@ -52,7 +52,7 @@ class ToyScenario:
         """Return the cell of a baseline."""
         spec = ScenarioSpec(name=self.scenario.scenario.name, shift="dataset")
         recipe = {"model": self.protocol.model, "method": baseline.name}
-        return Cell(spec, baseline, 0, self.protocol, None, recipe)
+        return Cell(spec, baseline, 0, self.protocol, None, recipe, fingerprint=baseline.name)
 
     def copy_train(self) -> tuple[TaskData, ...]:
         """Return copies of the training rows, which may be overwritten."""

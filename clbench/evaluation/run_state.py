@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -99,6 +100,10 @@ def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
 
 
 def _files(store: Store) -> dict[str, tuple[int, int]]:
-    paths = [path for path in store.cells.glob("*.json") if path.name[0] != "." and path.is_file()]
-    statuses = {path.name: path.stat() for path in paths}
-    return {name: (status.st_mtime_ns, status.st_size) for name, status in statuses.items()}
+    if not store.cells.is_dir():
+        return {}
+    with os.scandir(store.cells) as entries:
+        files = [
+            e for e in entries if e.name.endswith(".json") and e.name[0] != "." and e.is_file()
+        ]
+        return {file.name: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}

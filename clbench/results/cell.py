@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -12,13 +13,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
     with_config,
 )
 from typing_extensions import TypedDict
 
-from clbench.messages import count, describe_errors, printable
+from clbench.messages import count, printable
 from clbench.results.scores import scores_of
 
 SCHEMA_VERSION = 1
@@ -28,7 +28,7 @@ LARGEST = 1e12
 TOLERANCE = 1e-6
 """Largest difference between a score in a file and the one that R gives."""
 
-Text = Annotated[str, AfterValidator(printable)]
+Text = Annotated[str, AfterValidator(lru_cache(printable))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]

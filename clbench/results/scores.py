@@ -93,6 +93,8 @@ SCORES = (
 Forward transfer is left out: it is undefined for untrained heads.
 """
 SCORE: Mapping[str, Score] = {score.name: score for score in SCORES}
+CELL_SCORES = {score.name for score in SCORES if not score.reference}
+"""Names of the scores that a cell's file holds."""
 
 COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
 GROUP = ("scenario", "shift", "method", "model")
@@ -203,8 +205,9 @@ def _row(cell: CellResult, alone: float | None) -> dict[str, Any]:
         "reason": cell.reason or "",
     }
     if cell.status == "ok":
-        # Files of earlier versions lack the scores that were added since.
-        row |= scores_of(cell.R, alone) | cell.scores
+        # Files lack scores with a reference, and those that were added after their version.
+        complete = alone is None and cell.scores.keys() >= CELL_SCORES
+        row |= cell.scores if complete else scores_of(cell.R, alone) | cell.scores
     return row
 
 

@@ -134,8 +134,7 @@ class Store:
 
         content = Cells()
         paths = [path for path in self.cells.glob("*.json") if path.name[0] != "."]
-        gc.disable()  # the search for reference cycles would take half of the reading time
-        try:
+        with garbage_collection_paused():
             for path in sorted(paths, key=file_order):
                 cell = _read_cell(path)
                 if isinstance(cell, CellResult):
@@ -143,8 +142,6 @@ class Store:
                     continue
                 moved_to = self._move(path, "broken") if path.stem in set_aside else None
                 content.broken.append(BrokenFile(path, cell, moved_to))
-        finally:
-            gc.enable()
         content.broken.sort(key=lambda file: file.path)
         content.cells.sort(key=table_order(names, suite.get("methods", [])))
         return content
@@ -258,6 +255,18 @@ class Store:
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
         return target.relative_to(self.out)
+
+
+@contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Search for no reference cycles in the block: among thousands of cells it takes seconds."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def table_order(

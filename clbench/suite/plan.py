@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +37,22 @@ class Cell:
         None for an ordinary cell; j for the single-task reference of task j (0-based).
     recipe
         Everything that decides the scores, as plain JSON values by section.
+    fingerprint
+        Digest of `recipe`; equal fingerprints mean equal scores on one machine.
     """
 
     scenario: ScenarioSpec
     baseline: Baseline
     seed: int
     protocol: Protocol
-    reference_of: int | None = None
-    recipe: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    reference_of: int | None
+    recipe: Mapping[str, Any] = field(repr=False)
+    fingerprint: str
 
     @property
     def key(self) -> str:
         """Name of the cell's file, unique in a run: ``sst2-mrpc--vanilla--seed0``."""
         return f"{self.scenario.name}--{self.baseline.name}--seed{self.seed}"
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Digest of `recipe`; equal fingerprints mean equal scores on one machine."""
-        text = json.dumps(self.recipe, sort_keys=True, ensure_ascii=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +140,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     cells = []
     for scenario in scenarios:
         shared = shared_recipe(scenario)
+        shared_text = json_sections(shared)
         methods: list[tuple[Baseline, int | None]] = [(baseline, None) for baseline in baselines]
         if options.references:
             last = stages_of(scenario) - 1
@@ -155,8 +153,10 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
                     "settings": dict(baseline.settings),
                     "source": baseline.digest,
                 }
-                recipe = {**shared, "method": method, "seed": seed, "reference_of": reference_of}
-                cells.append(Cell(scenario, baseline, seed, protocol, reference_of, recipe))
+                own = {"method": method, "seed": seed, "reference_of": reference_of}
+                digest = fingerprint(shared_text | json_sections(own))
+                recipe = {**shared, **own}
+                cells.append(Cell(scenario, baseline, seed, protocol, reference_of, recipe, digest))
     return Plan(
         suite=suite,
         cells=tuple(cells),
@@ -167,6 +167,17 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         protocol=protocol,
         command=options.command(suite),
     )
+
+
+def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return the sections of a recipe as JSON, for `fingerprint`."""
+    return {name: json.dumps(section, sort_keys=True) for name, section in recipe.items()}
+
+
+def fingerprint(sections: Mapping[str, str]) -> str:
+    """Return the digest of a recipe, given as the JSON of its sections."""
+    text = ", ".join(f'"{name}": {sections[name]}' for name in sorted(sections))
+    return hashlib.blake2b(f"{{{text}}}".encode(), digest_size=16).hexdigest()
 
 
 def validate(plan: Plan, cells: Iterable[Cell]) -> None:
