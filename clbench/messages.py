@@ -112,6 +112,13 @@ def quote_key(key: str) -> str:
     return key if key.replace("-", "").replace("_", "").isalnum() else f'"{key}"'
 
 
+def in_words(text: str) -> str:
+    """Return a message of pydantic, or one of typer around it, in the words of ours."""
+    text = re.sub(r"\b[A-Z]\w* should ", "must ", text)
+    text = re.sub(r" after validation.*|, unable to parse.*", "", text)
+    return text.replace("a valid integer", "a whole number").replace("a valid number", "a number")
+
+
 def sentence(text: str) -> str:
     """Return a text with a full stop at its end, unless it has a mark there."""
     return text if text.endswith((".", "?")) else f"{text}."
@@ -199,7 +206,7 @@ def _requirement(entry: Mapping[str, Any]) -> str:
         if entry["type"] in kinds:
             return words
     text = str(entry.get("ctx", {}).get("error", entry["msg"]))
-    text = re.sub(r"^[A-Z]\w* should ", "must ", text).partition(" after validation")[0]
+    text = in_words(text)
     begin = text[:1].lower() if text[1:2].islower() else text[:1]  # not that of a name such as R
     return f"{begin}{text[1:]}".rstrip(".")
 

@@ -86,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = next((f" {c.name}" for c in app.registered_commands if c.name in arguments[:1]), "")
         path = getattr(getattr(error, "ctx", None), "command_path", f"clbench{verb}")
         text = str(getattr(error, "format_message", error.__str__)()).strip()
-        return _fail(f"{text}{'' if text.endswith(('.', '?')) else '.'} See {path} --help.")
+        from clbench.messages import in_words, sentence
+
+        return _fail(f"{sentence(in_words(text))} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED  # some versions of typer raise, others return it
     except BrokenPipeError:
