@@ -199,7 +199,10 @@ def test_a_pipe_is_never_read(store: Store) -> None:
         store.check("quick")
 
 
-@pytest.mark.parametrize("suite", [[], {"scenario": [1]}, {"scenario": [{"name": [1]}]}, {"methods": "a"}, {"protocol": []}])
+@pytest.mark.parametrize(
+    "suite",
+    [[], {"scenario": [1]}, {"scenario": [{"name": [1]}]}, {"methods": "a"}, {"protocol": []}],
+)
 def test_a_suite_file_of_other_types_counts_as_none(store: Store, suite: object) -> None:
     store.suite_path.write_text(json.dumps({"format": "clbench-run", "suite": suite}))
     assert store.read_suite() == {}
