@@ -198,10 +198,10 @@ def execute(
 def check(state: RunState, resources: Resources, listener: Listener) -> None:
     """Raise what `execute` would raise before training; see `run_plan.check_inputs`."""
     if state.pending:
-        executor = _executor(state, resources)
+        _executor(state, resources)
         from clbench.evaluation.run_plan import check_inputs
 
-        check_inputs(state.plan, state.pending, executor.device(state.plan), listener)
+        check_inputs(state.plan, state.pending, resources, listener)
 
 
 def _executor(state: RunState, resources: Resources) -> Executor:

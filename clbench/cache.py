@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clbench.files import check_regular
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -105,6 +107,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -29,13 +29,15 @@ def user_path(text: str | Path, what: str, base: Path = Path()) -> Path:
     return path
 
 
-def read_file(path: Path) -> bytes:
-    """Return the bytes of a regular file; an OSError for anything else, such as a pipe or device.
-
-    Reading those could wait or go on for ever.
-    """
+def check_regular(path: Path) -> None:
+    """Raise an OSError for a pipe or device: reading it could wait or go on for ever."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a regular file; an OSError for anything else, such as a pipe."""
+    check_regular(path)
     return path.read_bytes()
 
 

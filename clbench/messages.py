@@ -12,14 +12,15 @@ from pydantic import BaseModel, ValidationError
 from clbench.errors import SuiteError, did_you_mean, nearest
 
 WORDS = {
-    "is missing": ("missing",),
+    "is missing": ("missing", "missing_argument"),
+    "is an unknown key": ("extra_forbidden", "unexpected_keyword_argument"),
     "is not complete JSON": ("json_invalid",),
-    "must be a whole number": ("int_type", "int_parsing", "int_from_float"),
+    "must be a whole number": ("int_type", "int_parsing", "int_parsing_size", "int_from_float"),
     "must be a number": ("float_type", "float_parsing"),
     "must be true or false": ("bool_type", "bool_parsing"),
-    "must be a text in quotes": ("string_type",),
+    "must be a text in quotes": ("string_type", "string_unicode"),
     "must be a list in [brackets]": ("list_type", "tuple_type"),
-    "must be a table": ("model_type", "dict_type"),
+    "must be a table": ("model_type", "model_attributes_type", "dict_type", "dataclass_type"),
 }
 """Requirements in plain words, each with the pydantic error types it stands for."""
 
@@ -111,9 +112,21 @@ def quote_key(key: str) -> str:
     return key if key.replace("-", "").replace("_", "").isalnum() else f'"{key}"'
 
 
+def in_words(text: str) -> str:
+    """Return a message of pydantic, or one of typer around it, in the words of ours."""
+    text = re.sub(r"\b[A-Z]\w* should ", "must ", text)
+    text = re.sub(r" after validation.*|, unable to parse.*", "", text)
+    return text.replace("a valid integer", "a whole number").replace("a valid number", "a number")
+
+
+def sentence(text: str) -> str:
+    """Return a text with a full stop at its end, unless it has a mark there."""
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
 def raise_errors(path: Path, errors: Sequence[str]) -> None:
     """Raise one SuiteError with all errors of a file, numbered if several; none raises nothing."""
-    sentences = [text if text.endswith((".", "?")) else f"{text}." for text in errors]
+    sentences = [sentence(text) for text in errors]
     if len(sentences) == 1:
         raise SuiteError(f"{display_path(path)}: {sentences[0]}")
     if sentences:
@@ -193,8 +206,9 @@ def _requirement(entry: Mapping[str, Any]) -> str:
         if entry["type"] in kinds:
             return words
     text = str(entry.get("ctx", {}).get("error", entry["msg"]))
-    text = re.sub(r"^[A-Z]\w* should ", "must ", text).partition(" after validation")[0]
-    return f"{text[:1].lower()}{text[1:]}".rstrip(".")
+    text = in_words(text)
+    begin = text[:1].lower() if text[1:2].islower() else text[:1]  # not that of a name such as R
+    return f"{begin}{text[1:]}".rstrip(".")
 
 
 def _got(entry: Mapping[str, Any]) -> str:

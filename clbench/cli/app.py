@@ -88,27 +88,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = next((f" {c.name}" for c in app.registered_commands if c.name in arguments[:1]), "")
         path = getattr(getattr(error, "ctx", None), "command_path", f"clbench{verb}")
         text = str(getattr(error, "format_message", error.__str__)()).strip()
-        return _fail(f"{text}{'' if text.endswith(('.', '?')) else '.'} See {path} --help.")
+        from clbench.messages import in_words, sentence
+
+        return _fail(f"{sentence(in_words(text))} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED  # some versions of typer raise, others return it
     except BrokenPipeError:
         # The reader of stdout is gone, as with `| head`; keep Python from failing again at exit.
         _drop_output()
         return 0
-    except OSError as error:
-        if error.errno not in USER_ERRORS:
-            raise
-        if not error.filename:
-            _drop_output()
-        from clbench.files import remedy
-
-        where = str(error.filename or "the output cannot be written")
-        short = where if len(where) <= 80 else f"{where[:79]}…"
-        return _fail(f"{short}: {error.strerror}. {remedy(error).capitalize()}.")
+    except (OSError, ImportError, MemoryError) as error:
+        return _fail(_system_error(error))
     if code == STOPPED:
         print("stopped; run the same command again to resume", file=sys.stderr)
         code = 128 + signals[0] if signals else STOPPED
     return int(code)
+
+
+def _system_error(error: OSError | ImportError | MemoryError) -> str:
+    """Return a line on what the system lacks; raises an OSError that may be a bug."""
+    if not isinstance(error, OSError):
+        text = f"{type(error).__name__}: {[*str(error).splitlines(), ''][0]}".rstrip(": .")
+        return f"{text}. Give it more memory (ulimit -v), or install clbench again."
+    if isinstance(error, FileNotFoundError) and not error.filename:  # no folder to work in
+        return f"{error.strerror}. Free some space there, or change to another folder."
+    if error.errno not in USER_ERRORS:
+        raise error
+    if not error.filename:
+        _drop_output()
+    from clbench.files import remedy
+
+    where = str(error.filename or "the output cannot be written")
+    short = where if len(where) <= 80 else f"{where[:79]}…"
+    return f"{short}: {error.strerror}. {remedy(error).capitalize()}."
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,7 +86,9 @@ def _setting(text: str) -> tuple[str, Any]:
     key, _, value = (part.strip() for part in text.partition("="))
     if not key or not value:
         raise SettingsError(f"--set {text!r}: write KEY=VALUE, such as memory=20.")
+    from clbench.suite.read import parse_toml
+
     try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except ValueError:  # also of numbers with thousands of digits
+        return key, parse_toml(f"value = {value}")["value"]
+    except ValueError:
         return key, value

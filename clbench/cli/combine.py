@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from clbench.cli.arguments import choice, flag, option
+from clbench.models.groups import MOST_LAYERS
 
 
 def combine(
@@ -30,6 +31,7 @@ def combine(
         int | None,
         typer.Option(
             min=1,
+            max=MOST_LAYERS,
             metavar="N",
             help="Number of layers of the model.  [default: the search's, or 12]",
         ),
@@ -65,7 +67,9 @@ def combine(
             raise SettingsError(f"{path} already exists. Choose another --out{hint}.")
     if flat is not None and not 0 < flat <= 1:
         raise SettingsError(f"--flat {flat:g}: must be above 0, and at most 1.")
-    groups: Any = division and choice("--division", division, ("code", "paper"))
+    groups: Any = None
+    if division is not None:
+        groups = choice("--division", division, ("code", "paper"))
     if len({path.resolve() for path in trials}) < len(trials):
         raise SettingsError("TRIALS: each folder or log may be given only once.")
     sources = [read_source(path) for path in trials]

@@ -69,7 +69,7 @@ def show_plan(plan: SearchPlan, resources: Resources) -> None:
     from clbench.search import SearchFolder
 
     SearchFolder(plan.run.out).check(plan.recipe())
-    check_inputs(plan.run, plan.run.cells, resources.device_here(plan.run.device), Listener())
+    check_inputs(plan.run, plan.run.cells, resources, Listener())
     settings, space = plan.settings, plan.space
     trial = from_sizes(plan.run, plan.run.cells)
     estimate = replace(trial, seconds=trial.seconds * settings.trials)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.boundary import error_text
 from clbench.errors import SettingsError
+from clbench.messages import sentence
 
 if TYPE_CHECKING:
     import torch
@@ -81,9 +82,10 @@ class Resources:
                 "--address: is empty. Give auto, host:port or ray://host:port, or leave it out."
             )
         gpus = self.gpus
-        if gpus is not None and (not gpus > 0 or (gpus > 1 and gpus != int(gpus))):
+        if gpus is not None and not (0 < gpus <= 1 or (gpus <= MOST and gpus == int(gpus) > 0)):
             raise SettingsError(
-                f"--gpus {gpus:g}: must be a fraction between 0 and 1, or a whole number."
+                f"--gpus {gpus:g}: must be a fraction between 0 and 1, or a whole number up to "
+                f"{MOST}."
             )
         if gpus is not None and self.alone:
             raise SettingsError(
@@ -209,6 +211,7 @@ def _start(ray: Any, resources: Resources) -> None:
         "configure_logging": False,
     }
     where, attempts, log = f"--address {resources.address}", 1, ""
+    check_reachable(resources)
     if resources.address is None:
         check_open_files()
         where, attempts = "this machine", START_ATTEMPTS
@@ -221,7 +224,6 @@ def _start(ray: Any, resources: Resources) -> None:
     for attempt in range(1, attempts + 1):
         try:
             if resources.address is not None:
-                check_listening(resources.address)
                 options["address"] = resources.address
             ray.init(**options)
             return
@@ -232,11 +234,20 @@ def _start(ray: Any, resources: Resources) -> None:
                     node.kill_all_processes(check_alive=False, allow_graceful=False)
                     log = f" Its log is {node.get_logs_dir_path()}/raylet.err."
             if attempt == attempts:
-                line = error_text(error).rstrip(".")
                 times = f" ({attempts} attempts)" if attempts > 1 else ""
-                raise SettingsError(
-                    f"{where}: Ray cannot be reached or started{times}: {line}.{log}"
-                ) from error
+                line = sentence(f"Ray cannot be reached or started{times}: {error_text(error)}")
+                raise SettingsError(f"{where}: {line}{log}") from error
+
+
+def check_reachable(resources: Resources) -> None:
+    """Raise a SettingsError if workers cannot be started here, or no cluster listens."""
+    if resources.address is not None:
+        try:
+            check_listening(resources.address)
+        except ConnectionError as error:
+            raise SettingsError(f"--address {resources.address}: {error}") from error
+    elif not resources.alone:
+        check_open_files()
 
 
 def check_open_files() -> None:
@@ -296,4 +307,6 @@ def check_listening(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise ConnectionError(f"{error}. Does `ray status` show the cluster?") from error
+        raise ConnectionError(
+            f"Ray cannot be reached: {error}. Does `ray status` show the cluster?"
+        ) from error

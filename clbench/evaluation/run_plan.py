@@ -13,10 +13,12 @@ from clbench.errors import PluginError
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import InputChecker, ScenarioPreparer
+from clbench.evaluation.resources import Resources, check_reachable
 from clbench.evaluation.run_cell import numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
+from clbench.results.output_folder import check_folder
 from clbench.results.scores import scores_frame, to_csv
 from clbench.results.store import Store
 from clbench.suite.plan import Cell, Plan
@@ -128,13 +130,15 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
 
 
 def check_inputs(
-    plan: Plan, pending: Sequence[Cell], device: torch.device, listener: Listener
+    plan: Plan, pending: Sequence[Cell], resources: Resources, listener: Listener
 ) -> None:
-    """Raise what `run_plan` would raise about data, shifts and the model; write and embed nothing.
+    """Raise what `run_plan` would raise before training; write and embed nothing.
 
     Not noticed: errors that only the embeddings of rows show.
     """
-    checker = InputChecker.of(plan, device)
+    checker = InputChecker.of(plan, resources.device_here(plan.device))
+    check_folder(plan.out)
+    check_reachable(resources)
     checker.check_model()
     for spec in _scenarios(pending):
         try:

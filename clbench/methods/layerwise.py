@@ -8,7 +8,7 @@ from pydantic import Field
 
 from clbench.errors import SettingsError
 from clbench.methods.base import LearningRate, Method
-from clbench.models.groups import Division, lr_groups
+from clbench.models.groups import MOST_LAYERS, Division, lr_groups
 
 if TYPE_CHECKING:
     from clbench.training.stage import Stage
@@ -50,7 +50,7 @@ class Layerwise(Method):
     name: ClassVar[str] = "layerwise"
     rates: Rates | None = None
     multiples: Multiples | None = None
-    depth: Annotated[int, Field(ge=1)] | None = None
+    depth: Annotated[int, Field(ge=1, le=MOST_LAYERS)] | None = None
     division: Division = "code"
 
     def __init__(self, **settings: Any) -> None:

@@ -13,14 +13,15 @@ import torch
 
 from clbench.errors import ModelError
 from clbench.models.families import family_of, reads_segments
+from clbench.models.groups import MOST_LAYERS
 from clbench.models.locate import local_folder
 from clbench.models.safety import check_folder, one_line_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-MOST_LAYERS = 1000
-"""Layers above which the configuration is wrong; building them would take minutes."""
+UNKNOWN_WORDS = "zqxj \N{SNOWMAN}"
+"""A text that few vocabularies have; some tokenizers cannot read it."""
 RECOMPUTED = (".position_ids", ".attn.bias", ".attn.masked_bias", ".inv_freq")
 """Name endings of buffers that old checkpoints store and models recompute."""
 
@@ -112,6 +113,8 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     segments = ["token_type_ids"] if reads_segments(config) else []
     tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
     _add_start_and_separator(tokenizer)
+    with one_line_errors(name, f"its tokenizer in {folder} cannot read every text"):
+        tokenizer(UNKNOWN_WORDS)
     return tokenizer
 
 

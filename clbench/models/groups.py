@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from clbench.models.families import Family
 
 Division = Literal["code", "paper"]
+MOST_LAYERS = 1000
+"""Layers of a model above which its configuration is wrong; building them takes minutes."""
 
 
 class LayerGroup(NamedTuple):

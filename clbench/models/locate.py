@@ -14,8 +14,8 @@ from typing import Any
 
 from clbench.cache import cache_dir, write_if_possible
 from clbench.errors import ModelError, did_you_mean
-from clbench.files import user_path
-from clbench.models.safety import check_folder
+from clbench.files import read_file, user_path
+from clbench.models.safety import check_folder, config_path
 from clbench.registry import Registry
 
 IDENTITY_FILES = (
@@ -114,8 +114,7 @@ def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
     folder = resolve(name, revision)
     if folder is None:
         return {"hub": name, "commit": _hub_commit(name, revision)}
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"model {name!r}: {folder} has no config.json.")
+    config_path(folder, name)
     files = {path for pattern in IDENTITY_FILES for path in folder.glob(pattern)}
     return {"files": {path.name: _digest(path) for path in sorted(files) if path.is_file()}}
 
@@ -127,7 +126,7 @@ def _digest(path: Path) -> str:
     key = f"{real}\0{state.st_size}\0{state.st_mtime_ns}".encode()
     cached = cache_dir("digests") / hashlib.blake2b(key, digest_size=16).hexdigest()
     with suppress(OSError, ValueError):
-        text = cached.read_text(encoding="ascii")
+        text = read_file(cached).decode("ascii")
         if len(text) == 32:
             return text
     with real.open("rb") as file:

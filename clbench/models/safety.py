@@ -11,13 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from clbench.errors import ModelError, join_names
+from clbench.messages import describe_errors, sentence
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
+MOST_LABELS = 100_000
+"""Largest num_labels; transformers makes a name for each."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 
 
@@ -39,6 +44,28 @@ def one_line_errors(name: str, what: str) -> Iterator[None]:
         raise ModelError(f"model {name!r}: {what}: {short}") from error
 
 
+class _Config(BaseModel):
+    """Keys of ``config.json`` that are used before transformers checks the others."""
+
+    model_type: str
+    architectures: list[str] | None = None
+    num_labels: Annotated[int, Field(ge=0, le=MOST_LABELS)] | None = None
+
+
+def config_path(folder: Path, name: str) -> Path:
+    """Return the path of ``config.json``; a ModelError if there is none, or a pipe or device."""
+    for file in folder.iterdir():
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise ModelError(f"model {name!r}: {file} is a pipe or device. Replace it by a file.")
+    path = folder / "config.json"
+    if not path.is_file():
+        advice = ""
+        if (folder / "adapter_config.json").is_file():
+            advice = " It holds an adapter: merge it into its base model and save that."
+        raise ModelError(f"model {name!r}: {folder} has no config.json.{advice}")
+    return path
+
+
 def check_folder(
     folder: Path, name: str, *, weights: bool = True, tokenizer: bool = True
 ) -> dict[str, Any]:
@@ -53,19 +80,14 @@ def check_folder(
         If a file is missing, cut short or broken, if the model needs code of its own, is
         quantised, or has no weights as safetensors.
     """
-    for file in folder.iterdir():
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            raise ModelError(f"model {name!r}: {file} is a pipe or device. Replace it by a file.")
-    path = folder / "config.json"
-    if not path.is_file():
-        advice = ""
-        if (folder / "adapter_config.json").is_file():
-            advice = " It holds an adapter: merge it into its base model and save that."
-        raise ModelError(f"model {name!r}: {folder} has no config.json.{advice}")
+    path = config_path(folder, name)
     with one_line_errors(name, f"{path} cannot be read"):
-        config = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ModelError(f"model {name!r}: {path} has no key model_type.")
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        _Config.model_validate(config, strict=True)
+    except ValidationError as error:
+        problem = sentence(describe_errors(error, config)[0])
+        raise ModelError(f"model {name!r}: {path}: {problem}") from error
     _refuse_remote_code(config, name)
     if config.get("quantization_config"):
         raise ModelError(

@@ -28,6 +28,16 @@ def as_folder_error(path: Path) -> Iterator[None]:
         ) from error
 
 
+def check_folder(out: Path) -> None:
+    """Raise the RunFolderError of `locked` if nobody can write in `out`; writes nothing."""
+    with as_folder_error(out):
+        place = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{place} is not a folder")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"{place} is read-only")
+
+
 @contextmanager
 def locked(out: Path, *, marker: Path) -> Iterator[None]:
     """Lock the folder `out` against other processes and remove half-written files.
@@ -40,12 +50,14 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
     RunFolderError
         If another process holds the lock, or the folder cannot be created.
     """
+    check_folder(out)
     new_folders = [path for path in (out, *out.parents) if not path.exists()]
     with as_folder_error(out):
         out.mkdir(parents=True, exist_ok=True)
         handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _acquire(handle, out)
+        with as_folder_error(out):
+            _acquire(handle, out)
         for part in list(out.rglob(".*.part")):
             shutil.rmtree(part, ignore_errors=True)
             with suppress(OSError):

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clbench.errors import RunFolderError
-from clbench.messages import describe_errors
+from clbench.errors import MOST_NAMES, RunFolderError
+from clbench.files import read_file
+from clbench.messages import count, describe_errors
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import conflicts
 from clbench.results.output_folder import as_folder_error, locked, write_text
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 FORMAT = "clbench-run"
 
 
+class _Scenario(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    name: str = ""
+
+
 class _Suite(BaseModel):
     model_config = ConfigDict(extra="allow")
     name: str = ""
@@ -36,7 +42,7 @@ class _Suite(BaseModel):
     methods: list[str] = []
     seeds: list[int] = []
     protocol: dict[str, Any] = {}
-    scenario: list[dict[str, Any]] = []
+    scenario: list[_Scenario] = []
 
 
 class _SuiteFile(BaseModel):
@@ -60,13 +66,15 @@ class Cells:
     broken: list[BrokenFile] = field(default_factory=list)
 
     def broken_lines(self, rerun: Container[str]) -> list[str]:
-        """Return a note on each broken file; `rerun` holds the keys that will be run again."""
-        return [
+        """Return notes on the broken files; `rerun` holds the keys that will be run again."""
+        lines = [
             f"{file.path} is not a valid cell file ({file.error})"
             + (f"; moved to {file.moved_to}." if file.moved_to else ".")
             + (" It will be run again." if file.path.stem in rerun else " It is left out.")
-            for file in self.broken
+            for file in self.broken[:MOST_NAMES]
         ]
+        rest = len(self.broken) - len(lines)
+        return [*lines, f"And {count(rest, 'more file')} like these."] if rest else lines
 
 
 class Store:
@@ -126,7 +134,7 @@ class Store:
             If a file was written by a newer version.
         """
         suite = self.read_suite()
-        names = [table.get("name") for table in suite.get("scenario", [])]
+        names = [table.get("name", "") for table in suite.get("scenario", [])]
         position = {name: i for i, name in enumerate(names)}
 
         def file_order(path: Path) -> tuple[int, str]:
@@ -288,10 +296,8 @@ def table_order(
 
 def _read_cell(path: Path) -> CellResult | str:
     """Return the cell, or a description of what is wrong with its file."""
-    if not path.is_file():
-        return "a broken link, a folder or a device"
     try:
-        cell = CellResult.model_validate_json(path.read_bytes())
+        cell = CellResult.model_validate_json(read_file(path))
     except OSError as error:
         return str(error.strerror or error)
     except ValidationError as error:
@@ -311,6 +317,6 @@ def _read_cell(path: Path) -> CellResult | str:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):
         return None

@@ -81,7 +81,7 @@ def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
         `b` is below 1.
     """
     if not 1.0 <= b < math.inf:
-        raise ValueError(f"b is {b:g}: must be 1 or more")
+        raise ValueError(f"b is {b:g}: must be a finite number, 1 or more")
     if not pairs or not all(pairs):
         raise ValueError("there must be at least one pair, and at least one trial in each")
     numbers = sorted({len(trial.rates) for trials in pairs for trial in trials})

@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clbench.errors import DataError, RunFolderError
+from clbench.files import read_file
 from clbench.messages import describe_errors
-from clbench.results.cell import plain
+from clbench.models.groups import MOST_LAYERS, Division
+from clbench.results.cell import LARGEST, Amount, plain
 from clbench.results.conflicts import first_difference
 from clbench.results.output_folder import write_text
 from clbench.search.combination import Trial
@@ -23,6 +25,27 @@ SCHEMA_VERSION = 1
 """Increase it when older files can no longer be read."""
 FAILED = -2.0
 """Reward of a failed trial: below any sum of two scores, correlations included."""
+
+
+class _SearchPart(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    flat: Annotated[float, Field(gt=0.0, le=1.0)]
+    depth: Annotated[int, Field(ge=1, le=MOST_LAYERS)]
+    division: Division
+
+
+class _Recipe(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    search: _SearchPart
+
+
+class _SearchFile(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    format: Literal["clbench-search"]
+    schema_version: Literal[1]
+    scenario: str = ""
+    split: str = ""
+    recipe: _Recipe
 
 
 class EpochRecord(BaseModel):
@@ -67,7 +90,7 @@ class TrialRecord(BaseModel):
     p_o_before: float | None = None
     p_o: float | None = None
     p_s: float | None = None
-    seconds: float = 0.0
+    seconds: Amount = 0.0
     started: str = ""
     finished: str = ""
 
@@ -75,6 +98,7 @@ class TrialRecord(BaseModel):
     def _check_complete(self) -> Self:
         if self.status == "complete" and (None in (self.p_o, self.p_s) or not self.epochs):
             raise ValueError("a complete trial has epochs, p_o and p_s")
+        self.trial()  # a ValueError for rates and scores out of range
         return self
 
     @property
@@ -95,7 +119,7 @@ def cost_of(trials: Sequence[TrialRecord]) -> Cost:
     return Cost(
         trials=len(trials),
         epochs=sum(len(trial.epochs) for trial in trials),
-        seconds=round(sum(trial.seconds for trial in trials), 3),
+        seconds=min(LARGEST, round(sum(trial.seconds for trial in trials), 3)),
     )
 
 
@@ -113,16 +137,17 @@ class SearchFolder:
         Raises a RunFolderError if the file is unreadable or not that of a search.
         """
         try:
-            content = json.loads(self.file.read_text(encoding="utf-8"))
+            return _SearchFile.model_validate_json(read_file(self.file)).model_dump()
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"{self.file} cannot be read: {error}. Move it away.") from error
-        if content.get("format") != FORMAT or content.get("schema_version") != SCHEMA_VERSION:
+        except OSError as error:
+            reason = error.strerror
+            raise RunFolderError(f"{self.file} cannot be read: {reason}. Move it away.") from error
+        except ValidationError as error:
             raise RunFolderError(
-                f"{self.file} was not written by this version of clbench. Choose another --out."
-            )
-        return dict(content)
+                f"{self.file} was not written by this version of clbench "
+                f"({describe_errors(error)[0][:200]}). Choose another --out."
+            ) from error
 
     def check(self, recipe: Mapping[str, Any]) -> None:
         """Check that a search with `recipe` can start or resume here; writes nothing.
@@ -156,7 +181,10 @@ class SearchFolder:
         trials = []
         for path in sorted(self.trials.glob("[!.]*.json")):
             try:
-                trials.append(TrialRecord.model_validate_json(path.read_bytes()))
+                trials.append(TrialRecord.model_validate_json(read_file(path)))
+            except OSError as error:
+                reason = error.strerror
+                raise DataError(f"{path} cannot be read: {reason}. Move it away.") from error
             except ValidationError as error:
                 raise DataError(
                     f"{path} is not a trial: {describe_errors(error)[0][:200]}. Move it "

@@ -9,6 +9,7 @@ from typing import Any
 
 from clbench.errors import DataError
 from clbench.files import read_file
+from clbench.messages import count
 from clbench.models.groups import Division
 from clbench.search.combination import Trial
 from clbench.search.search_folder import SearchFolder, TrialRecord
@@ -66,8 +67,8 @@ def read_log(path: str | Path) -> list[Trial]:
         fields = line.strip().rstrip(",").split(",") if line.strip() else []
         if len(fields) % size:
             raise DataError(
-                f"{path}, line {number}: has {len(fields)} numbers, which is not a multiple of "
-                f"{size} ({SCORES} scores and {RATES} rates for each trial)."
+                f"{path}, line {number}: has {count(len(fields), 'number')}, which is not a "
+                f"multiple of {size} ({SCORES} scores and {RATES} rates for each trial)."
             )
         for start in range(0, len(fields), size):
             try:

@@ -151,7 +151,7 @@ class SearchSettings:
             "scheduler": (self.scheduler in ("asha", "none"), "asha or none"),
             "trials": (self.trials >= 1, "1 or more"),
             "grace": (self.grace >= 1, "1 or more"),
-            "reduction": (1.0 < self.reduction < 1e6, "above 1"),
+            "reduction": (1.0 < self.reduction < 1e6, "above 1 and below 1e6"),
             "seed": (0 <= self.seed < 2**32, "from 0 to 4294967295"),
             "time_limit": (self.time_limit is None or self.time_limit > 0, "above 0 seconds"),
         }

@@ -43,11 +43,16 @@ class EmbeddingCluster(DividingShift):
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
         """Cluster the training rows, and assign every row to its nearest centroid."""
-        if self.k > (rows := len(task.train)):
-            raise ShiftError(
-                f"task {task.name!r}: k = {self.k} is more than its {count(rows, 'training row')}. "
-                "Use more rows or a smaller k."
-            )
+        for split, rows in row_splits(task).items():
+            # Equal texts have equal embeddings, and a part needs rows of two classes.
+            different = len(set(zip(rows.first, rows.second or rows.first, strict=True)))
+            most = min(different, len(rows) if task.regression else len(rows) // 2)
+            if self.k > most:
+                raise ShiftError(
+                    f"task {task.name!r}: k = {self.k} is more than its {split} rows allow, "
+                    f"{most} ({count(len(rows), 'row')}, {count(different, 'different text')}). "
+                    "Use more rows or a smaller k."
+                )
         points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
         seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32
         centroids = cluster(points["train"], self.k, seed, f"task {task.name!r}")

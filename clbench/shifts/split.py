@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from clbench.cache import write_atomically
 from clbench.errors import DataError, ShiftError
 from clbench.files import read_file
+from clbench.messages import describe_errors
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import IntArray, Rows, Task
 
@@ -140,11 +141,9 @@ class Split:
         except OSError as error:
             raise DataError(f"split {path} cannot be read: {error.strerror}. {REMEDY}") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
             raise DataError(
                 f"split {path} is damaged, or not a split of this version of clbench "
-                f"({key}{': ' if key else ''}{first['msg']}). {REMEDY}"
+                f"({describe_errors(error)[0][:200]}). {REMEDY}"
             ) from error
 
 

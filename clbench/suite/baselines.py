@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from clbench.errors import SuiteError, UnknownNameError, did_you_mean
 from clbench.files import user_path
 from clbench.messages import quote_key, raise_errors
+from clbench.results.cell import Amount, Count
 from clbench.suite.plugins import source_digest
 from clbench.suite.read import check_file, is_path, packaged_files, read_toml
 from clbench.suite.schema import Name, VariantTable, check_name
@@ -31,9 +32,9 @@ class Cost(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    trials: Annotated[int, Field(ge=1)]
-    epochs: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-    seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    trials: Annotated[Count, Field(ge=1)]
+    epochs: Amount
+    seconds: Amount
 
 
 @dataclass(frozen=True)

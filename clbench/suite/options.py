@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
 from clbench.files import user_path
-from clbench.messages import describe_errors, describe_missing, display_path
+from clbench.messages import describe_errors, describe_missing, display_path, sentence
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
@@ -155,8 +155,7 @@ class RunOptions:
         try:
             return Protocol.model_validate(values, strict=True)
         except ValidationError as error:
-            text = describe_errors(error, values)[0]
-            raise SettingsError(f"--{text}{'' if text.endswith('?') else '.'}") from error
+            raise SettingsError(sentence(f"--{describe_errors(error, values)[0]}")) from error
 
 
 def _model_of(suite: Suite) -> str:

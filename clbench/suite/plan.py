@@ -21,6 +21,8 @@ from clbench.suite.schema import ScenarioSpec
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.training.protocol import BY_TASK, Protocol
 
+MOST_UNKNOWN = 3
+"""Unknown methods after which no more are looked for."""
 RECIPE_VERSION = 5
 """Increase it when a change of clbench changes scores: finished cells then become outdated."""
 
@@ -213,6 +215,9 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
             if options.methods is not None:
                 raise
             errors.append(f"methods item {number}: {error}")
+            if len(errors) >= MOST_UNKNOWN and number < len(suite.file.methods):
+                errors.append(f"methods: the names after item {number} are not checked yet")
+                break
     where = "--methods" if options.methods is not None else f"{display_path(suite.path)}, methods"
     by_name: dict[str, Baseline] = {}
     for baseline in baselines:

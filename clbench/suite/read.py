@@ -25,6 +25,8 @@ from clbench.suite.schema import SuiteFile, derived_name
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
+MOST_LEVELS = 100
+"""Deepest nesting of a TOML file; libraries stop at 200."""
 SCENARIO_KEYS = ("name", "shift", "note")
 """Keys of a ``[[scenario]]`` table that are not settings of its shift."""
 
@@ -110,6 +112,20 @@ def is_path(text: str) -> bool:
     return text.endswith(".toml") or "/" in text or "\\" in text or text in (".", "..")
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the contents of a TOML text; a ValueError if it is none that JSON can hold too."""
+    try:
+        data = tomllib.loads(text)
+        for location, value in _leaves(data):
+            if len(location) > MOST_LEVELS:
+                raise RecursionError
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise ValueError(f"{describe_path(location, data)}: must have at most 64 bits")
+    except RecursionError:
+        raise ValueError(f"tables are nested more than {MOST_LEVELS} deep") from None
+    return data
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the contents of a TOML file.
 
@@ -127,7 +143,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SuiteError(f"{file}: is a folder. Give {hint}.")
     try:
         # Some editors begin files with a byte-order mark, which TOML does not allow.
-        data = tomllib.loads(read_file(path).decode("utf-8-sig"))
+        data = parse_toml(read_file(path).decode("utf-8-sig"))
     except FileNotFoundError:
         hint = f" In that folder: {join_names(names)}." if names else ""
         raise SuiteError(f"{file}: {describe_missing(path)}.{hint}") from None
@@ -136,7 +152,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise SuiteError(f"{file}, line {line}: is not UTF-8. Save it as UTF-8.") from error
-    except (ValueError, RecursionError) as error:  # TOML errors, and numbers of 5000 digits
+    except ValueError as error:
         raise SuiteError(f"{file}: is not valid TOML: {str(error).partition(';')[0]}.") from error
     errors = []
     for location, value in _leaves(data):

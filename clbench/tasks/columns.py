@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clbench.errors import DataError, did_you_mean
-from clbench.messages import describe_type, format_value
+from clbench.messages import count, describe_type, format_value
 from clbench.tasks.spec import ColumnsSpec, label_name
 from clbench.tasks.task import Rows
 
@@ -108,9 +108,9 @@ class Columns:
         if missing:
             skip = ", or leave them out with skip_blank = true" if column in self.spec.text else ""
             raise DataError(
-                f"{self.where}: {len(missing)} of {len(cells)} rows have nothing in column "
-                f"{column!r}, the first of them row {missing[0]} (counted from 0). Fill in the "
-                f"column or remove these rows{skip}."
+                f"{self.where}: column {column!r} is empty in {len(missing)} of "
+                f"{count(len(cells), 'row')}, first in row {missing[0]} (counted from 0). Fill it "
+                f"in or remove such rows{skip}."
             )
         for row, cell in zip(self.positions, cells, strict=True):
             if not isinstance(cell, types):

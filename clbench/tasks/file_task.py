@@ -75,12 +75,12 @@ class FileTask:
 
     def _content(self, base: Path, split: Split) -> bytes:
         where = self._where(split)
-        path = user_path(self.spec.paths[split], where, base)
+        path = user_path(self.spec.paths[split], f"task {self.name!r}, {split} =", base)
         try:
             content = read_file(path)
         except OSError as error:
             names = [other.name for other in path.parent.glob("*") if other.suffix in SUFFIXES]
-            hint = did_you_mean(path.name, names) if names else ""
+            hint = did_you_mean(path.name, names) if names and not path.exists() else ""
             raise DataError(f"{where}: {path} cannot be read: {error.strerror}.{hint}") from error
         if not content.strip():
             raise DataError(f"{where}: {path} is empty.")
@@ -99,7 +99,7 @@ class FileTask:
         columns = [*spec.text, spec.label]
         try:
             if kind == "parquet":
-                table = pa.parquet.read_table(buffer)
+                table = pa.parquet.ParquetFile(buffer).read()
             elif kind == "jsonl":
                 table = pa.json.read_json(buffer, pa.json.ReadOptions(**block))
             else:

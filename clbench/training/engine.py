@@ -241,7 +241,8 @@ class _Curve:
         self._loss = torch.zeros((), device=stage.device)
         self._penalty = torch.zeros((), device=stage.device)
         self._count = 0
-        count, steps = stage.protocol.curve_points, stage.total_steps
+        steps = stage.total_steps
+        count = min(stage.protocol.curve_points, steps)
         grid = sorted({-(-steps * i // count) for i in range(count + 1)}) if count else []
         self._grid = set(grid)
         self._scored: set[int] = set()

@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(gt=0, le=10**9)]
+MOST = 10**9
+"""Largest number of rows, steps and the like."""
+Positive = Annotated[int, Field(gt=0, le=MOST)]
 Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -94,7 +96,7 @@ class Protocol(BaseModel):
     batch_size: Positive = 16
     task_batch_size: dict[str, Positive] = {}
     task_metric: dict[str, Annotated[str, Field(min_length=1)]] = {}
-    max_length: Annotated[int, Field(ge=4)] = 256
+    max_length: Annotated[int, Field(ge=4, le=MOST)] = 256
     lr: Annotated[float, Field(gt=0.0, le=1.0)] = 2e-5
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Annotated[float, Field(gt=0.0)] = 1e-8
@@ -108,7 +110,7 @@ class Protocol(BaseModel):
     data_seed: Annotated[int, Field(ge=0)] = 0
     score_on: Literal["validation", "tuning"] = "validation"
     tuning_fraction: Fraction = 0.1
-    curve_points: Annotated[int, Field(ge=0)] = 10
+    curve_points: Annotated[int, Field(ge=0, le=MOST)] = 10
     curve_rows: Positive = 300
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True

@@ -22,7 +22,7 @@ Call = Callable[..., tuple[int, str, str]]
         (["run", "a\x1b[2Jb"], [r"'a\x1b[2Jb'"]),
         (["run", "a", "b"], ["unexpected extra argument", "b"]),
         (["run", "mine.toml", "--limit", "0"], ["--limit: must be greater than 0, got 0"]),
-        (["run", "mine.toml", "--limit", "many"], ["'--limit'", "integer"]),
+        (["run", "mine.toml", "--limit", "many"], ["'--limit'", "whole number. See"]),
         (["run", "mine.toml", "--out", ""], ["--out: is empty. Name a folder"]),
         (["run", "mine.toml", "--data", ""], ["--data: is empty. Name a folder"]),
         (["run", "mine.toml", "--epochs", "-1"], ["--epochs: must be greater than 0"]),
@@ -49,6 +49,11 @@ Call = Callable[..., tuple[int, str, str]]
         (["run", "mine.toml", "--model", "./\x1b[31m"], ["./\\x1b[31m"]),
         (["run", "nosuch" * 1000], ["suite 'nosuch", "File name too long"]),
         (["check", "vanilla", "--set", "lr=" + "9" * 5000], ["lr: must be", "got '999"]),
+        (["check", "ewc", "--set", "importance=0x" + "f" * 5000], ["importance: must be a number"]),
+        (["run", "mine.toml", "--workers", "2", "--gpus", "inf"], ["--gpus inf: must be"]),
+        (["run", "mine.toml", "--out", "one.csv/x"], ["one.csv is not a folder"]),
+        (["run", "mine.toml", "--out", "one.csv/x", "--dry-run"], ["one.csv is not a folder"]),
+        (["run", "mine.toml", "--address", "127.0.0.1:1", "--dry-run"], ["the cluster?\n"]),
         (["list"], ["Missing argument", "suites|scenarios"]),
         (["list", "suits"], ["'suits'", "Did you mean 'suites'"]),
         (["list", "scenarios", "--suite", "nosuch"], ["Unknown suite 'nosuch'"]),
@@ -70,6 +75,27 @@ def test_wrong_usage_prints_one_line_and_writes_nothing(
     for part in parts:
         assert part in err
     assert {str(path) for path in place.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ImportError("lib.so: failed to map segment\nmore"), "ImportError: lib.so: failed to map"),
+        (MemoryError(), "MemoryError. Give it more memory (ulimit -v), or install clbench again."),
+        (FileNotFoundError(2, "No usable temporary directory"), "No usable temporary directory. "),
+    ],
+)
+def test_what_the_system_lacks_is_one_line(
+    clbench: Call, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("clbench.suite.read.read_suite", fail)
+    code, _, err = clbench("run", "quick", "--dry-run")
+    assert code == 2
+    assert err.startswith(f"error: {text}")
+    assert err.count("\n") == 1
 
 
 def test_help_and_version(clbench: Call) -> None:

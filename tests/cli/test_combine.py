@@ -113,9 +113,15 @@ def test_search_and_log_are_combined_with_their_sources(
         (["a.txt", "a.txt", "--out", "m.toml"], "may be given only once"),
         (["none.txt", "--out", "m.toml"], "none.txt"),
         (["a.txt", "--out", "m.json"], "must end in .toml"),
-        (["a.txt", "--out", "m.toml", "--b", "0.5"], "b is 0.5: must be 1 or more."),
+        (
+            ["a.txt", "--out", "m.toml", "--b", "0.5"],
+            "b is 0.5: must be a finite number, 1 or more.",
+        ),
         (["a.txt", "--out", "m.toml", "--flat", "0"], "--flat 0: must be above 0, and at most 1."),
         (["a.txt", "--out", "m.toml", "--division", "odd"], "--division 'odd' is unknown"),
+        (["a.txt", "--out", "m.toml", "--division", ""], "--division '' is unknown"),
+        (["a.txt", "--out", "m.toml", "--depth", "9" * 20], "'--depth': must be less than or"),
+        (["a.txt", "--out", "m.toml", "--b", "inf"], "b is inf: must be a finite number"),
     ],
 )
 def test_wrong_input_is_one_line(

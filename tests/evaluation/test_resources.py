@@ -18,6 +18,7 @@ from clbench.evaluation.resources import (
     cell_resources,
     check_listening,
     check_open_files,
+    check_reachable,
     connected,
     cores,
 )
@@ -118,6 +119,8 @@ def test_an_address_where_nothing_listens_is_refused(
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ConnectionError, match="ray status"):
         check_listening(address)
+    with pytest.raises(SettingsError, match=r"cluster\?$"):
+        check_reachable(Resources(address=address))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,10 @@ run small.toml --methods os:path
 run small.toml --methods a:b:c
 run small.toml --out out --seeds 7 --model tiny
 run small.toml --out small.toml/x
+run small.toml --out small.toml/x --dry-run
+run small.toml --address 127.0.0.1:1 --dry-run
+search small.toml --dry-run --highest 0.01 --out small.toml
+search small.toml --dry-run --highest 0.01 --out small.toml/x
 search small.toml --dry-run --seed 4294967296
 search small.toml --dry-run --scenario x
 report

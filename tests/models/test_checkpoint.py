@@ -85,6 +85,14 @@ def test_a_tokenizer_without_padding_and_end_token_is_refused(folder: Path) -> N
     assert "neither a padding nor an end token" in error_of(load_tokenizer, folder)
 
 
+def test_a_tokenizer_that_fails_on_unknown_words_is_refused(folder: Path) -> None:
+    plain = Tokenizer(models.WordLevel({"[PAD]": 0, "film": 1}, unk_token="[UNK]"))
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]").save_pretrained(folder)
+    assert "cannot read every text" in error_of(load_tokenizer, folder)
+
+
 def test_the_tokenizer_of_another_model_is_refused(folder: Path) -> None:
     edit(folder, vocab_size=10)
     text = error_of(load_tokenizer, folder)

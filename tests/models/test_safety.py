@@ -129,7 +129,7 @@ def test_code_of_a_tokenizer_is_never_run(folder: Path) -> None:
     ("changes", "message"),
     [
         ({"model_type": "brt"}, "does not recognize this architecture"),
-        ({"model_type": None}, "no key model_type"),
+        ({"model_type": None}, "config.json: model_type: must be a text in quotes, got nothing."),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised"),
         ({"hidden_size": "wide"}, "config.json cannot be used: Validation error for field 'hidden"),
         ({"hidden_size": 33}, "not a multiple of the number of attention heads"),
@@ -144,7 +144,9 @@ def test_unusable_configurations_are_refused(
     assert message in error_of(load_backbone, folder)
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "cannot be read"), ("[]", "model_type")])
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "cannot be read"), ("[]", "config.json: must be a table.")]
+)
 def test_a_broken_configuration_is_an_error(folder: Path, content: str, message: str) -> None:
     (folder / "config.json").write_text(content)
     for load in (load_backbone, load_tokenizer, load_config):
@@ -182,6 +184,17 @@ def test_the_packages_for_sentencepiece_are_named(
 def test_a_pipe_in_the_folder_is_refused(folder: Path) -> None:
     os.mkfifo(folder / "added_tokens.json")
     assert "added_tokens.json is a pipe or device" in error_of(load_backbone, folder)
+
+
+@pytest.mark.parametrize("value", [3, True, "BertModel", [1]])
+def test_architectures_of_another_type_are_refused(folder: Path, value: object) -> None:
+    edit(folder, auto_map={"AutoModel": "m.M"}, architectures=value)
+    assert "config.json: architectures" in error_of(load_backbone, folder)
+
+
+def test_endless_labels_are_refused(folder: Path) -> None:
+    edit(folder, num_labels=10**30)
+    assert "config.json: num_labels: must be" in error_of(load_backbone, folder)
 
 
 def test_endless_layers_are_refused_before_they_are_built(folder: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clbench.errors import RunFolderError
-from clbench.results.output_folder import locked, write_text
+from clbench.results.output_folder import check_folder, locked, write_text
 
 HOLD_THE_LOCK = """
 import sys, time
@@ -39,6 +40,32 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -
         process.wait()
     with locked(tmp_path, marker=marker):
         pass
+
+
+def test_a_folder_below_a_file_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "x"):
+        with pytest.raises(RunFolderError, match="file is not a folder"):
+            check_folder(out)
+        with pytest.raises(RunFolderError, match="file is not a folder"), locked(out, marker=out):
+            pass
+    check_folder(tmp_path / "a" / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_at_the_lock_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", full)
+    with (
+        pytest.raises(RunFolderError, match=r"run cannot be written: No space left"),
+        locked(tmp_path / "run", marker=tmp_path / "x"),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_error_releases_the_lock(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,10 +173,36 @@ def test_links_and_folders_among_the_cells_are_named(store: Store, tmp_path: Pat
     (store.cells / "folder.json").mkdir()
     content = store.read(set_aside={"loop"})
     assert [file.path.stem for file in content.broken] == ["folder", "loop", "nothing", "zero"]
-    assert {file.error for file in content.broken} == {"a broken link, a folder or a device"}
+    assert [file.error for file in content.broken] == [
+        "Is a directory",
+        "Too many levels of symbolic links",
+        "No such file or directory",
+        "it is not a regular file",
+    ]
 
 
-@pytest.mark.parametrize("suite", [[], {"scenario": [1]}, {"methods": "a"}, {"protocol": []}])
+def test_of_many_broken_files_a_few_are_named(store: Store) -> None:
+    for number in range(100):
+        (store.cells / f"x{number:03}.json").touch()
+    lines = store.read().broken_lines([])
+    assert len(lines) == 9
+    assert lines[0].startswith(f"{store.cells / 'x000.json'} is not a valid cell file")
+    assert lines[-1] == "And 92 more files like these."
+
+
+def test_a_pipe_is_never_read(store: Store) -> None:
+    for path in (store.suite_path, store.cells / "a.json", store.scores_path):
+        os.mkfifo(path)
+    assert store.read_suite() == {}
+    assert [file.error for file in store.read().broken] == ["it is not a regular file"]
+    with pytest.raises(RunFolderError, match="is not a file"):
+        store.check("quick")
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [[], {"scenario": [1]}, {"scenario": [{"name": [1]}]}, {"methods": "a"}, {"protocol": []}],
+)
 def test_a_suite_file_of_other_types_counts_as_none(store: Store, suite: object) -> None:
     store.suite_path.write_text(json.dumps({"format": "clbench-run", "suite": suite}))
     assert store.read_suite() == {}

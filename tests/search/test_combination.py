@@ -72,7 +72,7 @@ def test_mean_lies_between_its_rates(trials: list[tuple[float, list[float]]], b:
     [
         ([], 1.8, "at least one pair"),
         ([[]], 1.8, "at least one trial"),
-        ([[trial(1, 1e-5, 1e-5, 1e-5)]], 0.9, "b is 0.9: must be 1 or more"),
+        ([[trial(1, 1e-5, 1e-5, 1e-5)]], 0.9, "b is 0.9: must be a finite number, 1 or more"),
         ([[trial(1, 1e-5, 1e-5, 1e-5)]], math.nan, "b is nan"),
         ([[trial(1, *[1e-5] * 3), trial(1, *[1e-5] * 4)]], 1.8, "trials have 3 and 4 rates"),
     ],

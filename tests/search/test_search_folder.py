@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from clbench.search import SearchFolder, TrialRecord
 from clbench.search.space import SearchOrigin
 
 RECIPE = {"search": {"flat": 1e-3, "depth": 2, "division": "code", "searcher": "bayes"}}
+
+
+EPOCH = {"stage": 0, "epoch": 1, "scores": [0.5], "reward": 0.5, "seconds": 1.0}
 
 
 @pytest.fixture
@@ -34,6 +38,11 @@ def test_trials_are_read_as_written(folder: SearchFolder) -> None:
     [
         ({"rates": "high"}, "0003.json is not a trial: rates: must be a list"),
         ({"rates": [1e-3, -1.0, 1e-3]}, r"0003.json is not a trial: rates item 2: must be greater"),
+        (
+            {"rates": [5.0] * 3, "status": "complete", "p_o": 1, "p_s": 1, "epochs": [EPOCH]},
+            "rate 1 is 5: must be above 0, and at most 1",
+        ),
+        ({"seconds": 1e13}, "seconds: must be less than or equal to"),
         ({"status": "complete"}, "a complete trial has epochs, p_o and p_s"),
     ],
 )
@@ -49,6 +58,31 @@ def test_search_resumes_only_with_the_same_recipe(folder: SearchFolder) -> None:
     folder.check(RECIPE)
     with pytest.raises(RunFolderError, match="searcher = 'bayes', now 'random'"):
         folder.check({"search": {**RECIPE["search"], "searcher": "random"}})
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "[" * 100_000, "", '{"format": "clbench-search"}',
+     json.dumps({"format": "clbench-search", "schema_version": 1, "recipe": {"search": {
+         "flat": 2e-5, "depth": 10**9, "division": "code"}}})],
+    ids=["list", "deep", "empty", "keys missing", "depth"],
+)  # fmt: skip
+def test_search_file_of_other_types_is_refused(folder: SearchFolder, content: str) -> None:
+    folder.file.write_text(content)
+    for call in (folder.origin, lambda: folder.check(RECIPE)):
+        with pytest.raises(RunFolderError, match="not written by this version of clbench"):
+            call()
+
+
+def test_pipes_are_never_read(folder: SearchFolder) -> None:
+    folder.trials.mkdir()
+    os.mkfifo(folder.trials / "0001.json")
+    with pytest.raises(DataError, match="it is not a regular file"):
+        folder.read()
+    folder.file.unlink()
+    os.mkfifo(folder.file)
+    with pytest.raises(RunFolderError, match="it is not a regular file"):
+        folder.origin()
 
 
 def test_folder_of_something_else_is_refused(folder: SearchFolder) -> None:

@@ -49,7 +49,9 @@ def test_rows_go_to_the_nearest_of_the_fitted_centroids(clustered: Task) -> None
 
 def test_centroids_are_fitted_on_training_rows_only(clustered: Task) -> None:
     moved = make_task(
-        list(clustered.train.first), [text(100, 100), text(0, 100)], labels=([0] * 6, [0, 1])
+        list(clustered.train.first),
+        [text(100, 100), text(0, 100)] * 2,
+        labels=([0] * 6, [0, 0, 1, 1]),
     )
     split = EmbeddingCluster(task="base").build(FakeContext({"base": moved})).split
     assert split is not None
@@ -96,6 +98,6 @@ def test_the_split_file_is_looked_for_beside_the_suite(clustered: Task, tmp_path
 
 def test_more_clusters_than_rows_are_refused_before_rows_are_embedded(clustered: Task) -> None:
     context, rows = FakeContext({"base": clustered}), len(clustered.train)
-    with pytest.raises(ShiftError, match=rf"k = {rows + 1} is more than its {rows} training rows"):
+    with pytest.raises(ShiftError, match=rf"k = {rows + 1} is more than its train rows allow"):
         EmbeddingCluster(task="base", k=rows + 1).build(context)
     assert context.embedded == []

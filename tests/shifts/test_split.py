@@ -99,11 +99,11 @@ def test_another_task_shift_or_setting_is_refused(saved: Path, by_length: Task) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is damaged, or not a split of this version of clbench (Invalid JSON"),
+        ("", "is damaged, or not a split of this version of clbench (is not complete JSON"),
         ("[]", "is damaged, or not a split of this version of clbench ("),
         (
             '{"schema_version": 1}',
-            "version of clbench (kind: Field required). Name a file scenarios/*",
+            "version of clbench (kind: is missing). Name a file scenarios/*",
         ),
         (None, "cannot be read: No such file"),
     ],
@@ -123,10 +123,10 @@ def test_a_file_that_is_not_a_split_is_refused(
 def test_a_truncated_or_newer_file_is_refused(saved: Path) -> None:
     content = saved.read_text()
     saved.write_text(content.replace('"schema_version": 1', '"schema_version": 2'))
-    with pytest.raises(DataError, match="schema_version: Input should be 1"):
+    with pytest.raises(DataError, match="schema_version: must be 1"):
         Split.load(saved)
     saved.write_text(content[: len(content) // 2])
-    with pytest.raises(DataError, match="Invalid JSON"):
+    with pytest.raises(DataError, match="is not complete JSON"):
         Split.load(saved)
     with pytest.raises(DataError, match="cannot be read"):
         Split.load(saved.parent)

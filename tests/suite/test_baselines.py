@@ -59,6 +59,9 @@ def test_errors_of_a_file_are_reported_together() -> None:
     assert "method: there is no method 'vanila'. Did you mean 'vanilla'?" in message
     assert "[sources] lr: is not in [settings]." in message
     assert error("") == "b.toml: method: is missing."
+    cost = 'method = "ewc"\n[cost]\ntrials = 3\nepochs = 3\nseconds = '
+    for seconds in ("1e13", "1e300", "-1.0"):
+        assert error(cost + seconds).startswith("b.toml: [cost] seconds: must be ")
 
 
 def test_a_packaged_file_must_give_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

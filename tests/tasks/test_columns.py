@@ -62,9 +62,9 @@ def test_whole_numbers_are_names_or_positions() -> None:
         (columns(*(i / 7 for i in range(30))), "30 different values in 30 rows, too many for"),
         (
             columns("x", None, "y"),
-            "1 of 3 rows have nothing in column 'label', the first of them row 1",
+            "column 'label' is empty in 1 of 3 rows, first in row 1",
         ),
-        (columns("x", "y", texts=["a", "  "]), "1 of 2 rows have nothing in column 'text'"),
+        (columns("x", "y", texts=["a", "  "]), "column 'text' is empty in 1 of 2 rows"),
         (columns("x", "y", texts=["a", 7]), "column 'text' has 7, a whole number, on row 1 (count"),
         (columns("x", ["y"]), "column 'label' has ['y'], a list, on row 1"),
         (

@@ -159,11 +159,11 @@ JSON_ROW = json.dumps({"text": "a", "label": "x"}) + "\n"
         ("text,label\na\n", "t.csv", "Row #2: Expected 2 columns, got 1"),
         ('text,label\na,x\n"b,y\nc,x\n', "t.csv", "Row #3: Expected 2 columns"),
         ("txt,label\na,x\n", "t.csv", "there is no column 'text'. Did you mean 'txt'?"),
-        ("text,label\na,x\n  ,y\n,y\n", "t.csv", "2 of 3 rows have nothing in column 'text'"),
+        ("text,label\na,x\n  ,y\n,y\n", "t.csv", "column 'text' is empty in 2 of 3 rows"),
         (JSON_ROW + "{'text': 1}\n", "t.jsonl", "Missing a name for object member. in row 1"),
         (JSON_ROW + "[1]\n", "t.jsonl", "changed from object to array in row 1"),
         ('{"txt": "a", "label": 1}\n', "t.jsonl", "there is no column 'text'. Did you mean 'txt'?"),
-        (JSON_ROW + '{"label": "y"}\n', "t.jsonl", "1 of 2 rows have nothing in column 'text'"),
+        (JSON_ROW + '{"label": "y"}\n', "t.jsonl", "column 'text' is empty in 1 of 2 rows"),
         (JSON_ROW + '{"text": 7, "label": "y"}', "t.jsonl", "changed from string to number"),
         ("text,label\na,x\ncafé,x\n".encode("latin-1"), "t.csv", "Row #3: CSV conversion error"),
         ("text,label\ncafé,x\n".encode("latin-1"), "t.jsonl", "not a valid jsonl file in UTF-8"),
@@ -237,7 +237,7 @@ def test_identity_follows_content_and_settings_but_not_the_folder(tmp_path: Path
 
 def test_rows_without_text_are_left_out_on_request(load: Callable[..., Task]) -> None:
     content = "text,label\na,x\n,y\n  ,x\nd,y\n"
-    with pytest.raises(DataError, match="2 of 4 rows have nothing in column 'text'"):
+    with pytest.raises(DataError, match="column 'text' is empty in 2 of 4 rows"):
         load(content)
     task = load(content, skip_blank=True)
     assert list(task.train.first) == ["a", "d"]
