@@ -180,6 +180,9 @@ def connected(resources: Resources) -> Iterator[Any]:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if "RAY_BACKEND_LOG_LEVEL" not in os.environ:
+        # Of this process only: its servers get os.environ, and keep their logs.
+        os.putenv("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
 
     if ray.is_initialized():
