@@ -49,6 +49,7 @@ def combine(
     from clbench.cli.search_output import show_rates
     from clbench.errors import DataError, SettingsError
     from clbench.figures import rate_distributions
+    from clbench.figures.style import save_png
     from clbench.messages import count
     from clbench.results.output_folder import as_folder_error, write_text
     from clbench.search import combine as combine_trials
@@ -106,7 +107,7 @@ def combine(
     figure = rate_distributions(within, combination.rates, groups=labels, flat=origin.flat)
     with as_folder_error(picture):
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=200))
+        write_atomically(picture, lambda path: save_png(figure, path))
     write_text(out, text)
     show_rates(labels, {"combined": combination.rates, **within}, origin.flat)
     return 0
