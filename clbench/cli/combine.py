@@ -64,8 +64,8 @@ def combine(
         if path.exists() and (path.is_dir() or not replace):
             hint = "" if path.is_dir() else ", or give --replace"
             raise SettingsError(f"{path} already exists. Choose another --out{hint}.")
-    if flat is not None and not 0 < flat <= 1:
-        raise SettingsError(f"--flat {flat:g}: must be above 0, and at most 1.")
+    if flat is not None and not 1e-9 <= flat <= 1:
+        raise SettingsError(f"--flat {flat:g}: must be between 1e-09 and 1.")
     groups: Any = division and choice("--division", division, ("code", "paper"))
     if len({path.resolve() for path in trials}) < len(trials):
         raise SettingsError("TRIALS: each folder or log may be given only once.")

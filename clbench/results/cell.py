@@ -225,8 +225,9 @@ class CellResult(_Record):
         if expected and [len(row) for row in self.metrics] != [len(row) for row in self.R]:
             raise ValueError("metrics: must have the shape of R")
         for stage in self.stages:
-            points = stage.curves.get("step", [])
-            if {len(stage.curves.get(name, points)) for name in ("loss", "lr")} != {len(points)}:
+            curves: Mapping[str, Any] = stage.curves
+            points = curves.get("step", [])
+            if any(len(curves.get(name, points)) != len(points) for name in ("loss", "lr")):
                 raise ValueError("curves: step, loss and lr must have the same length")
             if points and not (stage.rows and stage.steps):
                 raise ValueError("curves: must be empty in a stage without rows or steps")

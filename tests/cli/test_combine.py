@@ -114,7 +114,8 @@ def test_search_and_log_are_combined_with_their_sources(
         (["none.txt", "--out", "m.toml"], "none.txt"),
         (["a.txt", "--out", "m.json"], "must end in .toml"),
         (["a.txt", "--out", "m.toml", "--b", "0.5"], "b is 0.5: must be 1 or more."),
-        (["a.txt", "--out", "m.toml", "--flat", "0"], "--flat 0: must be above 0, and at most 1."),
+        (["a.txt", "--out", "m.toml", "--flat", "0"], "--flat 0: must be between 1e-09 and 1."),
+        (["a.txt", "--out", "m.toml", "--flat", "1e-300"], "--flat 1e-300: must be between 1e-09"),
         (["a.txt", "--out", "m.toml", "--division", "odd"], "--division 'odd' is unknown"),
     ],
 )
