@@ -18,6 +18,9 @@ from clbench.messages import format_value
 T = TypeVar("T")
 D = TypeVar("D")
 
+LONGEST_NAME = 100
+NAME = f"a text of 1 to {LONGEST_NAME} printable characters"
+
 
 class Registry(Generic[T]):
     """Entries of one kind by name; iterating gives the names, sorted.
@@ -78,11 +81,12 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[D], D]:
         """Return a decorator that registers what it decorates.
 
-        Raises a PluginError if `name` is not a text, as where a decorator has no parentheses.
+        Raises a PluginError if `name` is not a text, as where a decorator has no parentheses, or
+        not a name for messages and figures.
         """
-        if not isinstance(name, str) or not name:
+        if not is_name(name):
             raise PluginError(
-                f"the name of a {self.kind} must be a text, got {format_value(name)}. "
+                f"the name of a {self.kind} must be {NAME}, got {format_value(name)}. "
                 f"Write @clbench.{self.kind}('name')."
             )
 
@@ -135,6 +139,11 @@ class Registry(Generic[T]):
         group, self._group = self._group, None  # read once
         for point in entry_points(group=group) if group else ():
             self.add(point.name, point.value)
+
+
+def is_name(name: object) -> bool:
+    """Whether `name` can stand in a line of a message: it is what `NAME` says."""
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 
 def load_object(reference: str, kind: str) -> Any:

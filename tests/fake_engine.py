@@ -64,7 +64,7 @@ def result_of(cell: Any, *, fails: bool = False) -> CellResult:
         "reason": "loss is nan" if fails else None,
     }
     if alone:
-        changes |= {"R": [[None, 0.75]], "scores": {"reference": 0.75}}
+        changes |= {"R": [[None, 0.75]], "metrics": [[None, None]], "scores": {"reference": 0.75}}
     if fails:
         changes |= {"R": [], "scores": {}, "stages": []}
     result = pair(cell.baseline.name, cell.seed).model_dump()

@@ -114,6 +114,7 @@ def pair(
         "peak_memory_mb": 100.0,
     }
     values |= changes
+    values.setdefault("metrics", [[None] * len(row) for row in values["R"]])
     if "stages" in changes and "train_seconds" not in changes:
         values["train_seconds"] = sum(dict(stage)["train_seconds"] for stage in values["stages"])
     names = ("scenario", "baseline", "seed")
@@ -136,7 +137,14 @@ def failed(
 ) -> CellResult:
     """A cell that failed."""
     base = pair(method, seed).model_dump()
-    failure = {"status": "failed", "reason": reason, "R": [], "scores": {}, "stages": []}
+    failure = {
+        "status": "failed",
+        "reason": reason,
+        "R": [],
+        "scores": {},
+        "stages": [],
+        "metrics": [],
+    }
     return CellResult.model_validate({**base, **failure, **changes})
 
 
@@ -150,6 +158,7 @@ def reference(task: int, score: float, seed: int = 0) -> CellResult:
             "reference_of": task,
             "tasks": ["glue/mrpc"],
             "R": [[score]],
+            "metrics": [[None]],
             "scores": {"reference": score},
             "stages": [stage("glue/mrpc")],
             "train_seconds": 1.0,

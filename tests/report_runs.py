@@ -34,6 +34,7 @@ def cell(scenario: str, method: str, seed: int, p_o: float, **changes: Any) -> C
     fields["train_seconds"] = sum(stage["train_seconds"] for stage in fields["stages"])
     if fields["status"] == "failed":
         fields |= {"R": [], "scores": {}, "stages": []}
+    fields.setdefault("metrics", [[None] * len(row) for row in fields["R"]])
     return CellResult(**fields)
 
 

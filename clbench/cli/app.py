@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import typer
 
@@ -55,6 +56,15 @@ def _top(
         raise typer.Exit
 
 
+class _LossyFile(io.FileIO):
+    """Stderr: a message that cannot be written, as on a full disk, changes nothing else."""
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            return super().write(data) or len(data)
+        return len(data)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -73,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     signals: list[int] = []
+    if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr is sys.__stderr__:
+        file = io.BufferedWriter(_LossyFile(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(file, sys.stderr.encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Print characters that the terminal lacks as question marks.

@@ -51,6 +51,7 @@ def combine(
     from clbench.cli.search_output import show_rates
     from clbench.errors import DataError, SettingsError
     from clbench.figures import rate_distributions
+    from clbench.figures.style import save_png
     from clbench.messages import count
     from clbench.results.output_folder import as_folder_error, write_text
     from clbench.search import combine as combine_trials
@@ -65,8 +66,8 @@ def combine(
         if path.exists() and (path.is_dir() or not replace):
             hint = "" if path.is_dir() else ", or give --replace"
             raise SettingsError(f"{path} already exists. Choose another --out{hint}.")
-    if flat is not None and not 0 < flat <= 1:
-        raise SettingsError(f"--flat {flat:g}: must be above 0, and at most 1.")
+    if flat is not None and not 1e-9 <= flat <= 1:
+        raise SettingsError(f"--flat {flat:g}: must be between 1e-09 and 1.")
     groups: Any = None
     if division is not None:
         groups = choice("--division", division, ("code", "paper"))
@@ -110,7 +111,7 @@ def combine(
     figure = rate_distributions(within, combination.rates, groups=labels, flat=origin.flat)
     with as_folder_error(picture):
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=200))
+        write_atomically(picture, lambda path: save_png(figure, path))
     write_text(out, text)
     show_rates(labels, {"combined": combination.rates, **within}, origin.flat)
     return 0

@@ -23,7 +23,6 @@ from clbench.evaluation.resources import (
     cores,
 )
 from clbench.evaluation.run_cell import failed
-from clbench.messages import count
 from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult
 from clbench.suite.baselines import Baseline
@@ -98,6 +97,8 @@ class RayExecutor:
                 f"{workers} workers with {threads} threads each share {cores()} cores, which slows "
                 "them down. Lower --workers or --threads."
             )
+        self._out = plan.out
+        self._require_ray()
         self._setup = ray.put(WorkerSetup.of(plan, threads))
         # On this node, so that it is not lost with another one.
         node = ray.get_runtime_context().get_node_id()
@@ -111,16 +112,13 @@ class RayExecutor:
             while self._waiting or self._tasks:
                 yield from self._submit()
                 ready, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
+                self._require_ray()
                 self._report()
-                if not ready and not self._servers.alive():
-                    missing = count(len(self._waiting) + len(self._tasks), "cell")
-                    self._tasks.clear()
-                    raise ClusterError(
-                        "Ray died on this machine, killed or out of memory. Every finished cell is "
-                        f"kept in {plan.out}; repeat the same command to run the other {missing}."
-                    )
                 for reference in ready:
                     yield self._collect(reference)
+        except Exception:
+            self._require_ray()  # any error may come from its death
+            raise
         except KeyboardInterrupt:
             ready, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
             for reference in ready:
@@ -130,6 +128,19 @@ class RayExecutor:
             for reference in self._tasks:
                 with suppress(Exception):  # the task may have ended, or its node may be gone
                     ray.cancel(reference, force=True)
+
+    def _require_ray(self) -> None:
+        """Raise a ClusterError if Ray died on this machine.
+
+        Call it before an object is stored or fetched: without its servers, Ray's library ends this
+        process there with exit code 1 and no message.
+        """
+        if not self._servers.alive():
+            self._tasks.clear()  # nothing is left to cancel
+            raise ClusterError(
+                "Ray died on this machine, killed or out of memory. Finished cells are kept in "
+                f"{self._out}; repeat the same command to run the others."
+            )
 
     def _submit(self) -> Iterator[CellResult]:
         """Submit the cells that fit; yield a failed result if a scenario cannot be prepared."""
@@ -146,8 +157,11 @@ class RayExecutor:
             self._listener.cell_started(cell)
             try:
                 if spec.name not in self._scenarios:
-                    self._scenarios[spec.name] = self._ray.put(self._preparer.prepare(spec))
+                    prepared = self._preparer.prepare(spec)
+                    self._require_ray()
+                    self._scenarios[spec.name] = self._ray.put(prepared)
             except Exception as error:
+                self._require_ray()
                 yield failed(cell, explain(error))
                 continue
             scenario, shared = self._scenarios[spec.name], self._stages.get(group)
@@ -176,6 +190,7 @@ class RayExecutor:
 
     def _collect(self, reference: Any) -> CellResult:
         """Return the result of a task that has ended, or a failed one if the worker was lost."""
+        self._require_ray()
         (cell, leads), errors = self._tasks.pop(reference), self._ray.exceptions
         try:
             result: CellResult = self._ray.get(reference)

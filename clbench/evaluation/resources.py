@@ -26,6 +26,10 @@ CONNECT_SECONDS = 10.0
 """Timeout for connecting to a cluster, in seconds."""
 START_ATTEMPTS = 3
 """How often to start Ray here: it gives its own agents 15 s, which a busy machine may exceed."""
+ANSWER_SECONDS = 5.0
+"""Timeout for an answer of Ray's servers on this machine, in seconds."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+"""First bytes of an HTTP/2 client, with empty settings; a server answers with its own."""
 LEAST_FILES = 256
 """Open files that a process of Ray may need; with fewer, it waits for ever."""
 RETRIES = 2
@@ -287,14 +291,23 @@ class LocalServers:
             self._addresses.append((host, int(port)))
 
     def alive(self) -> bool:
-        """Whether all of them accept connections, or do so a second later."""
+        """Whether all of them answer, or do so a second later."""
         for pause in (0.0, 1.0):
             time.sleep(pause)
             with suppress(OSError):
-                for address in self._addresses:
-                    socket.create_connection(address, 5.0).close()
-                return True
+                if all(map(_answers, self._addresses)):
+                    return True
         return False
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    """Whether a server of gRPC is alive; while one is being killed, it still gets connections."""
+    with socket.create_connection(address, ANSWER_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            connection.sendall(GREETING)
+            with suppress(TimeoutError):  # a busy server
+                return connection.recv(1) != b""
+    return True
 
 
 def check_listening(address: str) -> None:

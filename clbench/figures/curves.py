@@ -27,12 +27,13 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     if not cells:
         raise ValueError(f"no cell of {name} has curves: its suite has curve_points = 0")
     looks = style.looks(cells)
+    labels = style.short_labels([first, last])
     figure, grid = style.panels(2, width=4.2)
     for axes, task, word in zip(grid, (first, last), ("old", "new"), strict=True):
         for method, some in style.by_scenario(cells)[name].items():
             series = [_points(cell, "scores", task) for cell in some]
             style.draw_over_seeds(axes, series, looks[method])
-        _frame(axes, f"{word} task: {task}", f"step on {last}", "score")
+        _frame(axes, f"{word} task: {labels[task]}", f"step on {labels[last]}", "score")
     style.legend(figure, looks)
     limit = cells[0].settings.get("protocol", {}).get("curve_rows")
     rows = f"at most {limit} rows" if limit else "some rows"
@@ -71,12 +72,15 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
         losses, distances = [_points(cell, "loss") for cell in some], list(map(_distance, some))
         style.draw_over_seeds(grid[0], losses, looks[method], marks=8)
         style.draw_over_seeds(grid[1], distances, looks[method], marks=8)
-    step = f"step on {last}"
+    labels = style.short_labels([last, *methods])
+    step = f"step on {labels[last]}"
     _frame(grid[0], "training loss", step, "loss")
     _frame(grid[1], "distance to the anchor", step, "Euclidean distance")
     if grouped:
         _draw_groups(grid[2], grouped)
-        _frame(grid[2], f"{grouped[0].baseline}: by layer group", step, "Euclidean distance")
+        _frame(
+            grid[2], f"{labels[grouped[0].baseline]}: by layer group", step, "Euclidean distance"
+        )
     if annealed:
         for method, series in annealed.items():
             style.draw_over_seeds(grid[-1], series, looks[method], marks=8)

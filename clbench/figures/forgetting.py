@@ -41,7 +41,9 @@ def forgetting(results: style.Results) -> Figure:
     looks = style.looks(cells)
     groups = style.by_scenario(cells)
     most = max(len(methods) for methods in groups.values())
-    figure, grid = style.panels(len(groups), width=3.8, height=0.6 + 0.27 * most)
+    labels = style.short_labels([*groups, *looks])
+    width = max(3.8, 2.6 + 0.065 * max(len(labels[name]) for name in looks))
+    figure, grid = style.panels(len(groups), width=width, height=0.6 + 0.27 * most)
     for axes, (scenario, methods) in zip(grid, groups.items(), strict=True):
         values = {name: with_forgetting(some)[1] for name, some in methods.items()}
         order = sorted(values, key=lambda name: -fmean(values[name]))
@@ -54,10 +56,10 @@ def forgetting(results: style.Results) -> Figure:
                 axes.plot([summary.low, summary.high], [row, row], "-", lw=1.6, color=color)
             axes.plot([summary.mean], [row], mark, ms=7 * scale, color=color, mec="white")
         axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
-        axes.set_yticks(range(len(order)), order)
+        axes.set_yticks(range(len(order)), [labels[name] for name in order])
         axes.set_ylim(-0.6, len(order) - 0.4)
         axes.set_xlabel(LABEL)
-        axes.set_title(scenario, fontsize="medium")
+        axes.set_title(labels[scenario], fontsize="medium")
         axes.locator_params(axis="x", nbins=style.TICKS)
         axes.grid(axis="x", lw=0.4, alpha=0.6)
     return style.captioned(
@@ -77,7 +79,9 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
         for method, some in style.by_scenario(cells)[name].items()
     }
     size = len(cells[0].tasks)
-    labels = [task.replace("$", r"\$") for task in cells[0].tasks]
+    tasks = style.short_labels(cells[0].tasks)
+    labels = [tasks[task].replace("$", r"\$") for task in cells[0].tasks]
+    titles = style.short_labels(means)
     longest = 0.06 * max(map(len, labels))  # inches
     side = 1.0 + 0.55 * size + longest
     figure, grid = style.panels(len(means), width=side + 0.5, height=side - 0.4 * longest)
@@ -92,7 +96,7 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
                 axes.text(
                     j, i, f"{value:.2f}", ha="center", va="center", fontsize="small", color=color
                 )
-        axes.set_title(method, fontsize="medium")
+        axes.set_title(titles[method], fontsize="medium")
         axes.set_xticks(range(size), labels, rotation=30, ha="right")
         axes.set_yticks(range(size), labels)
         axes.set_xlabel("scored on")

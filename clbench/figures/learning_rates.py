@@ -46,22 +46,32 @@ def rate_distributions(
         if len(rates) != len(groups):
             raise ValueError(f"{name} has {len(rates)} rates for {len(groups)} groups")
     figure, (axes,) = style.panels(1, width=6.4, height=3.5)
+    axes.set_yscale("log")
     positions = range(len(groups))
+    labels = style.short_labels(pairs)
     for number, (name, rates) in enumerate(pairs.items()):
         mark = style.MARKS[number % len(style.MARKS)]
         axes.plot(
-            positions, rates, mark, ls="-", lw=1, ms=4, color=style.GREY, mfc="white", label=name
+            positions,
+            rates,
+            mark,
+            ls="-",
+            lw=1,
+            ms=4,
+            color=style.GREY,
+            mfc="white",
+            label=labels[name],
         )
     if combined is not None:
         color = style.PALETTE[0]
         axes.plot(positions, combined, "o-", lw=2.5, ms=5, color=color, label=combined_name)
     if flat is not None:
         axes.axhline(flat, ls="--", lw=1.2, color=style.PALETTE[1], label=f"flat rate {flat:g}")
-    axes.set_yscale("log")
     axes.set_ylabel("learning rate")
     axes.set_xticks(list(positions), list(groups), rotation=40, ha="right")
     axes.grid(axis="y", which="major", lw=0.4, alpha=0.6)
-    figure.legend(loc="outside upper center", frameon=False, fontsize="small", ncols=3)
+    columns = style.legend_columns(6.4, [*labels.values(), combined_name])
+    figure.legend(loc="outside upper center", frameon=False, fontsize="small", ncols=columns)
     return style.captioned(
         figure,
         f"Learning rate of each layer group, from the embeddings to the head (n = {len(pairs)} "

@@ -60,15 +60,17 @@ def _clusters(scenario: str, content: Mapping[str, Any]) -> Figure:
         "by label": _classes(content["labels"]),
     }
     for axes, (title, names) in zip(grid, groups.items(), strict=True):
-        for number, name in enumerate(sorted(set(names))):
+        labels = style.short_labels(sorted(names))
+        for number, name in enumerate(labels):
             axes.plot(
                 *flat[np.array(names) == name].T, style.MARKS[number % len(style.MARKS)], ms=3.5,
-                alpha=0.75, color=style.PALETTE[number % len(style.PALETTE)], label=name,
+                alpha=0.75, color=style.PALETTE[number % len(style.PALETTE)], label=labels[name],
             )  # fmt: skip
         axes.set_title(title, fontsize="medium")
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.legend(fontsize="small", frameon=False, loc="upper center", ncols=3,
+        columns = style.legend_columns(4.2, labels.values())
+        axes.legend(fontsize="small", frameon=False, loc="upper center", ncols=columns,
                     bbox_to_anchor=(0.5, -0.02))  # fmt: skip
     return style.captioned(
         figure,
@@ -87,11 +89,12 @@ def _lengths(scenario: str, content: Mapping[str, Any]) -> Figure:
         top = max(int(length) for rows in counts.values() for length, _ in rows)
         width = -(-(top + 1) // MOST_BINS)  # whole numbers, so that every bin holds as many lengths
         edges = list(range(0, top + 1 + width, width))
+        labels = style.short_labels(counts)
         for number, (name, rows) in enumerate(counts.items()):
             lengths, weights = np.asarray(rows).T
             axes.hist(
                 lengths, edges, weights=weights, color=style.PALETTE[number], alpha=0.55,
-                label=name, hatch=("", "//")[number % 2], edgecolor="white", lw=0.3,
+                label=labels[name], hatch=("", "//")[number % 2], edgecolor="white", lw=0.3,
             )  # fmt: skip
             sizes.append(f"{weights.sum()} {name} {label}")
         axes.set_title(f"{label} rows", fontsize="medium")

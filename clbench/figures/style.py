@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from unicodedata import east_asian_width
 
 import numpy as np
 
@@ -22,6 +27,8 @@ VANILLA = "vanilla"
 BLACK, GREY, LIGHT = "#000000", "#8a8a8a", "#d9d9d9"
 TICKS = 5
 """Most ticks of an axis in figures of many panels: ticks take most of the drawing time."""
+LONGEST_LABEL = 30
+"""Most characters of a label: longer names would cover data or run off the figure."""
 NARROWEST = 1e-9
 """Span of scores, times and sizes below which they differ by rounding errors only."""
 
@@ -128,6 +135,22 @@ def by_scenario(cells: Iterable[CellResult]) -> dict[str, dict[str, list[CellRes
     return groups
 
 
+def short_labels(names: Iterable[str]) -> dict[str, str]:
+    """Return a unique label for each name; long ones are cut in the middle."""
+    labels: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        room = LONGEST_LABEL // (2 if any(map(_is_wide, name)) else 1)
+        half = (room - 1) // 2
+        label = name if len(name) <= room else f"{name[:half]}…{name[-half:]}"
+        repeated = label in labels.values()
+        labels[name] = f"{label[: room - 4]}…{len(labels) + 1}" if repeated else label
+    return labels
+
+
+def _is_wide(character: str) -> bool:
+    return east_asian_width(character) in "WF"
+
+
 def draw_over_seeds(axes: Axes, series: Sequence[Points], look: Look, marks: int = 0) -> None:
     """Draw mean and range of a curve over seeds, at the steps that all seeds have.
 
@@ -182,18 +205,24 @@ def legend(figure: Figure, methods: Mapping[str, Look]) -> None:
     """Add a legend of the methods above the panels, in as many columns as fit."""
     from matplotlib.lines import Line2D
 
-    width = 0.4 + 0.075 * max(map(len, methods))
-    columns = max(1, min(5, int(figure.get_figwidth() / width), len(methods)))
+    labels = short_labels(methods)
+    columns = legend_columns(figure.get_figwidth(), labels.values())
     # There is room for two rows; more make the figure taller, not the panels smaller.
     rows = -(-len(methods) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
     handles = [
-        Line2D([], [], color=color, marker=mark, ms=6 * scale, ls="none", label=name)
+        Line2D([], [], color=color, marker=mark, ms=6 * scale, ls="none", label=labels[name])
         for name, (color, mark, scale) in methods.items()
     ]
     figure.legend(
         handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize="small"
     )
+
+
+def legend_columns(width: float, labels: Iterable[str]) -> int:
+    """Return how many columns of a legend fit into a width in inches, at most five."""
+    lengths = [len(label) for label in labels]
+    return max(1, min(5, int(width / (0.4 + 0.075 * max(lengths))), len(lengths)))
 
 
 def count_seeds(cells: Iterable[CellResult]) -> str:
@@ -211,5 +240,39 @@ def captioned(figure: Figure, text: str) -> Figure:
         widen(axes)
     for words in figure.findobj(Text):
         words.set_text(words.get_text().replace("$", r"\$"))  # names are no formulas
+        if not words.get_text().isascii():
+            words.set_fontfamily(_families(words.get_text()))
     figure.set_label(text)
     return figure
+
+
+@lru_cache
+def _families(text: str) -> list[str]:
+    """Return the usual font, and an installed one for each character that it lacks."""
+    from matplotlib import font_manager
+
+    usual, missing = font_manager.FontProperties().get_name(), set(text)
+    paths = {font.name: font.fname for font in font_manager.fontManager.ttflist}
+    families = []
+    for name in (usual, *(name for name in paths if not name.startswith(("Last Resort", usual)))):
+        with suppress(OSError, RuntimeError):  # a font that cannot be read
+            found = missing & set(map(chr, font_manager.get_font(paths[name]).get_charmap()))
+            families += [name] if found or name == usual else []
+            missing -= found
+        if not missing:
+            break
+    return families
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence matplotlib's warnings, such as those about characters that no font has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@quiet()
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a figure to a PNG file."""
+    figure.savefig(path, format="png", dpi=200)

@@ -34,10 +34,11 @@ def tradeoff(results: style.Results) -> Figure:
         raise ValueError("no cell has both p_o and p_s")
     looks = style.looks(cells)
     groups = style.by_scenario(cells)
+    labels = style.short_labels(groups)
     figure, grid = style.panels(len(groups))
     for axes, (scenario, methods) in zip(grid, groups.items(), strict=True):
         _panel(axes, methods, looks)
-        axes.set_title(scenario, fontsize="medium")
+        axes.set_title(labels[scenario], fontsize="medium")
         axes.set_xlabel(f"{SCORE['p_s'].label}, {SCORE['p_s'].meaning}")
         axes.set_ylabel(f"{SCORE['p_o'].label}, {SCORE['p_o'].meaning}")
     style.legend(figure, looks)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clbench.figures.style import quiet
+
 if TYPE_CHECKING:
     import PIL.Image
     from matplotlib.figure import Figure
@@ -52,6 +54,7 @@ def _draw_one(name: str, title: str, figure: Figure, formats: Sequence[str]) -> 
     return name, title, str(figure.get_label()), draw(figure, formats)
 
 
+@quiet()
 def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
     """Return the figure in each of `formats`, and as ``page``, a smaller PNG.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -28,7 +28,11 @@ LARGEST = 1e12
 TOLERANCE = 1e-6
 """Largest difference between a score in a file and the one that R gives."""
 
+LONGEST_NAME = 200
+"""Characters of a name, such as that of a part of a task, that are kept."""
+
 Text = Annotated[str, AfterValidator(lru_cache(printable))]
+Name = Annotated[str, AfterValidator(lru_cache(partial(printable, longest=LONGEST_NAME)))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -109,7 +113,7 @@ class StageRecord(_Record):
         ``[step, score]`` for each task, and the method's own curves.
     """
 
-    task: Text
+    task: Name
     rows: Count
     steps: Count
     epochs: Amount
@@ -172,10 +176,10 @@ class CellResult(_Record):
     schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     key: str
     fingerprint: str
-    scenario: Text
-    shift: Text
-    baseline: Text
-    method: Text
+    scenario: Name
+    shift: Name
+    baseline: Name
+    method: Name
     model: Text
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     status: Literal["ok", "failed"]
@@ -183,7 +187,7 @@ class CellResult(_Record):
     reference_of: Count | None = None
     settings: _Settings = {}
     recipe: dict[str, Any] = {}
-    tasks: list[Text] = []
+    tasks: list[Name] = []
     metrics: Metrics = []
     R: Matrix = []
     scores: dict[str, Number] = {}
@@ -218,6 +222,15 @@ class CellResult(_Record):
                 f"{count(rows, 'row')}, {count(stages, 'stage')}, {count(len(self.tasks), 'task')}"
             )
             raise ValueError(f"R, stages and tasks do not fit: {size}")
+        if expected and [len(row) for row in self.metrics] != [len(row) for row in self.R]:
+            raise ValueError("metrics: must have the shape of R")
+        for stage in self.stages:
+            curves: Mapping[str, Any] = stage.curves
+            points = curves.get("step", [])
+            if any(len(curves.get(name, points)) != len(points) for name in ("loss", "lr")):
+                raise ValueError("curves: step, loss and lr must have the same length")
+            if points and not (stage.rows and stage.steps):
+                raise ValueError("curves: must be empty in a stage without rows or steps")
         common = self.scores.keys() & expected.keys()  # files of other versions have other scores
         if expected and not common:
             raise ValueError("scores: must hold what R gives")

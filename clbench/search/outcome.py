@@ -68,6 +68,7 @@ class SearchOutcome:
     def write(self, folder: Path, name: str) -> None:
         """Write the two baseline files and the figures of a search on the pair `name`."""
         from clbench.figures import rate_distributions, search_trace
+        from clbench.figures.style import save_png
 
         origin, number = self.space.origin, self.best.number
         complete = self.counts["complete"]
@@ -108,7 +109,7 @@ class SearchOutcome:
         figures = {"rates.png": rates_figure, "trace.png": search_trace(self.trials)}
         for file, figure in figures.items():
             with as_folder_error(folder / file):
-                write_atomically(folder / file, partial(figure.savefig, format="png", dpi=200))
+                write_atomically(folder / file, partial(save_png, figure))
 
 
 def baseline_text(

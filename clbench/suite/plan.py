@@ -223,6 +223,8 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
     for baseline in baselines:
         if (other := by_name.setdefault(baseline.name, baseline)) is not baseline:
             sources = [display_path(b.path) if b.path else b.method for b in (other, baseline)]
+            if len(set(sources)) == 1:
+                raise UnknownNameError(f"{where}: {baseline.name!r} is given twice. Remove one.")
             raise UnknownNameError(
                 f"{where}: two baselines are called {baseline.name!r}: {' and '.join(sources)}. "
                 "Remove one, or give it another `name`."

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from clbench.messages import format_value
+from clbench.registry import LONGEST_NAME, NAME, is_name
 from clbench.tasks.spec import OwnTaskTable
 from clbench.training.protocol import Protocol
 
@@ -17,10 +19,10 @@ Name = Annotated[str, Field(min_length=1)]
 
 def check_name(name: str) -> str:
     """Return `name` if it can be part of a cell's key, as in ``a--b--seed0``, else a ValueError."""
-    if not NAME_PATTERN.fullmatch(name) or len(name) > 100:
+    if not NAME_PATTERN.fullmatch(name) or len(name) > LONGEST_NAME:
         raise ValueError(
-            "a name consists of at most 100 letters, digits, '.', '_', '+' and single '-', and "
-            "starts with a letter or digit"
+            f"a name consists of at most {LONGEST_NAME} letters, digits, '.', '_', '+' and single "
+            "'-', and starts with a letter or digit"
         )
     return name
 
@@ -111,8 +113,10 @@ class SuiteFile(BaseModel):
     @classmethod
     def _task_names(cls, tables: dict[str, OwnTaskTable]) -> dict[str, OwnTaskTable]:
         for name in tables:
-            if not name or "[" in name or "]" in name:
+            if "[" in name or "]" in name:
                 raise ValueError(f"{name!r} cannot be a name: brackets mark the parts of a task")
+            if not is_name(name):
+                raise ValueError(f"a name must be {NAME}, got {format_value(name)}")
         return tables
 
     @field_validator("baseline")
@@ -150,4 +154,4 @@ def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
         label = SHIFTS.get(shift).short_name if shift in SHIFTS else None
         parts.append(shift.rpartition("/")[2] if label is None else label)
     name = re.sub(r"[^A-Za-z0-9._+]+", "-", "-".join(part for part in parts if part))
-    return name.lstrip("-._+")[:100] or None
+    return name.lstrip("-._+")[:LONGEST_NAME] or None

@@ -130,6 +130,24 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
     )
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["run", "nosuch"], 2), (["run", "--metods", "a"], 2), (["run", "quick", "--dry-run"], 0)],
+)
+def test_messages_that_cannot_be_written_leave_the_exit_code(
+    arguments: list[str], code: int
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "clbench", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=full,
+            check=False,
+        )
+    assert process.returncode == code
+
+
 def test_unprintable_characters_become_question_marks() -> None:
     process = subprocess.run(
         [sys.executable, "-m", "clbench", "list", "scenarios", "--suite", "quick"],

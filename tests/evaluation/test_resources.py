@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -219,6 +220,7 @@ def test_a_low_limit_of_open_files_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_servers_that_stop_to_listen_are_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as raylet:
         port = raylet.getsockname()[1]
         context = SimpleNamespace(get_node_id=lambda: "here", gcs_address=f"127.0.0.1:{port}")
@@ -229,6 +231,22 @@ def test_servers_that_stop_to_listen_are_dead(monkeypatch: pytest.MonkeyPatch) -
         ray = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes)
         servers = LocalServers(ray, Resources(workers=2))
         on_cluster = LocalServers(ray, Resources(address="ray://cluster:1"))
-        assert servers.alive()
+        assert servers.alive()  # busy: they accept and do not answer yet
     assert not servers.alive()
     assert on_cluster.alive()
+
+
+def test_a_server_that_is_being_killed_accepts_and_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        for answer in (b"settings", b""):
+            server = threading.Thread(target=_accept_once, args=(raylet, answer))
+            server.start()
+            assert module._answers(raylet.getsockname()) == bool(answer)
+            server.join()
+
+
+def _accept_once(server: socket.socket, answer: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        assert connection.recv(100) == module.GREETING
+        connection.sendall(answer)

@@ -6,6 +6,9 @@ from collections import Counter, OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from clbench.errors import ClusterError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.ray_executor import RayExecutor
 from clbench.evaluation.resources import Resources
@@ -42,6 +45,8 @@ def executor_of(groups: dict[str, Any], workers: int) -> tuple[RayExecutor, Fake
         "_run": task,
         "_setup": None,
         "_progress": None,
+        "_servers": SimpleNamespace(alive=lambda: True),
+        "_out": "results/mine",
     }
     for name, part in parts.items():
         setattr(executor, name, part)
@@ -58,3 +63,24 @@ def test_cells_of_a_group_wait_for_the_one_that_leads() -> None:
     assert task.calls[3:] == [("b", False), ("e", False)]
     assert not executor._stages
     assert not executor._scenarios
+
+
+def test_nothing_is_stored_or_fetched_after_the_death_of_ray() -> None:
+    """Ray's library would end this process there, with exit code 1 and no message."""
+    executor, _ = executor_of({"a": None}, workers=1)
+    moments: list[str] = []
+
+    def prepare(spec: Any) -> str:
+        executor._servers = SimpleNamespace(alive=lambda: False)  # type: ignore[assignment]
+        moments.append("died")
+        return "rows"
+
+    executor._preparer = SimpleNamespace(prepare=prepare)  # type: ignore[assignment]
+    executor._ray = SimpleNamespace(put=moments.append, get=moments.append)
+    died = "Ray died on this machine.*Finished cells are kept in results/mine; repeat the same"
+    with pytest.raises(ClusterError, match=died):
+        list(executor._submit())
+    executor._tasks["result"] = SimpleNamespace(key="a"), False  # type: ignore[assignment]
+    with pytest.raises(ClusterError, match=died):
+        executor._collect("result")
+    assert moments == ["died"]

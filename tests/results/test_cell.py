@@ -27,7 +27,7 @@ def test_nan_and_infinity_become_null() -> None:
         examples=4,
         tokens=40,
         train_seconds=0.5,
-        curves=plain({"loss": [1.0, math.nan], "scores": {"a": [[1, math.inf]]}}),
+        curves=plain({"step": [1, 2], "loss": [1.0, math.nan], "scores": {"a": [[1, math.inf]]}}),
     )
     cell = pair(
         stages=[first, first],
@@ -41,7 +41,8 @@ def test_nan_and_infinity_become_null() -> None:
         raise AssertionError(word)
 
     read = json.loads(cell.to_json(), parse_constant=refuse)
-    assert read["stages"][0]["curves"] == {"loss": [1.0, None], "scores": {"a": [[1, None]]}}
+    assert read["stages"][0]["curves"]["loss"] == [1.0, None]
+    assert read["stages"][0]["curves"]["scores"] == {"a": [[1, None]]}
     assert read["metrics"][0] == [{"f1": None}, None]
     assert read["R"] == [[0.9, None], [0.8, 0.7]]
     assert read["scenario_report"] == {"severity": None}
@@ -100,6 +101,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"stages": [stage(curves={"step": [[1, 2]]}), stage()]}, "stages.0.curves.step.0"),
     ({"stages": [stage(curves={"k": 1}), stage()]}, "stages.0.curves.k"),
     ({"stages": [stage(curves={"k": [[1]]}), stage()]}, "stages.0.curves.k.0"),
+    ({"metrics": []}, "metrics: must have the shape of R"),
+    ({"metrics": [[]]}, "metrics: must have the shape of R"),
+    ({"metrics": [[None], [None, None]]}, "metrics: must have the shape of R"),
+    ({"stages": [stage(curves={"step": [1, 2], "loss": [0.5]}), stage()]}, "the same length"),
+    ({"stages": [stage(curves={"step": [1], "lr": []}), stage()]}, "the same length"),
+    ({"stages": [stage(curves={"loss": [0.5]}), stage()]}, "the same length"),
+    ({"stages": [stage(steps=0, curves={"step": [1]}), stage()]}, "must be empty in a stage"),
+    ({"stages": [stage(rows=0, curves={"step": [1]}), stage()]}, "must be empty in a stage"),
     ({"seed": -1}, "seed"),
     ({"seed": 2**32}, "seed"),
     ({"seed": True}, "seed"),
@@ -136,6 +145,7 @@ def test_texts_of_a_cell_are_printable_and_cut() -> None:
     assert cell.reason.startswith("a\\x1b[2J bxx")
     assert len(cell.reason) == 2000
     assert (cell.notes, cell.tasks) == (["\\u202eevil"], ["t\\x07"])
+    assert len(failed(tasks=["t" * 100_000]).tasks[0]) == 200
 
 
 def test_points_leave_out_what_is_not_finite() -> None:

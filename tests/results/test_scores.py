@@ -142,7 +142,12 @@ def test_references_of_another_protocol_are_ignored() -> None:
 
 def test_a_reference_may_keep_the_columns_of_the_other_tasks() -> None:
     wide = CellResult.model_validate(
-        {**reference(1, 0.75).model_dump(), "R": [[None, 0.75]], "tasks": ["a", "b"]}
+        {
+            **reference(1, 0.75).model_dump(),
+            "R": [[None, 0.75]],
+            "metrics": [[None, None]],
+            "tasks": ["a", "b"],
+        }
     )
     assert scores_frame([pair(), wide]).loc[0, "intransigence"] == pytest.approx(0.05)
 

@@ -147,7 +147,11 @@ def test_a_model_folder_beside_the_suite_is_found(
         ({"device": "gpu"}, SettingsError, "--device 'gpu': must be auto, cpu, cuda"),
         ({"methods": ["vanila"]}, UnknownNameError, "'vanila'. Did you mean 'vanilla'?"),
         ({"methods": []}, SettingsError, "--methods: is empty"),
-        ({"methods": ["vanilla", "vanilla"]}, UnknownNameError, "two baselines are called"),
+        (
+            {"methods": ["vanilla", "vanilla"]},
+            UnknownNameError,
+            "--methods: 'vanilla' is given twice",
+        ),
         ({"methods": ["m.toml"]}, SuiteError, "m.toml: there is no such file"),
         ({"data": "nowhere"}, DataError, "--data nowhere: there is no such folder"),
         ({"data": "a.csv"}, DataError, "--data a.csv: is a file. Give a folder"),

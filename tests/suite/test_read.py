@@ -261,6 +261,16 @@ def test_the_folder_inside_an_installed_package_comes_first(
             '[task."a[b]"]\nsynthetic = "qa"\n[protocol]',
             "task: 'a[b]' cannot be a name: brackets mark the parts of a task",
         ),
+        (
+            "[protocol]",
+            f'[task.{"x" * 3000}]\nsynthetic = "qa"\n[protocol]',
+            "task: a name must be a text of 1 to 100 printable characters, got 'xxx",
+        ),
+        (
+            "[protocol]",
+            '[task."a\\nb"]\nsynthetic = "qa"\n[protocol]',
+            r"task: a name must be a text of 1 to 100 printable characters, got 'a\nb'.",
+        ),
     ],
 )
 def test_numbers_and_names_that_cannot_be_used(

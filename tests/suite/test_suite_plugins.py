@@ -138,10 +138,13 @@ def test_digest_of_code_that_is_not_imported(
         ("raise ValueError('\\x1b[2Jcleared' + 'x' * 10**6)", "ValueError: \\x1b[2Jclearedxxx"),
         (
             "@clbench.method(3)\nclass M(clbench.Method): ...",
-            "a text, got 3. Write @clbench.method(",
+            "characters, got 3. Write @clbench.method(",
         ),
-        ("@clbench.method\nclass M(clbench.Method): ...", "a text, got <class"),
-        ("@clbench.metric(None)\ndef f(a, b): ...", "a text, got nothing. Write @clbench.metric("),
+        ("@clbench.method\nclass M(clbench.Method): ...", "characters, got <class"),
+        (
+            "@clbench.metric(None)\ndef f(a, b): ...",
+            "characters, got nothing. Write @clbench.metric(",
+        ),
     ],
 )
 def test_whatever_an_import_raises_is_one_short_line(statement: str, text: str) -> None:

@@ -65,6 +65,9 @@ def test_names_with_brackets_are_an_error() -> None:
         load("a[short]", {"a[short]": OWN})
     with pytest.raises(PluginError, match="must not contain brackets"):
         task("a[b]")(lambda source: GOOD)
+    for name in ("a\nb", "x" * 101, ""):
+        with pytest.raises(PluginError, match="must be a text of 1 to 100 printable characters"):
+            task(name)
 
 
 def test_a_registered_loader_gets_the_source_and_its_file_is_the_identity(
