@@ -167,6 +167,7 @@ METHODS: Registry[type[Method]] = Registry("method", check=_check_class, group="
 for _name, _class in {
     "a-gem": "a_gem:AGem",
     "der++": "der_plus_plus:DerPlusPlus",
+    "early-stop": "early_stop:EarlyStop",
     "ewc": "ewc:EWC",
     "ewc-mlm": "ewc_mlm:EWCMLM",
     "ewc-online": "ewc:EWCOnline",
@@ -174,6 +175,7 @@ for _name, _class in {
     "l2-sp": "l2_sp:L2SP",
     "layerwise": "layerwise:Layerwise",
     "lora": "lora:Lora",
+    "low-rate": "low_rate:LowRate",
     "lwf": "lwf:LwF",
     "mas": "mas:MAS",
     "mixout": "mixout:Mixout",
@@ -185,6 +187,7 @@ for _name, _class in {
     "smart": "smart:Smart",
     "ulmfit": "ulmfit:Ulmfit",
     "vanilla": "vanilla:Vanilla",
+    "wise-ft": "wise_ft:WiseFT",
 }.items():
     METHODS.add(_name, f"clbench.methods.{_class}")
 
