@@ -53,10 +53,14 @@ class Method(Configured):
     ----------
     keeps_rows
         Set to True to read rows of earlier tasks. Results and tables mark such methods.
+    needs_task_id
+        Set to True if `scoring` gives each task weights of its own, so that the method must be
+        told which task a row is from even where tasks share a head. Marked in the same way.
     """
 
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
+    needs_task_id: ClassVar[bool] = False
 
     def acts_in(self, index: int) -> bool:
         """Whether this method trains stage `index` differently from vanilla.
