@@ -85,3 +85,12 @@ def test_the_readme_states_what_ewc_keeps_in_quick() -> None:
         f"of {fmean(differences):.3f} ± {stdev(differences):.3f} (paired t-test, p = "
         f"{p.pvalue:.3f};"
     ).replace("0.", ".") in text
+
+
+def test_the_readme_states_the_controls_of_quick() -> None:
+    p_o, p_s = (quick_scores("quick-controls", score) for score in ("p_o", "p_s"))
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    low = [f"{fmean(scores['low-rate'].values()):.3f}" for scores in (p_o, p_s)]
+    assert " and ".join(low).replace("0.", ".") in text
+    code = f"{fmean(p_s['ewc-mlm-code'].values()):.3f}"
+    assert f"p_s of {code}".replace("0.", ".") in text
