@@ -35,17 +35,26 @@ def _scenarios(suite: str | None) -> Rows:
 
 
 def _methods(suite: str | None) -> Rows:
-    from clbench.methods.base import METHODS
+    from clbench.errors import ClbenchError
+    from clbench.methods.base import METHODS, Method
+    from clbench.results.scores import MARKS, marks
     from clbench.suite.baselines import read_baseline
     from clbench.suite.read import packaged_files
 
     files = packaged_files("baselines")
     for name in sorted({*files, *METHODS}):
+        baseline = read_baseline(name)
+        kind = METHODS.get(baseline.method)
+        try:
+            method: Method | type[Method] = kind(**baseline.settings)
+        except ClbenchError:  # it has required settings, or needs a package
+            method = kind
+        title = name + marks(flag for flag in MARKS if getattr(method, flag) is True)
         if name in files:
-            yield name, read_baseline(name).description
+            yield title, baseline.description
         else:
-            summary = _first_line(METHODS.get(name)) or METHODS.where(name)
-            yield name, f"{summary} Default settings."
+            yield title, f"{_first_line(kind) or METHODS.where(name)} Default settings."
+    yield from MARKS.values()
 
 
 def _tasks(suite: str | None) -> Rows:

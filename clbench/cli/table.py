@@ -11,9 +11,11 @@ from clbench.cli.console import duration, out, show_table
 from clbench.messages import count
 from clbench.results.cell import CellResult
 from clbench.results.scores import (
+    MARKS,
     Score,
     failures,
     has_value,
+    marks,
     means,
     score_rows,
     visible_scores,
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COSTS = {"train_seconds_mean": "train s", "training_memory_mb_mean": "memory MB"}
-FOOTNOTE = "* keeps rows of earlier tasks, which the other methods may not see"
 
 
 def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
@@ -41,8 +42,9 @@ def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
         console.width = max(console.width, _widths(table, console).minimum)
         show_table(console, table)
         console.print()
-        if any(row["keeps_rows"] for row in rows):
-            console.print(FOOTNOTE)
+        for flag, (sign, text) in MARKS.items():
+            if any(row[flag] for row in rows):
+                console.print(f"{sign} {text}", soft_wrap=True)
     searches = {cell.baseline: cell.search for cell in cells if cell.search}
     for name, cost in searches.items():
         trials = count(cost["trials"], "trial")
@@ -108,7 +110,7 @@ def _layout(
         previous = row["scenario"]
         if own_lines and scenario:
             table.add_row(scenario)
-        method = row["method"] + (" *" if row["keeps_rows"] else "")
+        method = row["method"] + marks(flag for flag in MARKS if row[flag])
         texts = [f"  {method}"] if own_lines else [scenario, method]
         texts += [_score(row, score.name, sign, "\n" if below else " ") for score in scores]
         total = row["seeds"] + row["failed"]

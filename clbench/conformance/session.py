@@ -46,6 +46,7 @@ class Session:
     @cached_property
     def first(self) -> CheckRun:
         """A plain run of the candidate."""
+        _ = self.vanilla  # trains first: what its imports change is not the candidate's doing
         return run_candidate(self.toy, self.candidate)
 
     @cached_property

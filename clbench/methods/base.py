@@ -53,10 +53,14 @@ class Method(Configured):
     ----------
     keeps_rows
         Set to True to read rows of earlier tasks. Results and tables mark such methods.
+    needs_task_id
+        Set to True if `scoring` gives each task weights of its own, so that the method must be
+        told which task a row is from even where tasks share a head. Marked in the same way.
     """
 
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
+    needs_task_id: ClassVar[bool] = False
 
     def acts_in(self, index: int) -> bool:
         """Whether this method trains stage `index` differently from vanilla.
@@ -167,6 +171,7 @@ METHODS: Registry[type[Method]] = Registry("method", check=_check_class, group="
 for _name, _class in {
     "a-gem": "a_gem:AGem",
     "der++": "der_plus_plus:DerPlusPlus",
+    "early-stop": "early_stop:EarlyStop",
     "ewc": "ewc:EWC",
     "ewc-mlm": "ewc_mlm:EWCMLM",
     "ewc-online": "ewc:EWCOnline",
@@ -174,6 +179,7 @@ for _name, _class in {
     "l2-sp": "l2_sp:L2SP",
     "layerwise": "layerwise:Layerwise",
     "lora": "lora:Lora",
+    "low-rate": "low_rate:LowRate",
     "lwf": "lwf:LwF",
     "mas": "mas:MAS",
     "mixout": "mixout:Mixout",
@@ -185,6 +191,7 @@ for _name, _class in {
     "smart": "smart:Smart",
     "ulmfit": "ulmfit:Ulmfit",
     "vanilla": "vanilla:Vanilla",
+    "wise-ft": "wise_ft:WiseFT",
 }.items():
     METHODS.add(_name, f"clbench.methods.{_class}")
 

@@ -51,7 +51,8 @@ class Lora(Method):
         query, key and value in one matrix), ``all-linear``, or names of linear modules.
     adapters
         ``one``: all tasks train the same adapter in turn, so it can forget. ``task``: each task
-        trains its own adapter and is scored with it; only a shared head can then forget.
+        trains its own adapter and is scored with it; only a shared head can then forget. The
+        task of each row must be known.
     lr
         Learning rate of additions and heads; None takes the protocol's.
     """
@@ -68,6 +69,11 @@ class Lora(Method):
         super().__init__(**settings)
         if importlib.util.find_spec("peft") is None:
             raise SettingsError("method 'lora' needs peft: pip install 'clbench[lora]'.")
+
+    @property
+    def needs_task_id(self) -> bool:  # type: ignore[override]
+        """Whether each task has its own adapter."""
+        return self.adapters == "task"
 
     def setup(self, context: Context) -> None:
         """Freeze the backbone and insert the adapters of all tasks."""

@@ -66,7 +66,7 @@ class LwF(Method):
         with stage.precision.autocast():
             pooled = model.dropout(model.features(batch.inputs))
             heads = sorted({batch.head, *self._targets})
-            outputs = {head: model.head(head)(pooled).float() for head in heads}
+            outputs = {head: model.apply_head(pooled, head).float() for head in heads}
         loss = stage.criterion(outputs[batch.head], batch)
         if not self._targets:
             return loss

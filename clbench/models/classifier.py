@@ -143,13 +143,16 @@ class Classifier(nn.Module):
     def forward(
         self, inputs: Mapping[str, Tensor], head: str, inputs_embeds: Tensor | None = None
     ) -> Tensor:
-        """Return the outputs of one head, shape (b, outputs): logits, or a regression value.
+        """Return the outputs of one head, shape (b, outputs): logits, or a regression value."""
+        return self.apply_head(self.dropout(self.features(inputs, inputs_embeds)), head)
+
+    def apply_head(self, pooled: Tensor, head: str) -> Tensor:
+        """Return the outputs of one head for pooled vectors of shape (b, h), shape (b, outputs).
 
         The head computes in its own precision, also under autocast: bfloat16 would give targets
         near 3 in steps of 1/64.
         """
         layer = self.heads[head_key(head)]
-        pooled = self.dropout(self.features(inputs, inputs_embeds))
         with torch.autocast(pooled.device.type, enabled=False):
             outputs: Tensor = layer(pooled.to(next(layer.parameters()).dtype))
         return outputs

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.report.comparisons import REFERENCE, comparisons_frame
 from clbench.results.cell import CellResult
-from clbench.results.scores import failures, scores_frame, summary, visible_scores
+from clbench.results.scores import (
+    MARKS,
+    failures,
+    marks,
+    scores_frame,
+    summary,
+    visible_scores,
+)
 from clbench.results.statistics import LEVEL
 
 if TYPE_CHECKING:
@@ -74,6 +81,8 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
         for name in names:
             entry[name] = number(row[f"{name}_mean"])
             entry[f"{name}_std"] = number(row[f"{name}_std"])
+        entry["marks"] = marks(flag for flag in MARKS if row[flag])
+        entry["needs_task_id"] = row["needs_task_id"]
         rows.append(entry)
     return rows
 

@@ -171,6 +171,8 @@ class CellResult(_Record):
     keeps_rows
         Whether the method keeps rows of earlier tasks. It is then an upper reference for methods
         that may not.
+    needs_task_id
+        Whether the method is told the task of each row at test time, also where tasks share a head.
     """
 
     schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
@@ -196,6 +198,7 @@ class CellResult(_Record):
     training_memory_mb: Amount | None = None
     peak_memory_mb: Amount | None = None
     keeps_rows: bool = False
+    needs_task_id: bool = False
     search: _Search = {}
     versions: dict[str, Any] = {}
     host: dict[str, Any] = {}

@@ -98,7 +98,21 @@ CELL_SCORES = {score.name for score in SCORES if not score.reference}
 
 COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
 GROUP = ("scenario", "shift", "method", "model")
-COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, "keeps_rows", "status", "reason")
+MARKS: Mapping[str, tuple[str, str]] = {
+    "keeps_rows": ("*", "keeps rows of earlier tasks, which the other methods may not see"),
+    "needs_task_id": (
+        "#",
+        "is told the task of each row at test time, even where tasks share a head",
+    ),
+}
+"""Flags of a method: the sign that marks it in tables, and the footnote."""
+COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, *MARKS, "status", "reason")
+
+
+def marks(flags: Iterable[str]) -> str:
+    """Return the signs of flags of `MARKS`, with a leading space if there are any."""
+    signs = "".join(MARKS[flag][0] for flag in flags)
+    return f" {signs}" if signs else ""
 
 
 def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | None]:
@@ -180,7 +194,8 @@ def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
 
     frame = pd.DataFrame(score_rows(cells), columns=list(COLUMNS))
     numbers: dict[str, Any] = dict.fromkeys((*SCORE, *COSTS), "float64")
-    return frame.astype({**numbers, "seed": "int64", "tasks": "int64", "keeps_rows": "bool"})
+    flags = dict.fromkeys(MARKS, "bool")
+    return frame.astype({**numbers, "seed": "int64", "tasks": "int64", **flags})
 
 
 def _reference_key(cell: CellResult) -> tuple[str, int, str, str]:
@@ -200,7 +215,7 @@ def _row(cell: CellResult, alone: float | None) -> dict[str, Any]:
         "training_memory_mb": cell.training_memory_mb,
         "peak_memory_mb": cell.peak_memory_mb,
         "search_seconds": cell.search.get("seconds"),
-        "keeps_rows": cell.keeps_rows,
+        **{flag: getattr(cell, flag) for flag in MARKS},
         "status": cell.status,
         "reason": cell.reason or "",
     }
@@ -215,7 +230,7 @@ def means(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
     """Return mean and standard deviation over seeds, a row for each scenario × method.
 
     `rows` come from `score_rows`. The keys are those of `GROUP`, tasks, ``seeds`` (finished cells),
-    ``failed`` (failed cells), keeps_rows, and for each score and cost ``NAME_mean`` and
+    ``failed`` (failed cells), those of `MARKS`, and for each score and cost ``NAME_mean`` and
     ``NAME_std`` (ddof 1; NaN for a single seed).
     """
     groups: dict[tuple[Any, ...], list[Mapping[Any, Any]]] = {}
@@ -229,7 +244,7 @@ def means(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
             "tasks": max(row["tasks"] for row in group),
             "seeds": len(good),
             "failed": len(group) - len(good),
-            "keeps_rows": any(row["keeps_rows"] for row in group),
+            **{flag: any(row[flag] for row in group) for flag in MARKS},
         }
         for name in (*SCORE, *COSTS):
             values = [v for row in good if (v := row.get(name)) is not None and not math.isnan(v)]
@@ -246,7 +261,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """Return `means` of the rows of `scores_frame` as a table."""
     import pandas as pd
 
-    columns = [*GROUP, "tasks", "seeds", "failed", "keeps_rows"]
+    columns = [*GROUP, "tasks", "seeds", "failed", *MARKS]
     columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
     return pd.DataFrame(means(frame.to_dict("records")), columns=columns)
 

@@ -24,6 +24,16 @@ def test_every_kind_is_listed(clbench: Call, kind: str, name: str) -> None:
     assert name in [line.split()[0] for line in out.splitlines()]
 
 
+def test_methods_with_other_rules_are_marked(clbench: Call) -> None:
+    lines = clbench("list", "methods")[1].splitlines()
+    signs = {line.split()[0]: line.split()[1] for line in lines if line[0].isalpha()}
+    assert {name for name, sign in signs.items() if sign == "*"} == {
+        *("a-gem", "der++", "multitask", "replay"),
+    }
+    assert {name for name, sign in signs.items() if sign == "#"} == {"packnet"}
+    assert [line.split()[0] for line in lines[-2:]] == ["*", "#"]
+
+
 def test_scenarios_and_tasks_of_one_suite(place: Path, clbench: Call) -> None:
     assert clbench("list", "scenarios", "--suite", "mine.toml")[1].split() == [
         *("one-two", "dataset:", "one", "→", "two"),

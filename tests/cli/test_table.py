@@ -109,6 +109,18 @@ def test_failures_footnote_and_exit_code(
     assert "* keeps" not in capsys.readouterr().out
 
 
+def test_a_method_that_is_told_the_task_is_marked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "out", lambda: Console(width=80, markup=False, highlight=False))
+    show_results(None, [pair("vanilla", 0), pair("packnet", 0, needs_task_id=True)])
+    text = capsys.readouterr().out
+    assert "packnet #" in text
+    assert "vanilla #" not in text
+    assert "\n# is told the task of each row at test time, even where tasks share a head\n" in text
+    assert "keeps rows" not in text
+
+
 def test_a_window_too_narrow_for_any_layout_cuts_no_number(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

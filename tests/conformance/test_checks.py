@@ -11,7 +11,7 @@ import pytest
 
 from clbench.conformance import CHECKS, Row, check
 from clbench.conformance.check_run import Candidate
-from clbench.conformance.session import FailedCheckError, Session
+from clbench.conformance.session import FailedCheckError, Session, _vanilla
 from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
@@ -47,6 +47,19 @@ def test_built_in_method_passes_every_check(name: str, bert: str) -> None:
     numbers = rows[-1].numbers
     assert numbers["held_bytes"] >= 0
     assert numbers["step_ratio"] > 0
+
+
+def test_vanilla_trains_first_so_that_its_imports_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, bert: str, tmp_path: Path
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(
+        "clbench.conformance.session.run_candidate",
+        lambda toy, candidate, **_: order.append(candidate.baseline.name),
+    )
+    monkeypatch.setattr("clbench.conformance.session._vanilla", _vanilla.__wrapped__)
+    _ = Session(Candidate.of("frozen"), bert, tmp_path, ()).first
+    assert order == ["vanilla", "frozen"]
 
 
 BROKEN = {

@@ -16,11 +16,13 @@ from clbench.evaluation.stage_cache import pack, unpack
 from clbench.methods.a_gem import AGem
 from clbench.methods.base import METHODS, Method
 from clbench.methods.der_plus_plus import DerPlusPlus
+from clbench.methods.early_stop import EarlyStop
 from clbench.methods.ewc import EWC, EWCOnline
 from clbench.methods.frozen import Frozen
 from clbench.methods.l2_sp import L2SP
 from clbench.methods.layerwise import Layerwise
 from clbench.methods.lora import Lora
+from clbench.methods.low_rate import LowRate
 from clbench.methods.lwf import LwF
 from clbench.methods.mas import MAS
 from clbench.methods.mixout import Mixout
@@ -32,12 +34,14 @@ from clbench.methods.si import SI
 from clbench.methods.smart import Smart
 from clbench.methods.ulmfit import Ulmfit
 from clbench.methods.vanilla import Vanilla
+from clbench.methods.wise_ft import WiseFT
 
 SHORT = PROTOCOL.model_copy(update={"epochs": 1})
 HEADS = ("a", "b", "a")
 CASES: dict[str, Callable[[], Method]] = {
     "a-gem": lambda: AGem(memory=8),
     "der++": lambda: DerPlusPlus(memory=8),
+    "early-stop": EarlyStop,
     "ewc": lambda: EWC(importance=1e4, examples=5),
     "ewc-online": lambda: EWCOnline(importance=1e4, examples=5, gamma=0.5),
     "frozen": Frozen,
@@ -45,6 +49,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "l2-sp-previous": lambda: L2SP(anchor="previous"),
     "layerwise": lambda: Layerwise(multiples=[0.1, 0.2, 1.0]),
     "lora": lambda: Lora(adapters="task"),
+    "low-rate": LowRate,
     "lwf": LwF,
     "mas": lambda: MAS(examples=5),
     "mixout": Mixout,
@@ -58,6 +63,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "smart": Smart,
     "ulmfit": Ulmfit,
     "vanilla": lambda: Vanilla(lr=3e-3),
+    "wise-ft": WiseFT,
 }
 
 

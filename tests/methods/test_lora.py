@@ -71,6 +71,11 @@ def test_one_adapter_per_task_forgets_nothing(folder: Path) -> None:
     assert not torch.equal(_outputs(one, 0), before)
 
 
+def test_only_one_adapter_per_task_needs_the_task() -> None:
+    assert not Lora(adapters="one").needs_task_id
+    assert Lora(adapters="task").needs_task_id
+
+
 def test_layer_groups_and_snapshots_include_the_additions(folder: Path) -> None:
     cell = Cell(folder, Lora())
     names = [name for group in cell.model.layer_groups() for name in group.parameters]

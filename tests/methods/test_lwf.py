@@ -10,6 +10,7 @@ import torch
 from cell import Cell, weights
 
 from clbench.methods.lwf import LwF, distillation
+from clbench.training.device import Precision
 
 
 def softened(logits: Any, temperature: float) -> Any:
@@ -54,6 +55,18 @@ def test_the_loss_adds_a_term_for_every_earlier_head(folder: Path) -> None:
         expected += 0.5 * (target * np.log(target / output)).sum(-1).mean()
     assert cell.method.loss(stage, batch).item() > stage.loss(batch).item() + 1e-4
     np.testing.assert_allclose(cell.method.loss(stage, batch).item(), expected, rtol=1e-5)
+
+
+def test_heads_compute_in_float32_under_bf16(folder: Path) -> None:
+    cell = Cell(folder, LwF(weight=1e4))
+    cell.context.precision = Precision("bf16", "cpu")
+    stage = cell.begin(1)
+    batch = stage.data.batch(np.arange(4), stage.device)
+    cell.model.eval()
+    own = stage.loss(batch).item()
+    # Targets equal to the present outputs give no divergence, unless the loss rounds a head's.
+    cell.method._targets["t0"][:4] = stage.logits(batch, head="t0").detach()
+    assert cell.method.loss(stage, batch).item() == own
 
 
 def test_earlier_heads_are_trained_too(folder: Path) -> None:

@@ -83,6 +83,16 @@ def test_the_page_loads_nothing_and_escapes_names(tmp_path: Path, run: Path) -> 
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_the_page_marks_a_method_that_is_told_the_task(tmp_path: Path) -> None:
+    footnote = "# is told the task of each row at test time"
+    for flag in (True, False):
+        folder = make_run(tmp_path / f"run{flag}", needs_task_id=flag)
+        write_report([folder])
+        assert (footnote in page_of(folder)) == flag
+        assert ("vanilla #</td>" in page_of(folder)) == flag
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_sequences_have_a_column_for_backward_transfer(tmp_path: Path) -> None:
     R = [[0.9, None, None], [0.8, 0.8, None], [0.7, 0.6, 0.9]]
     folder = make_run(tmp_path / "run", tasks=["a", "b", "c"], R=R)

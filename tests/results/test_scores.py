@@ -229,7 +229,11 @@ def test_no_cells_give_empty_tables_with_columns() -> None:
 
 
 def test_methods_that_keep_rows_are_marked() -> None:
+    both = {"keeps_rows": True, "needs_task_id": True}
     frame = scores_frame([pair("replay", keeps_rows=True), pair("vanilla")])
+    assert [*frame.columns[-4:]] == ["keeps_rows", "needs_task_id", "status", "reason"]
+    assert not summary(frame)["needs_task_id"].any()
+    assert summary(scores_frame([pair("own", **both)]))["needs_task_id"].all()
     assert summary(frame).set_index("method")["keeps_rows"].to_dict() == {
         "replay": True,
         "vanilla": False,

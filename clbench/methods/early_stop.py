@@ -1,0 +1,52 @@
+"""Vanilla that stops early: the control for methods that train less in later stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+from torch.optim.lr_scheduler import LambdaLR
+
+from clbench.methods.base import Method, Phase
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from clbench.training.stage import Stage
+
+
+class EarlyStop(Method):
+    """Fine-tune as vanilla, but stop every stage after the first at a share of its steps.
+
+    A control for methods that forget less because they learn less. As when a practitioner stops
+    a run, the schedule is that of the whole stage, not a shorter one: the weights are those that
+    vanilla has at that step. Steps, tokens and seconds of the result are those really trained.
+
+    Attributes
+    ----------
+    share
+        Share of the steps of a stage that are trained, rounded; at least one step.
+    """
+
+    name: ClassVar[str] = "early-stop"
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+
+    def acts_in(self, index: int) -> bool:
+        """Return False for the first stage, which is trained to its end."""
+        return index > 0 and self.share < 1.0
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        """Return one phase that ends early."""
+        return [Phase(steps=max(1, round(self.share * _steps(stage))))]
+
+    def schedule(self, stage: Stage, optimizer: Optimizer) -> LRScheduler:
+        """Return the protocol's schedule over the whole stage."""
+        return LambdaLR(optimizer, partial(stage.protocol.rate_factor, steps=_steps(stage)))
+
+
+def _steps(stage: Stage) -> int:
+    """Return the steps of the whole stage."""
+    return stage.protocol.stage_length(stage.name, len(stage.data.rows))[0]

@@ -1,0 +1,140 @@
+"""The controls low-rate, early-stop and wise-ft, against vanilla and numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cell import PROTOCOL, Cell, differ, weights
+
+from clbench.errors import SettingsError
+from clbench.methods.early_stop import EarlyStop
+from clbench.methods.low_rate import LowRate
+from clbench.methods.vanilla import Vanilla
+from clbench.methods.wise_ft import WiseFT
+from clbench.suite.baselines import read_baseline
+from clbench.training.stage import Stage
+
+
+class Recorded(EarlyStop):
+    """Records the rate of every step."""
+
+    def setup(self, context: Any) -> None:
+        self.rates: list[float] = []
+
+    def schedule(self, stage: Stage, optimizer: Any) -> Any:
+        self._optimizer = optimizer
+        return super().schedule(stage, optimizer)
+
+    def before_step(self, stage: Stage) -> None:
+        self.rates.append(self._optimizer.param_groups[0]["lr"])
+
+
+class Stopped(Vanilla):
+    """Vanilla that keeps the weights of stage 1 after three steps."""
+
+    def after_step(self, stage: Stage) -> None:
+        if (stage.index, stage.step) == (1, 2):
+            self.weights = {n: p.detach().clone() for n, p in stage.model.named_parameters()}
+
+
+def test_the_low_rate_is_the_mean_of_the_published_multiples() -> None:
+    multiples = read_baseline("bertcl-combined").settings["multiples"]
+    mean = math.prod(multiples) ** (1 / len(multiples))
+    assert LowRate().multiple == pytest.approx(mean, rel=1e-9)
+    assert read_baseline("low-rate").settings == {"multiple": LowRate().multiple}
+
+
+def test_low_rate_is_vanilla_at_that_rate(folder: Path, vanilla: Cell) -> None:
+    low = Cell(folder, LowRate(multiple=0.25)).run()
+    assert not differ(low, Cell(folder, Vanilla(lr=0.25 * PROTOCOL.lr)).run())
+    assert differ(low, vanilla)
+    assert not differ(Cell(folder, LowRate(multiple=1.0)).run(), vanilla)
+
+
+def test_early_stop_ends_where_vanilla_is_at_that_step(folder: Path) -> None:
+    stopped = Cell(folder, Stopped()).run()
+    cell = Cell(folder, EarlyStop())
+    first = Cell(folder, Vanilla())  # the engine trains stage 0 as vanilla, as acts_in says
+    first.stage(0)
+    cell.model.load_state_dict(first.model.state_dict())
+    _, trace = cell.stage(1)
+    assert (trace.steps, trace.examples) == (3, 12)  # half of six steps with four rows each
+    assert all(torch.equal(v, stopped.method.weights[n]) for n, v in weights(cell).items())
+    assert [EarlyStop().acts_in(i) for i in (0, 1, 2)] == [False, True, True]
+
+
+def test_early_stop_keeps_the_schedule_of_the_whole_stage(folder: Path) -> None:
+    protocol = PROTOCOL.model_copy(update={"warmup": 0.0, "schedule": "linear"})
+    cell = Cell(folder, Recorded(share=0.7), protocol=protocol)
+    _, trace = cell.stage(1)
+    # 4 of 6 steps: 0.7 of 6 is 4.2. The rate falls by a sixth a step.
+    assert cell.method.rates == pytest.approx([1e-3 * (1 - i / 6) for i in range(4)])
+    assert trace.steps == 4
+
+
+def test_early_stop_trains_at_least_one_step(folder: Path) -> None:
+    _, trace = Cell(folder, EarlyStop(share=0.01)).stage(1)
+    assert trace.steps == 1
+
+
+def averaged(folder: Path, alpha: float, heads: tuple[str, str]) -> Iterator[Any]:
+    """Yield name, weight before and after stage 1, and the weight that WiSE-FT gives."""
+    cell = Cell(folder, WiseFT(alpha=alpha), heads=heads)
+    cell.stage(0)
+    before = weights(cell)
+    stage, _ = cell.train(1)
+    after = weights(cell)
+    cell.method.after_stage(stage)
+    for name, value in weights(cell).items():
+        yield name, before[name].double(), after[name].double(), value.double()
+
+
+def test_wise_ft_averages_the_backbone_and_no_head_of_one_task(folder: Path) -> None:
+    for name, before, after, value in averaged(folder, 0.25, ("a", "b")):
+        expected = 0.75 * before + 0.25 * after if name.startswith("backbone.") else after
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-8)
+        if name.startswith("heads.a."):
+            assert torch.equal(before, value)
+        if name.startswith("heads.b.") or "query.weight" in name:
+            assert not torch.equal(before, value)
+
+
+def test_wise_ft_averages_a_shared_head(folder: Path) -> None:
+    for _, before, after, value in averaged(folder, 0.25, ("a", "a")):
+        torch.testing.assert_close(value, 0.75 * before + 0.25 * after, rtol=1e-6, atol=1e-8)
+
+
+def test_wise_ft_leaves_frozen_weights_as_they_are(folder: Path) -> None:
+    cell = Cell(folder, WiseFT(alpha=0.3))
+    cell.model.backbone.encoder.layer[0].requires_grad_(False)
+    cell.run()
+    now = weights(cell)
+    frozen = [name for name in cell.start if ".layer.0." in name]
+    assert all(torch.equal(now[name], cell.start[name]) for name in frozen)
+    assert cell.moved() > 0
+
+
+def test_wise_ft_is_vanilla_at_1_and_the_stage_before_at_0(folder: Path, vanilla: Cell) -> None:
+    assert not differ(Cell(folder, WiseFT(alpha=1.0)).run(), vanilla)
+    for name, before, _, value in averaged(folder, 0.0, ("a", "b")):
+        assert torch.equal(before, value) == (not name.startswith("heads.b."))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (LowRate, {"multiple": 0.0}),
+        (EarlyStop, {"share": 0.0}),
+        (EarlyStop, {"share": 1.1}),
+        (WiseFT, {"alpha": -0.1}),
+        (WiseFT, {"alpha": 1.1}),
+    ],
+)
+def test_settings_out_of_range_are_refused(method: Any, settings: dict[str, float]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(settings))):
+        method(**settings)
