@@ -1,4 +1,4 @@
-"""Compare every method with vanilla, seed by seed: a table and sentences."""
+"""Compare every method with the reference, seed by seed: a table and sentences."""
 
 from __future__ import annotations
 
@@ -6,108 +6,129 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from clbench.results.scores import SCORES, Score
-from clbench.results.statistics import (
-    FEWEST,
-    LEVEL,
-    MOST_SEEDS,
-    Comparison,
-    compare,
-    holm,
-    summarise,
-)
+from clbench.results.cell import CellResult
+from clbench.results.scores import SCORE, SCORES, scores_frame
+from clbench.results.statistics import ALPHA, FEWEST, Differences, compare, summarise
+from clbench.suite.question import Question
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REFERENCE = "vanilla"
 COLUMNS = (
     *("scenario", "shift", "method", "score", "n", "mean", "median", "deviation"),
-    *("minimum", "maximum", "low", "high"),
-    *("pairs", "difference", "difference_low", "difference_high", "level"),
-    *("p", "p_holm", "verdict", "seeds_needed", "why"),
+    *("minimum", "maximum", "low", "high", "primary"),
+    *("pairs", "difference", "spread", "freedom", "difference_low", "difference_high", "level"),
+    *("p", "p_family", "verdict", "why"),
 )
 Row = Mapping[Any, Any]
+Group = tuple[str, str]  # scenario, score
 
 
-def comparisons_frame(frame: pd.DataFrame, reference: str = REFERENCE) -> pd.DataFrame:
-    """Return summaries of all methods, and their differences from a reference.
+def comparisons_frame(
+    cells: Sequence[CellResult], question: Question, alpha: float = ALPHA
+) -> pd.DataFrame:
+    """Return summaries of all methods, and their differences from the reference.
 
-    Differences are taken seed by seed. If m methods are compared in a scenario, intervals have the
-    level 1 − 0.05/m, so that they hold jointly at 95 % (Bonferroni); p is corrected after Holm.
+    Differences are taken seed by seed. The comparisons of the primary question share one error
+    rate; only they get a verdict. The others are exploratory: each has an interval of its own.
 
     Parameters
     ----------
-    frame
-        Result of `clbench.results.scores.scores_frame`; failed cells are ignored.
-    reference
-        The method that the others are compared with.
+    cells
+        Cells of a run; failed ones and references are ignored.
+    question
+        The suite's primary question.
+    alpha
+        Error rate of the primary comparisons.
 
     Returns
     -------
     pandas.DataFrame
         Columns as in `COLUMNS`; scores are fractions. For each score that is `compared`: ``n``
-        seeds, mean, median, deviation, range, bootstrap 95 % interval. For its difference from
-        the reference: common seeds (``pairs``), mean, paired interval and its level, sign-flip p,
-        p after Holm, verdict, seeds needed to settle it, and ``why`` there is no verdict.
+        seeds, mean, median, deviation, range, t interval at 95 %; whether the comparison is
+        ``primary``; the fields of `Comparison`; and ``why`` there is no verdict.
     """
     import pandas as pd
 
-    good = frame[frame["status"] == "ok"]
-    rows: list[dict[str, Any]] = []
-    for (scenario, shift), group in good.groupby(["scenario", "shift"], sort=False):
+    frame = scores_frame(cells)
+    frame = frame[frame["status"] == "ok"]
+    steps = {cell.scenario: score_steps(cell) for cell in cells if cell.reference_of is None}
+    values: dict[Group, dict[str, dict[int, float]]] = {}
+    for key, some in frame.groupby(["scenario", "method"], sort=False):
+        scenario, method = map(str, key)  # type: ignore[arg-type]
         for score in (score for score in SCORES if score.compared):
-            values: dict[str, dict[int, float]] = {}
-            for method, some in group.dropna(subset=[score.name]).groupby("method", sort=False):
-                values[str(method)] = dict(zip(some["seed"], some[score.name], strict=True))
-            names = {"scenario": scenario, "shift": shift, "score": score.name}
-            rows += [{**names, **row} for row in _rows(values, score, reference)]
+            numbers = some.dropna(subset=[score.name])
+            if len(numbers):
+                seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
+                values.setdefault((scenario, score.name), {})[method] = seeds
+    groups = {
+        group: _differences(by_method, question.reference, steps[group[0]].get(group[1], 0.0))
+        for group, by_method in values.items()
+    }
+    primary = {
+        (group, method)
+        for group, samples in groups.items()
+        for method, sample in samples.items()
+        if question.asks(group[0], group[1], method) and len(sample.values) >= FEWEST
+    }
+    lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
+    answers = compare(groups, alpha=alpha, family=max(1, len(primary)), lower_is_better=lower)
+    others = compare(groups, family=1, lower_is_better=lower)
+    shifts = dict(zip(frame["scenario"], frame["shift"], strict=True))
+    rows = []
+    for group, by_method in values.items():
+        names = {"scenario": group[0], "shift": shifts[group[0]], "score": group[1]}
+        for method, seeds in by_method.items():
+            row = {**names, "method": method, **asdict(summarise(list(seeds.values())))}
+            row["primary"] = is_primary = (group, method) in primary
+            comparison = (answers if is_primary else others).get((group, method))
+            if method == question.reference:
+                row["why"] = "the reference"
+            elif comparison is None:
+                none = f"no seed in common with {question.reference}"
+                ran = question.reference in by_method
+                row["why"] = none if ran else f"{question.reference} was not run"
+            else:
+                row |= asdict(comparison)
+                row |= _judgement(comparison.pairs, is_primary, comparison.verdict)
+            rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rows(
-    values: Mapping[str, Mapping[int, float]], score: Score, reference: str
-) -> list[dict[str, Any]]:
-    """Return a row for each method from its scores by seed."""
-    baseline = values.get(reference, {})
-    others = [
-        name for name, seeds in values.items() if name != reference and seeds.keys() & baseline
-    ]
-    level = 1.0 - (1.0 - LEVEL) / max(len(others), 1)
-    better = score.higher_is_better
-    compared = {
-        name: compare(values[name], baseline, level=level, higher_is_better=better)
-        for name in others
+def score_steps(cell: CellResult) -> dict[str, float]:
+    """Return the smallest change of each score, 1 / rows, by name; 0 where it is unknown."""
+    parts = cell.scenario_report.get("parts", [])
+    steps = [1.0 / part["validation"] for part in parts if part.get("validation")]
+    if not steps or len(steps) != len(cell.tasks):  # the pretraining is a task without rows
+        return {}
+    return {"p_o": steps[0], "p_s": steps[-1], "forgetting": steps[0]}
+
+
+def _differences(
+    by_method: Mapping[str, Mapping[int, float]], reference: str, step: float
+) -> dict[str, Differences]:
+    """Return the differences of all methods from the reference, on the seeds that both have."""
+    baseline = by_method.get(reference, {})
+    return {
+        name: Differences(
+            tuple(seeds[seed] - baseline[seed] for seed in sorted(seeds.keys() & baseline)), step
+        )
+        for name, seeds in by_method.items()
+        if name != reference
     }
-    corrected = holm({name: comparison.p for name, comparison in compared.items()})
-    rows = []
-    for name, seeds in values.items():
-        row: dict[str, Any] = {"method": name, **asdict(summarise(list(seeds.values())))}
-        if name == reference:
-            row["why"] = "the reference"
-        elif (comparison := compared.get(name)) is None:
-            none = f"no seed in common with {reference}"
-            row["why"] = none if baseline else f"{reference} was not run"
-        else:
-            row |= asdict(comparison)
-            row |= {"p_holm": corrected[name], "why": _why(comparison)}
-        rows.append(row)
-    return rows
 
 
-def _why(comparison: Comparison) -> str:
-    """Return why there is no verdict, or no number of seeds that would give one."""
-    if comparison.pairs < FEWEST:
-        seeds = f"{comparison.pairs} common seed{'' if comparison.pairs == 1 else 's'}"
-        return f"only {seeds}; at least {FEWEST} are needed"
-    if comparison.verdict != "no difference shown" or comparison.seeds_needed is not None:
-        return ""
-    if comparison.difference_low == comparison.difference_high == 0:
-        return "the difference is exactly 0 on every seed"
-    return f"more than {MOST_SEEDS} seeds would be needed to settle it"
+def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | None]:
+    """Return the verdict of a comparison, or why there is none."""
+    if pairs < FEWEST:
+        seeds = f"{pairs} common seed{'' if pairs == 1 else 's'}"
+        return {"verdict": "no verdict", "why": f"{seeds}, {FEWEST} are needed"}
+    if not is_primary:
+        return {"verdict": None, "why": "exploratory"}
+    return {"verdict": verdict, "why": ""}
 
 
-def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
+def sentences(comparisons: pd.DataFrame, scenario: str, reference: str) -> list[str]:
     """Return sentences on one scenario, one for each kind of verdict on p_o.
 
     They claim nothing that an interval does not support, and name the cost in p_s.
@@ -117,13 +138,13 @@ def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
     new: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_s"}
     if not old:
         return ["No finished cell has scores on two tasks."]
-    if REFERENCE not in old:
-        return [f"{REFERENCE} was not run, so there is nothing to compare with."]
+    if reference not in old:
+        return [f"{reference} was not run, so there is nothing to compare with."]
     compared = {name: row for name, row in old.items() if isinstance(row["verdict"], str)}
     if not compared:
         if len(old) == 1:
-            return [f"Only {REFERENCE} was run."]
-        return [f"No method has a seed in common with {REFERENCE}."]
+            return [f"Only {reference} was run."]
+        return [f"No method is compared with {reference} in p_o."]
     most = max(int(row["pairs"]) for row in compared.values())
     if most < FEWEST:
         return [f"No verdict: at least {FEWEST} common seeds are needed (here {most})."]
@@ -135,28 +156,25 @@ def sentences(comparisons: pd.DataFrame, scenario: str) -> list[str]:
         if names := by_verdict.get(verdict):
             keep = "keeps" if len(names) == 1 else "keep"
             methods = _join([_describe(name, compared[name], new.get(name, {})) for name in names])
-            lines.append(f"{methods} {keep} {word} of the old task than {REFERENCE}.")
+            lines.append(f"{methods} {keep} {word} of the old task than {reference}.")
     if names := by_verdict.get("no difference shown"):
-        methods = _join([_describe_open(name, compared[name]) for name in names])
-        lines.append(f"No difference in p_o from {REFERENCE} is shown for {methods}.")
+        methods = _join([f"{name} ({_interval(compared[name])})" for name in names])
+        lines.append(f"No difference in p_o from {reference} is shown for {methods}.")
     if names := by_verdict.get("no verdict"):
         lines.append(f"There are too few seeds for a verdict on {_join(names)}.")
     return lines
 
 
-def _describe(name: str, row: Row, new: Row) -> str:
+def _interval(row: Row) -> str:
     low, high = row["difference_low"], row["difference_high"]
-    numbers = f"p_o {row['difference']:+.3f}, {low:+.3f} to {high:+.3f}"
+    return f"{row['difference']:+.3f}, {low:+.3f} to {high:+.3f}"
+
+
+def _describe(name: str, row: Row, new: Row) -> str:
+    numbers = f"p_o {_interval(row)}"
     if new.get("verdict") in ("better", "worse"):
         numbers += f"; p_s {new['difference']:+.3f}, {new['verdict']}"
     return f"{name} ({numbers})"
-
-
-def _describe_open(name: str, row: Row) -> str:
-    needed = row["seeds_needed"]
-    enough = needed is not None and needed == needed  # pandas has NaN for None
-    more = f"; about {int(needed)} seeds would settle it" if enough else ""
-    return f"{name} ({row['difference']:+.3f}{more})"
 
 
 def _join(parts: Sequence[str]) -> str:

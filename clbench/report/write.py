@@ -90,7 +90,8 @@ def write_report(
     for store in stores:
         pictures = store.read_pictures() | pictures
     drawings = draw_all(_figures(cells, pictures), formats)
-    content = gather(cells)  # meanwhile figures are drawn
+    questions = [question for store in stores for question in store.questions()]
+    content = gather(cells, questions[-1] if len(stores) == 1 else questions[0])
     figures = []
     for name, title, caption, files in list(drawings):
         for kind in formats:
@@ -117,7 +118,10 @@ def write_report(
         notes=notes,
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
-        verdicts=[(name, sentences(content.comparisons, name)) for name in scenarios],
+        verdicts=[
+            (name, sentences(content.comparisons, name, content.question.reference))
+            for name in scenarios
+        ],
         scores=visible_scores(content.means.to_dict("records")),
         rows=rows,
         columns={name for row in rows for name, value in row.items() if value is not None},

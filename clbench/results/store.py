@@ -21,6 +21,7 @@ from clbench.messages import describe_errors
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import conflicts
 from clbench.results.output_folder import as_folder_error, locked, write_text
+from clbench.suite.question import Question
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell
@@ -33,6 +34,7 @@ class _Suite(BaseModel):
     name: str = ""
     description: str = ""
     commands: list[list[str]] = []
+    questions: list[Question] = []
     methods: list[str] = []
     seeds: list[int] = []
     protocol: dict[str, Any] = {}
@@ -183,14 +185,19 @@ class Store:
         return path
 
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
-        """Write ``suite.json``: the suite with the command's options, and all commands so far.
+        """Write ``suite.json``: the suite with the command's options.
+
+        Commands and questions of earlier runs in this folder stay in their lists, in order.
 
         Raises a RunFolderError if the folder holds a run of another suite.
         """
         self.check(resolved.get("name"))
-        commands = [*self.read_suite().get("commands", []), *resolved.get("commands", [])]
-        unique = list({json.dumps(words): words for words in commands}.values())
-        suite = plain({**resolved, "commands": unique})
+        before = self.read_suite()
+        lists: dict[str, list[Any]] = {}
+        for name in ("commands", "questions"):
+            entries = [*before.get(name, []), *resolved.get(name, [])]
+            lists[name] = list({json.dumps(entry): entry for entry in entries}.values())
+        suite = plain({**resolved, **lists})
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
         write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
@@ -201,6 +208,11 @@ class Store:
             return _SuiteFile.model_validate(content).suite.model_dump(exclude_unset=True)
         except ValidationError:
             return {}
+
+    def questions(self) -> list[Question]:
+        """Return the primary questions that the run was started with, in order; at least one."""
+        questions = [Question(**table) for table in self.read_suite().get("questions", [])]
+        return questions or [Question()]
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
         """Return the data for `clbench.figures.shift` by scenario, where there is any."""

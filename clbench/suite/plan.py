@@ -103,6 +103,7 @@ class Plan:
             "seeds": list(dict.fromkeys(cell.seed for cell in self.cells)),
             "references": any(cell.reference_of is not None for cell in self.cells),
             "plugins": {plugin.path.name: plugin.digest for plugin in self.plugins},
+            "questions": [file.question.model_dump(mode="json")],
             "protocol": self.protocol.model_dump(mode="json"),
             "task": {name: spec.model_dump(mode="json") for name, spec in file.task.items()},
             "scenario": [scenario.model_dump(mode="json") for scenario in self.scenarios],
