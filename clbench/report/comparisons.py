@@ -7,8 +7,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from clbench.results.cell import CellResult
+from clbench.results.rows import row_differences
 from clbench.results.scores import SCORE, SCORES, scores_frame
-from clbench.results.statistics import ALPHA, FEWEST, Differences, compare, summarise
+from clbench.results.statistics import (
+    ALPHA,
+    FEWEST,
+    Differences,
+    compare,
+    crossed_interval,
+    summarise,
+)
 from clbench.suite.question import Question
 
 if TYPE_CHECKING:
@@ -18,7 +26,7 @@ COLUMNS = (
     *("scenario", "shift", "method", "score", "n", "mean", "median", "deviation"),
     *("minimum", "maximum", "low", "high", "primary"),
     *("pairs", "difference", "spread", "freedom", "difference_low", "difference_high", "level"),
-    *("p", "p_family", "verdict", "why"),
+    *("p", "p_family", "verdict", "why", "rows", "rows_difference", "rows_low", "rows_high"),
 )
 Row = Mapping[Any, Any]
 Group = tuple[str, str]  # scenario, score
@@ -46,7 +54,9 @@ def comparisons_frame(
     pandas.DataFrame
         Columns as in `COLUMNS`; scores are fractions. For each score that is `compared`: ``n``
         seeds, mean, median, deviation, range, t interval at 95 %; whether the comparison is
-        ``primary``; the fields of `Comparison`; and ``why`` there is no verdict.
+        ``primary``; the fields of `Comparison`; ``why`` there is no verdict; and for p_o and p_s
+        in classification, the number of ``rows``, the difference in the share of right ones, and
+        its 95 % interval over other seeds *and* other rows of the same kind.
     """
     import pandas as pd
 
@@ -55,7 +65,7 @@ def comparisons_frame(
     steps = {cell.scenario: score_steps(cell) for cell in cells if cell.reference_of is None}
     values: dict[Group, dict[str, dict[int, float]]] = {}
     for key, some in frame.groupby(["scenario", "method"], sort=False):
-        scenario, method = map(str, key)  # type: ignore[arg-type]
+        scenario, method = map(str, key)
         for score in (score for score in SCORES if score.compared):
             numbers = some.dropna(subset=[score.name])
             if len(numbers):
@@ -74,6 +84,10 @@ def comparisons_frame(
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
     answers = compare(groups, alpha=alpha, family=max(1, len(primary)), lower_is_better=lower)
     others = compare(groups, family=1, lower_is_better=lower)
+    by_seed: dict[tuple[str, str], dict[int, CellResult]] = {}
+    for cell in cells:
+        if cell.status == "ok" and cell.reference_of is None:
+            by_seed.setdefault((cell.scenario, cell.baseline), {})[cell.seed] = cell
     shifts = dict(zip(frame["scenario"], frame["shift"], strict=True))
     rows = []
     for group, by_method in values.items():
@@ -91,6 +105,8 @@ def comparisons_frame(
             else:
                 row |= asdict(comparison)
                 row |= _judgement(comparison.pairs, is_primary, comparison.verdict)
+                ours, theirs = (by_seed[group[0], name] for name in (method, question.reference))
+                row |= _rows(ours, theirs, group[1])
             rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -115,6 +131,23 @@ def _differences(
         )
         for name, seeds in by_method.items()
         if name != reference
+    }
+
+
+def _rows(
+    method: Mapping[int, CellResult], reference: Mapping[int, CellResult], score: str
+) -> dict[str, float]:
+    """Return the difference in the share of right rows, with its interval over seeds and rows."""
+    task = {"p_o": 0, "p_s": -1}.get(score)
+    table = None if task is None else row_differences(method, reference, task)
+    if table is None:
+        return {}
+    low, high = crossed_interval(table)
+    return {
+        "rows": table.shape[1],
+        "rows_difference": float(table.mean()),
+        "rows_low": low,
+        "rows_high": high,
     }
 
 
