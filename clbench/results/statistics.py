@@ -1,7 +1,7 @@
 """Statistics over seeds: summaries, families of comparisons, looks, power, items and ranks.
 
 On one seed, two methods see the same batches. Differences are therefore paired: taken seed by
-seed, never between means. What is valid was found by simulation, see `benchmarks/statistics.py`.
+seed, never between means. What is valid was found by simulation, see `benchmarks/verdicts.py`.
 """
 
 from __future__ import annotations
