@@ -4,9 +4,8 @@
 
 Families of comparisons with a reference, without and with true differences, are drawn under
 several kinds of noise, and judged by the test of `clbench.results.statistics.compare` and by its
-competitors, each corrected after Bonferroni for the family. Printed are, by kind of noise and number
-of seeds, the largest family-wise error over numbers of methods and scenarios, and the mean power.
-Then: the error of a run that adds seeds until every comparison is settled, and the coverage of
+competitors, each corrected after Bonferroni for the family. Printed are, by kind of noise and
+number of seeds, the largest family-wise error over sizes of families, and the mean power. Then: the error of a run that adds seeds until every comparison is settled, and the coverage of
 intervals over seeds and rows. Noise is in rows of a data set, so that scores have steps:
 
     equal      every method and the reference have a standard deviation of 10 rows
@@ -174,7 +173,7 @@ def judge(draws: int, rng: np.random.Generator) -> dict[str, dict[str, list[floa
                         found = test(x[: draws // 4] + shift * effect) < level
                         powers[name].append(float(found[:, : -(-methods // 2)].mean()))
             row = {name: [errors[name], float(np.mean(powers[name]))] for name in TESTS}
-            results[f"{noise} {n}"] = {name: values for name, values in row.items()}
+            results[f"{noise} {n}"] = dict(row.items())
             print(
                 f"{noise:8s} {n:5d}",
                 *(f"{error:10.3f}" for error, _ in row.values()),

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clbench.report.comparisons import comparisons_frame
 from clbench.results.cell import CellResult
+from clbench.results.comparisons import comparisons_frame
 from clbench.results.scores import failures, scores_frame, summary, visible_scores
 from clbench.suite.question import Question
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import clbench
 from clbench.cache import write_atomically
 from clbench.messages import visible
-from clbench.report.comparisons import sentences
 from clbench.report.content import (
     COSTS,
     Content,
@@ -24,6 +23,7 @@ from clbench.report.content import (
 from clbench.report.details import cell_details
 from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
+from clbench.report.sentences import sentences
 from clbench.results.cell import CellResult
 from clbench.results.output_folder import as_folder_error, write_text
 from clbench.results.published import compare_published

@@ -32,7 +32,7 @@ SHARED_WEIGHT = 2.0
 """Largest weight of that variance, in degrees of freedom."""
 
 Floats = npt.NDArray[np.float64]
-Verdict = Literal["better", "worse", "no difference shown", "no verdict"]
+Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -99,8 +99,8 @@ class Comparison:
         Two-sided p of this comparison alone, and corrected for the family (Bonferroni).
     verdict
         ``better`` or ``worse`` if `p_family` is below the error rate, which is the case exactly
-        if the interval excludes 0; else ``no difference shown``; ``no verdict`` for fewer than
-        `FEWEST` seeds.
+        if the interval excludes 0; else ``equivalent`` if the interval lies within the margin;
+        else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds.
     """
 
     pairs: int
@@ -120,6 +120,7 @@ def compare(
     *,
     alpha: float = ALPHA,
     family: int | None = None,
+    margin: float = 0.0,
     lower_is_better: Collection[Key] = (),
 ) -> dict[tuple[Key, str], Comparison]:
     """Compare methods with a reference by a family of tests with one error rate.
@@ -142,6 +143,8 @@ def compare(
         Differences by method, for each group of a family: a score of a scenario.
     alpha, family
         Error rate of the family, and its size: by default the comparisons with `FEWEST` pairs.
+    margin
+        Largest difference that does not matter.
     lower_is_better
         Groups whose score is better when lower.
 
@@ -172,7 +175,7 @@ def compare(
         verdict: Verdict = "no verdict"
         p_family = min(1.0, family * p)
         if n >= FEWEST:
-            verdict = "no difference shown"
+            verdict = "equivalent" if abs(mean) + half < margin else "no difference shown"
             if p_family < alpha:
                 verdict = "better" if (mean < 0) == (group in lower_is_better) else "worse"
         spread = math.sqrt(variance)

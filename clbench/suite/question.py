@@ -19,6 +19,8 @@ class Question(BaseModel):
         Baseline that the others are compared with.
     scores
         Scores that the question is about.
+    margin
+        Largest difference that does not matter.
     methods, scenarios
         Patterns of baselines and scenarios that it is about, such as ``sst2*``.
     """
@@ -30,6 +32,7 @@ class Question(BaseModel):
         "p_o",
         "p_s",
     ]
+    margin: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
     methods: Patterns = ["*"]
     scenarios: Patterns = ["*"]
 

@@ -1,4 +1,4 @@
-"""Compare every method with the reference, seed by seed: a table and sentences."""
+"""The comparisons of a run: every method beside the reference, seed by seed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,13 @@ def comparisons_frame(
         if question.asks(group[0], group[1], method) and len(sample.values) >= FEWEST
     }
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
-    answers = compare(groups, alpha=alpha, family=max(1, len(primary)), lower_is_better=lower)
+    answers = compare(
+        groups,
+        alpha=alpha,
+        family=max(1, len(primary)),
+        margin=question.margin,
+        lower_is_better=lower,
+    )
     others = compare(groups, family=1, lower_is_better=lower)
     by_seed: dict[tuple[str, str], dict[int, CellResult]] = {}
     for cell in cells:
@@ -159,56 +165,3 @@ def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | No
     if not is_primary:
         return {"verdict": None, "why": "exploratory"}
     return {"verdict": verdict, "why": ""}
-
-
-def sentences(comparisons: pd.DataFrame, scenario: str, reference: str) -> list[str]:
-    """Return sentences on one scenario, one for each kind of verdict on p_o.
-
-    They claim nothing that an interval does not support, and name the cost in p_s.
-    """
-    rows = comparisons[comparisons["scenario"] == scenario].to_dict("records")
-    old: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_o"}
-    new: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_s"}
-    if not old:
-        return ["No finished cell has scores on two tasks."]
-    if reference not in old:
-        return [f"{reference} was not run, so there is nothing to compare with."]
-    compared = {name: row for name, row in old.items() if isinstance(row["verdict"], str)}
-    if not compared:
-        if len(old) == 1:
-            return [f"Only {reference} was run."]
-        return [f"No method is compared with {reference} in p_o."]
-    most = max(int(row["pairs"]) for row in compared.values())
-    if most < FEWEST:
-        return [f"No verdict: at least {FEWEST} common seeds are needed (here {most})."]
-    by_verdict: dict[str, list[str]] = {}
-    for name in sorted(compared, key=lambda name: -abs(compared[name]["difference"])):
-        by_verdict.setdefault(compared[name]["verdict"], []).append(name)
-    lines = []
-    for verdict, word in (("better", "more"), ("worse", "less")):
-        if names := by_verdict.get(verdict):
-            keep = "keeps" if len(names) == 1 else "keep"
-            methods = _join([_describe(name, compared[name], new.get(name, {})) for name in names])
-            lines.append(f"{methods} {keep} {word} of the old task than {reference}.")
-    if names := by_verdict.get("no difference shown"):
-        methods = _join([f"{name} ({_interval(compared[name])})" for name in names])
-        lines.append(f"No difference in p_o from {reference} is shown for {methods}.")
-    if names := by_verdict.get("no verdict"):
-        lines.append(f"There are too few seeds for a verdict on {_join(names)}.")
-    return lines
-
-
-def _interval(row: Row) -> str:
-    low, high = row["difference_low"], row["difference_high"]
-    return f"{row['difference']:+.3f}, {low:+.3f} to {high:+.3f}"
-
-
-def _describe(name: str, row: Row, new: Row) -> str:
-    numbers = f"p_o {_interval(row)}"
-    if new.get("verdict") in ("better", "worse"):
-        numbers += f"; p_s {new['difference']:+.3f}, {new['verdict']}"
-    return f"{name} ({numbers})"
-
-
-def _join(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
