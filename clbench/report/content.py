@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.scores import failures, scores_frame, summary, visible_scores
+from clbench.results.statistics import ALPHA
 from clbench.suite.question import Question
 
 if TYPE_CHECKING:
@@ -39,10 +40,14 @@ class Content:
     comparisons: pd.DataFrame
 
 
-def gather(cells: Sequence[CellResult], question: Question = Question()) -> Content:  # noqa: B008
-    """Return the tables and statistics of cells."""
+def gather(
+    cells: Sequence[CellResult],
+    question: Question = Question(),  # noqa: B008 - immutable
+    alpha: float = ALPHA,
+) -> Content:
+    """Return the tables and statistics of cells; see `comparisons_frame`."""
     frame = scores_frame(cells)
-    comparisons = comparisons_frame(cells, question)
+    comparisons = comparisons_frame(cells, question, alpha)
     return Content(question, tuple(cells), frame, summary(frame), comparisons)
 
 

@@ -44,10 +44,8 @@ def sentences(comparisons: pd.DataFrame, scenario: str, reference: str) -> list[
             lines.append(f"{methods} {keep} {word} of the old task than {reference}.")
     if names := by_verdict.get("equivalent"):
         methods = _join([f"{name} ({_interval(compared[name])})" for name in names])
-        verb = "does" if len(names) == 1 else "do"
-        lines.append(
-            f"{methods} {verb} not differ from {reference} in p_o by an amount that matters."
-        )
+        verb = "differs" if len(names) == 1 else "differ"
+        lines.append(f"{methods} {verb} from {reference} in p_o by less than matters.")
     if names := by_verdict.get("no difference shown"):
         methods = _join([f"{name} ({_interval(compared[name])})" for name in names])
         lines.append(f"No difference in p_o from {reference} is shown for {methods}.")

@@ -90,8 +90,11 @@ def write_report(
     for store in stores:
         pictures = store.read_pictures() | pictures
     drawings = draw_all(_figures(cells, pictures), formats)
-    questions = [question for store in stores for question in store.questions()]
-    content = gather(cells, questions[-1] if len(stores) == 1 else questions[0])
+    questions = stores[0].questions()
+    seeds = {cell.seed for cell in cells if cell.status == "ok"}
+    content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
+    if len(questions) > 1:
+        notes = [*notes, "The question of this run was changed after it had begun."]
     figures = []
     for name, title, caption, files in list(drawings):
         for kind in formats:

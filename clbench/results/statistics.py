@@ -14,12 +14,12 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from clbench.suite.question import FEWEST
+
 LEVEL = 0.95
 """Level of intervals of one value."""
 ALPHA = 0.05
 """Error rate of a family of comparisons."""
-FEWEST = 3
-"""Seeds that a verdict needs."""
 MOST_SEEDS = 1000
 """Largest number of seeds that is ever advised."""
 POWER = 0.8

@@ -21,6 +21,7 @@ from clbench.messages import describe_errors
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import conflicts
 from clbench.results.output_folder import as_folder_error, locked, write_text
+from clbench.results.statistics import ALPHA, spend
 from clbench.suite.question import Question
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class _Suite(BaseModel):
     description: str = ""
     commands: list[list[str]] = []
     questions: list[Question] = []
+    looks: list[list[int]] = []
     methods: list[str] = []
     seeds: list[int] = []
     protocol: dict[str, Any] = {}
@@ -187,16 +189,17 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite with the command's options.
 
-        Commands and questions of earlier runs in this folder stay in their lists, in order.
+        Commands, questions and looks of earlier runs in this folder stay in their lists.
 
         Raises a RunFolderError if the folder holds a run of another suite.
         """
         self.check(resolved.get("name"))
         before = self.read_suite()
         lists: dict[str, list[Any]] = {}
-        for name in ("commands", "questions"):
+        for name in ("commands", "questions", "looks"):
             entries = [*before.get(name, []), *resolved.get(name, [])]
-            lists[name] = list({json.dumps(entry): entry for entry in entries}.values())
+            if entries:
+                lists[name] = list({json.dumps(entry): entry for entry in entries}.values())
         suite = plain({**resolved, **lists})
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
         write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -213,6 +216,17 @@ class Store:
         """Return the primary questions that the run was started with, in order; at least one."""
         questions = [Question(**table) for table in self.read_suite().get("questions", [])]
         return questions or [Question()]
+
+    def alpha(self, seeds: int) -> float:
+        """Return the error rate of the run's comparisons at a number of seeds.
+
+        Without looks it is `ALPHA`, else the share of the look that these seeds belong to.
+        """
+        looks = next(iter(self.read_suite().get("looks", [])), None)
+        if not looks:
+            return ALPHA
+        position = sum(look < seeds for look in looks[:-1])
+        return spend(looks)[position]
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
         """Return the data for `clbench.figures.shift` by scenario, where there is any."""

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
 from clbench.files import user_path
 from clbench.messages import describe_errors, describe_missing, display_path
+from clbench.suite.question import FEWEST
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
@@ -28,7 +29,8 @@ class RunOptions:
     """The options of a run; None stands for the suite's value.
 
     The attributes are parameters of `clbench.run`, which describes them. A single value may be
-    given instead of a sequence of one.
+    given instead of a sequence of one. `looks` are the growing numbers of seeds after which a run
+    that adds seeds is looked at; `seeds` are then the first ones.
 
     Raises
     ------
@@ -43,6 +45,7 @@ class RunOptions:
     methods: Sequence[str | Baseline] | None = None
     scenarios: Sequence[str] | None = None
     seeds: Sequence[int] | None = None
+    looks: Sequence[int] = ()
     limit: int | None = None
     epochs: int | None = None
     precision: str | None = None
@@ -66,6 +69,13 @@ class RunOptions:
             raise SettingsError(
                 f"--device {self.device!r}: must be auto, cpu, cuda, cuda:N such as cuda:0, or mps."
             )
+        looks = tuple(self.looks)
+        object.__setattr__(self, "looks", looks)
+        if any(look <= before for before, look in zip((FEWEST - 1, *looks), looks, strict=False)):
+            raise SettingsError(
+                f"--seeds: looks must grow, from {FEWEST} seeds or more, such as "
+                "until-settled:5,10,20."
+            )
         for position, seed in enumerate(self.seeds or ()):
             if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
                 raise SettingsError(
@@ -81,6 +91,10 @@ class RunOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "out" or value == field.default:
+                continue
+            if field.name == "looks" or (field.name == "seeds" and self.looks):
+                if field.name == "looks":
+                    words += ["--seeds", f"until-settled:{','.join(map(str, value))}"]
                 continue
             option = "--plugin" if field.name == "plugins" else f"--{field.name}"
             if field.name in ("scenarios", "plugins"):

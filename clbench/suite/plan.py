@@ -70,6 +70,8 @@ class Plan:
         The suite's protocol with the command's options applied.
     command
         Words of a command that makes the same plan.
+    looks
+        Numbers of seeds after which a run that adds seeds is looked at, or none.
     """
 
     suite: Suite
@@ -80,6 +82,7 @@ class Plan:
     plugins: tuple[Plugin, ...]
     protocol: Protocol
     command: tuple[str, ...]
+    looks: tuple[int, ...] = ()
 
     @property
     def baselines(self) -> tuple[Baseline, ...]:
@@ -103,6 +106,7 @@ class Plan:
             "seeds": list(dict.fromkeys(cell.seed for cell in self.cells)),
             "references": any(cell.reference_of is not None for cell in self.cells),
             "plugins": {plugin.path.name: plugin.digest for plugin in self.plugins},
+            **({"looks": [list(self.looks)]} if self.looks else {}),
             "questions": [file.question.model_dump(mode="json")],
             "protocol": self.protocol.model_dump(mode="json"),
             "task": {name: spec.model_dump(mode="json") for name, spec in file.task.items()},
@@ -167,6 +171,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         plugins=plugins,
         protocol=protocol,
         command=options.command(suite),
+        looks=tuple(options.looks),
     )
 
 
