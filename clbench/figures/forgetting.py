@@ -11,7 +11,8 @@ import numpy as np
 from clbench.errors import join_names
 from clbench.figures import style
 from clbench.results.scores import SCORE
-from clbench.results.statistics import FEWEST, summarise
+from clbench.results.statistics import summarise
+from clbench.suite.question import FEWEST
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

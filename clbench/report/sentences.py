@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clbench.results.statistics import FEWEST
+from clbench.suite.question import FEWEST
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,13 +11,12 @@ from clbench.results.rows import row_differences
 from clbench.results.scores import SCORE, SCORES, scores_frame
 from clbench.results.statistics import (
     ALPHA,
-    FEWEST,
     Differences,
     compare,
     crossed_interval,
     summarise,
 )
-from clbench.suite.question import Question
+from clbench.suite.question import FEWEST, Question
 
 if TYPE_CHECKING:
     import pandas as pd

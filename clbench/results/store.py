@@ -222,7 +222,7 @@ class Store:
 
         Without looks it is `ALPHA`, else the share of the look that these seeds belong to.
         """
-        looks = next(iter(self.read_suite().get("looks", [])), None)
+        looks: list[int] | None = next(iter(self.read_suite().get("looks", [])), None)
         if not looks:
             return ALPHA
         position = sum(look < seeds for look in looks[:-1])
