@@ -31,9 +31,8 @@ def power(
     from clbench.report.power import power_frame
     from clbench.report.reading import read_runs
     from clbench.results.comparisons import comparisons_frame
-    from clbench.results.statistics import MOST_SEEDS
     from clbench.results.store import Store
-    from clbench.suite.question import FEWEST
+    from clbench.suite.question import FEWEST, MOST_SEEDS
 
     if not 0.0 < difference < 2.0:
         raise SettingsError(f"--difference {difference:g}: must be between 0 and 2, such as .02.")

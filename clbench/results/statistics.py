@@ -14,18 +14,14 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clbench.suite.question import FEWEST
+from clbench.suite.question import FEWEST, MOST_SEEDS
 
 LEVEL = 0.95
 """Level of intervals of one value."""
 ALPHA = 0.05
 """Error rate of a family of comparisons."""
-MOST_SEEDS = 1000
-"""Largest number of seeds that is ever advised."""
 POWER = 0.8
 """Default power of a planned comparison."""
-LOOKS = (5, 10, 20)
-"""Default numbers of seeds after which a run that adds seeds is looked at."""
 SHARED_QUANTILE = 0.7
 """Quantile of the methods' variances that stands for all of them."""
 SHARED_WEIGHT = 2.0

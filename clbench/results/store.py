@@ -195,6 +195,13 @@ class Store:
         """
         self.check(resolved.get("name"))
         before = self.read_suite()
+        for looks in resolved.get("looks", []):
+            if looks not in before.get("looks", [looks]):
+                started = ",".join(map(str, before["looks"][0]))
+                raise RunFolderError(
+                    f"{self.out} was started with --seeds until-settled:{started}. Other looks "
+                    "would spoil its error rate. Repeat that, or choose another --out."
+                )
         lists: dict[str, list[Any]] = {}
         for name in ("commands", "questions", "looks"):
             entries = [*before.get(name, []), *resolved.get(name, [])]

@@ -142,6 +142,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         # The settings of a shift decide how many tasks a scenario has.
         check_shifts(suite, scenarios)
     shared_recipe = _recipes(suite, protocol, data)
+    seeds = suite.file.seeds if options.seeds is None else options.seeds
+    assert not isinstance(seeds, str)  # RunOptions expands it
     cells = []
     for scenario in scenarios:
         shared = shared_recipe(scenario)
@@ -151,7 +153,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
             last = stages_of(scenario) - 1
             reference = replace(read_baseline("vanilla"), name=f"reference{last}")
             methods.append((reference, last))
-        for seed in suite.file.seeds if options.seeds is None else options.seeds:
+        for seed in seeds:
             for baseline, reference_of in methods:
                 method = {
                     "name": baseline.method,
@@ -171,7 +173,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         plugins=plugins,
         protocol=protocol,
         command=options.command(suite),
-        looks=tuple(options.looks),
+        looks=options.looks,
     )
 
 

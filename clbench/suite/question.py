@@ -9,6 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 FEWEST = 3
 """Seeds that a verdict needs."""
+MOST_SEEDS = 1000
+"""Largest number of seeds that is ever advised."""
+LOOKS = (5, 10, 20)
+"""Default numbers of seeds after which a run that adds seeds is looked at."""
 
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
