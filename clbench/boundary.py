@@ -5,18 +5,22 @@ Whatever such code raises becomes one line, and the global state that it changes
 
 from __future__ import annotations
 
+import gc
 import os
+import pickle
 import random
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clbench.errors import ClbenchError, PluginError
+from clbench.errors import ClbenchError, PluginError, join_names
 from clbench.messages import printable
 
 IMPORTS = ("the environment", "the warning filters", "sys.path")
@@ -35,9 +39,9 @@ class StateItem(NamedTuple):
 class GlobalState:
     """A snapshot of the process-wide state that code of users can change.
 
-    It covers torch's default type and device, modes, flags, threads and global module hooks; the
-    random numbers of torch, NumPy and Python; the environment, the warning filters, the working
-    folder, ``sys.path`` and the standard streams.
+    It covers torch's default type and device, modes, flags, precision, threads and global hooks;
+    the random numbers of torch, NumPy and Python; the environment, the warning filters, the
+    working folder, ``sys.path``, signal handlers, garbage collection, and the standard streams.
 
     Parameters
     ----------
@@ -48,16 +52,30 @@ class GlobalState:
     def __init__(self, *, without: Collection[str] = ()) -> None:
         # Without torch nothing can have changed it, and its import takes a second.
         items = [item for item in _items("torch" in sys.modules) if item.name not in without]
-        self._values = [(item, item.read()) for item in items]
+        self._values = [(item, _value(item)) for item in items]
+        self._modules = len(sys.modules)
+        self._files = {number: _copy_file(number) for number in (1, 2)}
 
     def restore(self) -> list[str]:
-        """Put everything back; return the names of the parts that had changed."""
+        """Put everything back; return the names of the parts that had changed.
+
+        If modules were imported meanwhile, `IMPORTS` are put back, but not named. Call it once.
+        """
         changed = []
+        for number, saved in self._files.items():
+            if saved is not None:
+                if _file_of(number) != _file_of(saved):
+                    os.dup2(saved, number)
+                    changed.append({1: "sys.stdout", 2: "sys.stderr"}[number])
+                os.close(saved)
         for item, before in self._values:
-            if item.read() != before:
-                item.write(before)
+            if _value(item) != before:
                 changed.append(item.name)
-        return list(dict.fromkeys(changed))
+                with suppress(Exception):  # named even where it cannot be put back
+                    item.write(before)
+        imported = len(sys.modules) != self._modules
+        names = dict.fromkeys(changed)
+        return [name for name in names if not (imported and name in IMPORTS)]
 
 
 @contextmanager
@@ -78,6 +96,24 @@ def user_code(what: str, *, without: Collection[str] = ()) -> Iterator[None]:
         state.restore()
 
 
+@contextmanager
+def unchanged(what: str) -> Iterator[None]:
+    """Put the global state back, and raise a PluginError if code of users has changed it.
+
+    It may draw random numbers, which are put back as well. `what` begins the message.
+    """
+    state = GlobalState()
+    changed: list[str] = []
+    try:
+        yield
+    finally:
+        changed += [name for name in state.restore() if name not in RANDOM]
+    if changed:
+        raise PluginError(
+            f"{what} changes {join_names(changed)} for the whole process. Put it back at its end."
+        )
+
+
 def explain(error: BaseException) -> str:
     """Return one line: the message, and for errors that are not ours the place in the code."""
     text = error_text(error)
@@ -95,8 +131,30 @@ def error_text(error: BaseException) -> str:
     """Return the message of an error as one printable line."""
     try:
         return printable(str(error))
-    except Exception:  # plug-ins may define errors whose text raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # plug-ins may define errors whose text raises
         return "(its message cannot be read)"
+
+
+def _value(item: StateItem) -> Any:
+    try:
+        return item.read()
+    except Exception:  # torch refuses to read settings that contradict each other
+        return object()  # equals nothing
+
+
+def _copy_file(number: int) -> int | None:
+    with suppress(OSError):
+        return os.dup(number)
+    return None
+
+
+def _file_of(number: int) -> tuple[int, int] | None:
+    with suppress(OSError):
+        status = os.fstat(number)
+        return status.st_dev, status.st_ino
+    return None
 
 
 @cache
@@ -109,17 +167,42 @@ def _python_items() -> Iterator[StateItem]:
     yield StateItem("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
     yield StateItem("the warning filters", lambda: list(warnings.filters), _write_warnings)
     yield StateItem("the working folder", _read_folder, _write_folder)
-    yield StateItem("the environment", os.environ.copy, partial(_write_mapping, os.environ))
-    write_path = partial(sys.path.__setitem__, slice(None))
-    yield StateItem("sys.path", sys.path.copy, write_path)
+    yield _content("the environment", os, "environ")
+    yield _content("sys.path", sys, "path")
     for name in ("stdout", "stderr"):
         yield StateItem(f"sys.{name}", partial(_read_stream, name), partial(_write_stream, name))
+    yield _attribute("sys.excepthook", sys, "excepthook")
+    yield StateItem("garbage collection", gc.isenabled, lambda on: (gc.disable, gc.enable)[on]())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        read, write = partial(signal.getsignal, number), partial(signal.signal, number)
+        yield StateItem("signal handlers", read, write)
+
+
+def _attribute(name: str, holder: Any, attribute: str) -> StateItem:
+    return StateItem(name, partial(getattr, holder, attribute), partial(setattr, holder, attribute))
+
+
+def _content(name: str, holder: Any, attribute: str) -> StateItem:
+    """Return the item of a list or mapping, which may be changed or replaced."""
+
+    def read() -> tuple[Any, Any]:
+        value = getattr(holder, attribute)
+        return value, copy(value) if isinstance(value, list) else dict(value)
+
+    def write(before: tuple[Any, Any]) -> None:
+        value, content = before
+        setattr(holder, attribute, value)
+        value.clear()
+        (value.extend if isinstance(value, list) else value.update)(content)
+
+    return StateItem(name, read, write)
 
 
 def _torch_items() -> Iterator[StateItem]:
     import torch
     from torch.backends import cuda
     from torch.nn.modules import module
+    from torch.optim import optimizer
     from torch.utils import deterministic
 
     backends = torch.backends
@@ -130,11 +213,6 @@ def _torch_items() -> Iterator[StateItem]:
         ("thread count", torch.get_num_threads, torch.set_num_threads),
         ("anomaly mode", torch.is_anomaly_enabled, torch.set_anomaly_enabled),
         ("deterministic mode", _read_deterministic, _write_deterministic),
-        (
-            "matrix precision",
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-        ),
         ("attention kernels", cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
         ("attention kernels", cuda.math_sdp_enabled, cuda.enable_math_sdp),
         ("attention kernels", cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
@@ -144,6 +222,7 @@ def _torch_items() -> Iterator[StateItem]:
     for kind in ("cpu", "cuda"):
         autocast = partial(torch.set_autocast_enabled, kind)
         yield StateItem("torch's autocast mode", partial(torch.is_autocast_enabled, kind), autocast)
+    yield StateItem("torch's matrix precision", _read_precision, _write_precision)
     for name, holder, flag in (
         ("torch's deterministic mode", deterministic, "fill_uninitialized_memory"),
         ("cuDNN's flags", backends.cudnn, "benchmark"),
@@ -151,18 +230,14 @@ def _torch_items() -> Iterator[StateItem]:
         ("cuDNN's flags", backends.cudnn, "enabled"),
         ("oneDNN's flag", backends.mkldnn, "enabled"),
     ):
-        yield StateItem(name, partial(getattr, holder, flag), partial(setattr, holder, flag))
-    for key, hooks in vars(module).items():
-        if key.startswith("_global_") and isinstance(hooks, dict):
-            write = partial(_write_mapping, hooks)
-            yield StateItem("torch's global module hooks", hooks.copy, write)
+        yield _attribute(name, holder, flag)
+    for holder, prefix in ((module, "_global_"), (optimizer, "_global_optimizer_")):
+        for key, hooks in vars(holder).items():
+            if key.startswith(prefix) and isinstance(hooks, dict):
+                yield _content("torch's global hooks", holder, key)
+    yield StateItem("torch's modes", _read_modes, _write_modes)
     yield StateItem(RANDOM[0], _read_torch_random, _write_torch_random)
     yield StateItem(RANDOM[1], _read_numpy_random, _write_numpy_random)
-
-
-def _write_mapping(mapping: MutableMapping[Any, Any], content: MutableMapping[Any, Any]) -> None:
-    mapping.clear()
-    mapping.update(content)
 
 
 def _read_deterministic() -> tuple[bool, bool]:
@@ -204,18 +279,71 @@ def _write_torch_random(states: tuple[bytes, ...]) -> None:
         torch.cuda.set_rng_state_all(tensors[1:])
 
 
-def _read_numpy_random() -> tuple[Any, ...]:
+def _read_numpy_random() -> tuple[Any, bytes]:
     import numpy as np
 
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002
-    return (name, np.asarray(keys).tobytes(), *rest)
+    # The generator itself may be exchanged, not only its state. The bytes can be compared.
+    state = np.random.get_state(legacy=False)  # noqa: NPY002
+    return np.random.get_bit_generator(), pickle.dumps(state)  # type: ignore[attr-defined]
 
 
-def _write_numpy_random(state: tuple[Any, ...]) -> None:
+def _write_numpy_random(before: tuple[Any, bytes]) -> None:
     import numpy as np
 
-    name, keys, *rest = state
-    np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    np.random.set_bit_generator(before[0])  # type: ignore[attr-defined]
+    np.random.set_state(pickle.loads(before[1]))  # noqa: NPY002
+
+
+def _read_precision() -> list[Any]:
+    import torch
+
+    return [getattr(holder, "fp32_precision", None) for holder in _precision_holders()] + [
+        torch.get_float32_matmul_precision()
+    ]
+
+
+def _write_precision(before: list[Any]) -> None:
+    import torch
+
+    torch.set_float32_matmul_precision(before[-1])
+    for holder, value in zip(_precision_holders(), before, strict=False):
+        if value is not None:  # versions before torch 2.9 have no such settings
+            holder.fp32_precision = value
+
+
+def _precision_holders() -> list[Any]:
+    """Return what holds a setting for float32 products, general ones before special ones."""
+    from torch import backends
+
+    mkldnn, cudnn = backends.mkldnn, backends.cudnn
+    general = [backends, mkldnn, cudnn, backends.cuda.matmul]
+    return general + [
+        part
+        for holder, names in ((mkldnn, ("matmul", "conv", "rnn")), (cudnn, ("conv", "rnn")))
+        for part in (getattr(holder, name, None) for name in names)
+        if part is not None
+    ]
+
+
+def _read_modes() -> tuple[int, int, Any]:
+    """Return the depths of torch's stacks of modes, and the hooks on saved tensors."""
+    import torch
+
+    core = torch._C
+    hooks = core._autograd._top_saved_tensors_default_hooks(False)
+    return core._len_torch_function_stack(), core._len_torch_dispatch_stack(), hooks
+
+
+def _write_modes(before: tuple[int, int, Any]) -> None:
+    import torch
+
+    core = torch._C
+    while core._len_torch_function_stack() > before[0]:
+        core._pop_torch_function_stack()
+    while core._len_torch_dispatch_stack() > before[1]:
+        core._pop_torch_dispatch_stack(None)
+    while _read_modes()[2] not in (None, before[2]):
+        core._autograd._pop_saved_tensors_default_hooks()
 
 
 def _write_warnings(filters: list[Any]) -> None:
@@ -237,12 +365,12 @@ def _write_folder(folder: Path | None) -> None:
 
 def _read_stream(name: str) -> tuple[Any, bool]:
     stream = getattr(sys, name)
-    return stream, stream is not None and stream.closed
+    return stream, getattr(stream, "closed", False)
 
 
 def _write_stream(name: str, state: tuple[Any, bool]) -> None:
     stream, closed = state
-    if stream is not None and stream.closed and not closed:
+    if getattr(stream, "closed", False) and not closed:
         # Closing Python's stream leaves the file of the process open.
         number = {"stdout": 1, "stderr": 2}[name]
         stream = open(number, "w", closefd=False, errors="replace")  # noqa: SIM115

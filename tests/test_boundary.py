@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules import module
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from clbench.boundary import GlobalState, error_text, explain, user_code
 from clbench.errors import DataError, PluginError
@@ -39,20 +48,70 @@ CHANGES: dict[str, Callable[[], object]] = {
     "the working folder": lambda: os.chdir("/"),
     "cuDNN's flags": lambda: setattr(torch.backends.cudnn, "benchmark", True),
     "oneDNN's flag": lambda: setattr(torch.backends.mkldnn, "enabled", False),
-    "torch's global module hooks": leave_a_hook,
+    "torch's global hooks": leave_a_hook,
+    "torch's modes": lambda: saved_tensors_hooks(lambda x: x, lambda x: x).__enter__(),
+    "signal handlers": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    "garbage collection": gc.disable,
+    "sys.excepthook": lambda: setattr(sys, "excepthook", None),
     "the environment": lambda: os.environ.update(CLBENCH_TEST="1"),
     "sys.path": lambda: sys.path.append("/nowhere"),
     "sys.stdout": lambda: setattr(sys, "stdout", sys.stderr),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_change_of_global_state_is_put_back_and_named(name: str) -> None:
+class Stream:
+    """A stream with the least that printing needs."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+MORE_CHANGES: list[tuple[str, Callable[[], object]]] = [
+    ("torch's matrix precision", lambda: precision(torch.backends.mkldnn.matmul)),
+    ("torch's matrix precision", lambda: precision(torch.backends)),
+    ("torch's modes", lambda: TorchFunctionMode().__enter__()),
+    ("torch's modes", lambda: TorchDispatchMode().__enter__()),
+    ("torch's global hooks", lambda: register_optimizer_step_post_hook(lambda *arguments: None)),
+    ("NumPy's random numbers", lambda: np.random.set_bit_generator(np.random.PCG64(1))),
+    ("the environment", lambda: setattr(os, "environ", {})),
+    ("sys.path", lambda: setattr(sys, "path", [])),
+    ("sys.stdout", lambda: setattr(sys, "stdout", Stream())),
+]
+
+
+def precision(holder: Any) -> None:
+    holder.fp32_precision = "bf16"
+
+
+@pytest.mark.parametrize(("name", "change"), [*CHANGES.items(), *MORE_CHANGES])
+def test_a_change_of_global_state_is_put_back_and_named(
+    name: str, change: Callable[[], object]
+) -> None:
     outer = GlobalState()
     state = GlobalState()
-    CHANGES[name]()
+    change()
     assert name in state.restore()  # torch may import modules that change more
     assert outer.restore() == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_closed_file_of_the_process_is_opened_again(
+    capfd: pytest.CaptureFixture[str], number: int
+) -> None:
+    state = GlobalState()
+    os.close(number)
+    assert state.restore() == [{1: "sys.stdout", 2: "sys.stderr"}[number]]
+    os.write(number, b"still here")
+    assert "still here" in capfd.readouterr()
+
+
+def test_what_an_import_changes_is_put_back_but_not_named(tmp_path: Path) -> None:
+    (tmp_path / "changes_the_environment.py").write_text("import os; os.environ['A_B'] = '1'")
+    state = GlobalState()
+    sys.path.append(str(tmp_path))
+    importlib.import_module("changes_the_environment")
+    assert state.restore() == []
+    assert "A_B" not in os.environ
 
 
 def test_a_closed_stream_is_opened_again(capfd: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +136,11 @@ class Ending(BaseException):
     pass
 
 
+class ExitingError(Exception):
+    def __str__(self) -> str:
+        sys.exit(4)
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -85,6 +149,7 @@ class Ending(BaseException):
         (GeneratorExit(), "GeneratorExit"),
         (StopIteration(1), "StopIteration: 1"),
         (UnreadableError(), "UnreadableError: (its message cannot be read)"),
+        (ExitingError(), "ExitingError: (its message cannot be read)"),
         (ValueError("\x1b[31mred\nline"), "ValueError: \\x1b[31mred line"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",

@@ -82,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _signals_as_interrupts(signals):
             code = app(arguments or ["--help"], prog_name="clbench", standalone_mode=False) or 0
     except ClbenchError as error:
-        return _fail(str(error))
+        from clbench.boundary import error_text
+
+        return _fail(error_text(error))
     except usage_error as error:
         verb = next((f" {c.name}" for c in app.registered_commands if c.name in arguments[:1]), "")
         path = getattr(getattr(error, "ctx", None), "command_path", f"clbench{verb}")

@@ -116,8 +116,8 @@ def run_candidate(
     if train is not None:
         toy = replace(toy, scenario=replace(toy.scenario, train=tuple(train)))
     method = _observe(candidate.method, run, references, after_stage)
-    state = GlobalState(without=RANDOM)
     with LiveBytes() if count_bytes else nullcontext() as live:
+        state = GlobalState(without=RANDOM)  # LiveBytes is one of torch's modes itself
         try:
             _train(run, toy, candidate, method, resume)
         finally:
@@ -210,6 +210,9 @@ class _ObservedCache(StageCache):
     def __init__(self, folder: Path, run: CheckRun, resume: str | None) -> None:
         super().__init__(folder)
         self._run, self._resume = run, resume
+
+    def has(self, digest: str) -> bool:
+        return digest == self._resume
 
     def load(self, digest: str, device: Any) -> CachedStage | None:
         return super().load(digest, device) if digest == self._resume else None

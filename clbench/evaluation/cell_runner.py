@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -117,12 +117,15 @@ class CellRunner:
 
     def run(self) -> Outcome:
         """Train and score all stages, resuming after the latest cached one; sets `context`."""
+        first = None if self._in_cache() else self._train_shared()
         before = self._load()
         notes: list[str] = []
-        for position in range(self._resume(), len(self._stages)):
+        start = self._resume() or self._adopt(0, first or self._train_shared(), cached=False)
+        del first
+        for position in range(start, len(self._stages)):
             stage = self._stage(position)
             trace = self._train(stage, position)
-            note = self._save(position, trace)
+            note = self._save(position, self._to_cache(position, trace))
             if note is not None and note not in notes:
                 notes.append(note)
             self._finish(stage, trace, cached=False)
@@ -130,6 +133,21 @@ class CellRunner:
             if self.cache is not None and not self._is_shared(position):
                 self.cache.drop(self._digest(position))  # no other cell can use it
         return Outcome(self._outcomes, [*notes, *self.context.notes], before)
+
+    def _train_shared(self) -> CachedStage | None:
+        """Train the stage that all methods share, on a model that this method never sees.
+
+        Whatever `setup` does to modules, such as hooks or adapters, then cannot change it. None if
+        there is no such stage.
+        """
+        if isinstance(self.method, Vanilla) or not self._is_shared(0):
+            return None
+        runner = replace(self, method=Vanilla(), model=None)
+        runner._load()
+        first = runner._to_cache(0, runner._train(runner._stage(0), 0))
+        if note := self._save(0, first):
+            first.notes.append(note)
+        return first
 
     def _load(self) -> Row | None:
         """Load the model and set the method up; return the row of R before training, or None."""
@@ -207,9 +225,6 @@ class CellRunner:
 
     def _finish(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
         """Let the method consolidate, then score a row of R."""
-        if cached:
-            stage.step = stage.steps = stage.total_steps = trace.steps
-            stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
         self.method.after_stage(stage)
         trace.curves.update(stage.log)
         start = time.perf_counter()
@@ -305,11 +320,9 @@ class CellRunner:
             }
         )
 
-    def _save(self, position: int, trace: Trace) -> str | None:
-        """Add a trained stage to the cache; return a note for the user if that fails."""
-        if self.cache is None or not self._is_cached(position):
-            return None
-        stage = CachedStage(
+    def _to_cache(self, position: int, trace: Trace) -> CachedStage:
+        """Return a stage that was just trained, for the cache."""
+        return CachedStage(
             dict(self.context.model.state_dict()),
             {} if self._is_shared(position) else self.method.state(),
             trace,
@@ -319,26 +332,47 @@ class CellRunner:
             ],
             self.context.notes[self._setup_notes :],
         )
+
+    def _save(self, position: int, stage: CachedStage) -> str | None:
+        """Add a trained stage to the cache; return a note for the user if that fails."""
+        if self.cache is None or not self._is_cached(position):
+            return None
         return self.cache.save(self._digest(position), stage)
+
+    def _in_cache(self) -> bool:
+        """Whether the cache has a file of any stage of this cell."""
+        return self.cache is not None and any(
+            self.cache.has(self._digest(position))
+            for position in range(len(self._stages))
+            if self._is_cached(position)
+        )
 
     def _resume(self) -> int:
         """Load the latest cached stage; return the position of the next one."""
         for position in reversed(range(len(self._stages))):
             if self.cache is None or not self._is_cached(position):
                 continue
-            stage = self.cache.load(self._digest(position), self.context.device)
-            if stage is None:
-                continue
-            self.context.model.load_state_dict(stage.weights)
-            if stage.state:
-                self.method.load_state(stage.state)
-            for note in stage.notes:
-                self.context.note(note)
-            for trace, row, seconds, correct in stage.history:
-                self._outcomes.append(StageOutcome(Trace(**trace), row, seconds, True, correct))
-            self._finish(self._stage(position), stage.trace, cached=True)
-            return position + 1
+            stored = self.cache.load(self._digest(position), self.context.device)
+            if stored is not None:
+                return self._adopt(position, stored, cached=True)
         return 0
+
+    def _adopt(self, position: int, stored: CachedStage | None, *, cached: bool) -> int:
+        """Go on from a stage that was trained elsewhere; return the position of the next one."""
+        if stored is None:
+            return 0
+        self.context.model.load_state_dict(stored.weights)
+        if stored.state:
+            self.method.load_state(stored.state)
+        for note in stored.notes:
+            self.context.note(note)
+        for trace, row, seconds, correct in stored.history:
+            self._outcomes.append(StageOutcome(Trace(**trace), row, seconds, True, correct))
+        stage, trace = self._stage(position), stored.trace
+        stage.step = stage.steps = stage.total_steps = trace.steps
+        stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
+        self._finish(stage, trace, cached=cached)
+        return position + 1
 
 
 def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:

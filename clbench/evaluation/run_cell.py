@@ -74,6 +74,8 @@ def run_cell(
         return CellResult(**plain(result))
     except ValidationError as error:  # a metric or a method recorded what no file can hold
         return failed(cell, f"the result is not valid: {describe_errors(error)[0]}")
+    except Exception as error:  # a method took away what this process needs, such as files
+        return failed(cell, explain(error))
 
 
 def failed(cell: Cell, reason: str) -> CellResult:

@@ -64,6 +64,10 @@ class StageCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def has(self, digest: str) -> bool:
+        """Whether there is a file of the stage with that digest; it may be damaged."""
+        return self._path(digest).is_file()
+
     def load(self, digest: str, device: torch.device) -> CachedStage | None:
         """Return the stage with that digest, or None if its file is missing or damaged."""
         try:

@@ -52,11 +52,13 @@ class EncodedRows:
         return np.diff(self.offsets)
 
     def lock(self) -> EncodedRows:
-        """Make the arrays read-only, as all cells of a process share them; return the rows."""
-        for array in (self.ids, self.types, self.offsets, self.labels):
-            if array is not None:
-                array.flags.writeable = False
-        return self
+        """Return the rows with arrays that nothing can write to; cells of a process share them."""
+
+        def lock(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return np.frombuffer(array.tobytes(), dtype=array.dtype)  # bytes cannot be unlocked
+
+        types = None if self.types is None else lock(self.types)
+        return EncodedRows(lock(self.ids), types, lock(self.offsets), lock(self.labels))
 
     def remap(self, vocabulary: IntArray) -> EncodedRows:
         """Return the rows with each id replaced by its position in `vocabulary` (ascending)."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from clbench.boundary import unchanged
 from clbench.errors import DataError, NonFiniteLossError, PluginError, did_you_mean
 from clbench.messages import describe_type
 from clbench.registry import Registry
@@ -124,6 +126,11 @@ def check_metrics(where: str, names: Sequence[str], regression: bool) -> None:
             )
 
 
+def _is_foreign(name: str) -> bool:
+    """Whether a metric comes from a plug-in or another package."""
+    return not METRICS.where(name).startswith("clbench.")
+
+
 def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, float]:
     """Return the scores of a model's outputs by metric, in the order of `metrics`.
 
@@ -139,7 +146,7 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
     Raises
     ------
     DataError, PluginError
-        If a metric is unknown or not finite, or returns no number.
+        If a metric is unknown or not finite, returns no number, or changes global state.
     NonFiniteLossError
         If an output is not finite: training has diverged.
     """
@@ -156,7 +163,8 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
             outputs = np.asarray(outputs, dtype=np.float64).reshape(len(labels))
             labels = np.asarray(labels, dtype=np.float64)
         # Copies, as a metric may change what it gets.
-        value: Any = function(outputs.copy(), labels.copy())
+        with unchanged(f"metric {name!r}") if _is_foreign(name) else nullcontext():
+            value: Any = function(outputs.copy(), labels.copy())
         try:
             scores[name] = float(value)
         except (TypeError, ValueError) as error:

@@ -123,7 +123,7 @@ def test_a_hook_that_exits_fails_only_its_own_cell(world: Workspace) -> None:
 CHANGES = {
     "torch's default type": "torch.set_default_dtype(torch.float64)",
     "torch's gradient mode": "torch.set_grad_enabled(False)",
-    "torch's global module hooks": "hook(lambda module, inputs, output: output)",
+    "torch's global hooks": "hook(lambda module, inputs, output: output)",
     "the environment": "os.environ['MKL_NUM_THREADS'] = '7'",
     "sys.stdout": "sys.stdout.close()",
 }
@@ -149,6 +149,35 @@ def test_a_method_that_changes_global_state_is_named_and_changes_no_other_cell(
     alone = world.run("alone", epochs=1).cells[0]
     assert dict(vanilla.scores) == dict(alone.scores)
     assert list(vanilla.notes) == list(alone.notes)
+
+
+TAINTS = {
+    "a hook": "m.register_forward_hook(lambda m, i, o: o * 0.5)",
+    "frozen weights": "m.requires_grad_(False)",
+    "another forward": "m.forward = lambda x, f=m.forward: 0.5 * f(x)",
+    "gradient hooks": "m.weight.register_hook(lambda gradient: 0.0 * gradient)",
+}
+
+
+@pytest.mark.parametrize("statement", TAINTS.values(), ids=TAINTS.keys())
+def test_what_setup_does_to_modules_stays_out_of_the_shared_stage(
+    world: Workspace, statement: str
+) -> None:
+    text = (
+        "import torch\nimport clbench\n\n\n@clbench.method('taints')\n"
+        "class Taints(clbench.Method):\n"
+        "    def acts_in(self, index):\n        return index > 0\n\n"
+        "    def setup(self, context):\n"
+        "        for m in context.model.backbone.modules():\n"
+        f"            if isinstance(m, torch.nn.Linear):\n                {statement}\n"
+    )
+    plugins = [world.plugin, world.write("taints.py", text)]
+    run = world.run(methods=["taints", "vanilla"], plugins=plugins, epochs=1)
+    alone = world.run("alone", epochs=1).cells[0]
+    tainted, vanilla = run.cells
+    assert vanilla.stages[0].cached
+    assert dict(vanilla.scores) == dict(alone.scores)
+    assert tainted.stages[0].curves == alone.stages[0].curves
 
 
 def test_a_method_cannot_change_the_rows_of_other_cells(world: Workspace) -> None:

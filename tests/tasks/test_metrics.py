@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,3 +162,16 @@ def test_a_metric_cannot_change_the_labels_of_the_next() -> None:
     outputs, labels = np.array([[2.0, 1], [2, 1]]), np.array([0, 1])
     assert score(["cheating", "accuracy"], outputs, labels)["accuracy"] == 0.5
     assert labels.tolist() == [0, 1]
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_metric_that_changes_global_state_is_an_error() -> None:
+    @clbench.metric("wide")
+    def wide(outputs: np.ndarray, labels: np.ndarray) -> float:
+        torch.set_default_dtype(torch.float64)
+        return float(np.random.rand())  # noqa: NPY002
+
+    text = "metric 'wide' changes torch's default type for the whole process."
+    with pytest.raises(PluginError, match=text):
+        score(["wide"], np.ones((4, 2)), np.array([0, 1, 0, 1]))
+    assert torch.get_default_dtype() == torch.float32
