@@ -26,6 +26,7 @@ from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.report.sentences import sentences
 from clbench.results.cell import CellResult
 from clbench.results.output_folder import as_folder_error, write_text
+from clbench.results.overall import overall_frame
 from clbench.results.published import compare_published
 from clbench.results.scores import visible_scores
 from clbench.results.store import Store
@@ -105,7 +106,12 @@ def write_report(
         narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
         figures.append({"title": title, "caption": caption, "image": image, "narrow": narrow})
     suites = [store.read_suite() for store in stores]
-    frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
+    frames = {
+        "scores": content.frame,
+        "means": content.means,
+        "comparisons": content.comparisons,
+        "overall": overall_frame(cells, content.question.reference),
+    }
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
     published = [row for name in names for row in compare_published(name, cells).to_dict("records")]
     if published:
