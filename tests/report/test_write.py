@@ -221,7 +221,7 @@ def test_filters_and_sorting(run: Path, tmp_path: Path) -> None:
     head('method').querySelector('button').click();
     result.byMethod = rows().map(r => r.dataset.method);
     result.cleared = head('p_o').getAttribute('aria-sort');
-    head('p_o vs vanilla').querySelector('button').click();
+    head('p_o − vanilla').querySelector('button').click();
     result.last = rows().slice(-2).map(r => r.dataset.method);
     result.buttons = heads.every(h => h.querySelector('button').tabIndex === 0);
     result.wide = document.documentElement.scrollWidth <= innerWidth;
