@@ -195,13 +195,6 @@ class Store:
         """
         self.check(resolved.get("name"))
         before = self.read_suite()
-        for looks in resolved.get("looks", []):
-            if looks not in before.get("looks", [looks]):
-                started = ",".join(map(str, before["looks"][0]))
-                raise RunFolderError(
-                    f"{self.out} was started with --seeds until-settled:{started}. Other looks "
-                    "would spoil its error rate. Repeat that, or choose another --out."
-                )
         lists: dict[str, list[Any]] = {}
         for name in ("commands", "questions", "looks"):
             entries = [*before.get(name, []), *resolved.get(name, [])]
@@ -256,13 +249,20 @@ class Store:
             problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
         raise RunFolderError(f"{problem}. Give the folder of a run, its --out.")
 
-    def check(self, suite: str | None = None) -> None:
-        """Raise a RunFolderError unless a run of the suite with this name may write here."""
+    def check(self, suite: str | None = None, looks: Sequence[int] = ()) -> None:
+        """Raise a RunFolderError unless a run of the suite with this name may write here.
+
+        `looks` are those of a run that adds seeds; other ones would spoil its error rate.
+        """
         problem = None
+        before = self.read_suite().get("looks", [])
         content = _read_json(self.suite_path)
         name = self.read_suite().get("name")
         if None not in (suite, name) and suite != name:
             problem = f"{self.out} holds a run of the suite {name!r}, not of {suite!r}"
+        elif looks and before and list(looks) != before[0]:
+            started = ",".join(map(str, before[0]))
+            problem = f"{self.out} was started with --seeds until-settled:{started}, which must stay"
         elif self.out.exists() and not self.out.is_dir():
             problem = f"{self.out} is a file, not a folder"
         elif isinstance(content, dict) and content.get("format") != FORMAT:
