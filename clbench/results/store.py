@@ -262,7 +262,7 @@ class Store:
             problem = f"{self.out} holds a run of the suite {name!r}, not of {suite!r}"
         elif looks and before and list(looks) != before[0]:
             started = ",".join(map(str, before[0]))
-            problem = f"{self.out} was started with --seeds until-settled:{started}, which must stay"
+            problem = f"{self.out} was started with --seeds until-settled:{started}, which stays"
         elif self.out.exists() and not self.out.is_dir():
             problem = f"{self.out} is a file, not a folder"
         elif isinstance(content, dict) and content.get("format") != FORMAT:
