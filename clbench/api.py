@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,7 +76,7 @@ def run(
     data: str | Path | None = None,
     methods: Sequence[str | Baseline] | None = None,
     scenarios: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
+    seeds: Sequence[int] | str | None = None,
     limit: int | None = None,
     epochs: int | None = None,
     device: str = "auto",
@@ -105,7 +106,9 @@ def run(
         Folder with copies of hub repositories, such as ``DIR/glue``; by default the hub itself.
     methods, scenarios, seeds
         Select what to run instead of all of the suite: baselines by name or path, scenarios by
-        shell patterns, seeds.
+        shell patterns, seeds. ``until-settled``, or ``until-settled:5,10,20``, adds seeds from 0
+        on until no primary comparison is open, at most up to the last number; the run is looked
+        at after each number, and the error rate is spent over these looks.
     device
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
     corpus
@@ -154,8 +157,37 @@ def run(
         references=references,
         out=out,
     )
-    state = read_run_state(plan_run(suite, options), replace=replace)
-    return execute(state, resources, listener)
+    for step in steps_of(options):
+        state = read_run_state(plan_run(suite, step), replace=replace)
+        result = execute(state, resources, listener)
+        if not open_comparisons(result):
+            break
+    return result
+
+
+def steps_of(options: RunOptions) -> Iterator[RunOptions]:
+    """Yield the options of each look of a run that adds seeds until it is settled, in order.
+
+    The options of any other run are yielded as they are.
+    """
+    if not options.looks:
+        yield options
+    for look in options.looks:
+        yield dataclasses.replace(options, seeds=tuple(range(look)))
+
+
+def open_comparisons(run: Run) -> list[str]:
+    """Return the primary comparisons of a run that its seeds leave open, as ``method on scenario``.
+
+    Open are those whose verdict is neither better, worse nor equivalent.
+    """
+    from clbench.results.comparisons import comparisons_frame
+
+    store = Store(run.path)
+    seeds = {cell.seed for cell in run.cells if cell.status == "ok"}
+    table = comparisons_frame(run.cells, store.questions()[-1], store.alpha(len(seeds)))
+    table = table[table["primary"] & (table["verdict"] == "no difference shown")]
+    return [f"{row.score} of {row.method} on {row.scenario}" for row in table.itertuples()]
 
 
 def plan_run(suite: str | Path, options: RunOptions) -> Plan:

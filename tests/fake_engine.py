@@ -19,6 +19,7 @@ class FakeExecutor:
         self.fails: set[str] = set()
         self.raises: BaseException | None = None
         self.between: Callable[[], object] = lambda: None
+        self.p_o: Callable[[Any], float] = lambda cell: 0.8
 
     def device(self, plan: Any) -> None:
         pass
@@ -35,10 +36,10 @@ class FakeExecutor:
             listener.cell_started(cell)
             listener.progress(cell, 1, 2, 3, 10)
             self.ran.append(cell.key)
-            yield result_of(cell, fails=cell.key in self.fails)
+            yield result_of(cell, fails=cell.key in self.fails, p_o=self.p_o(cell))
 
 
-def result_of(cell: Any, *, fails: bool = False) -> CellResult:
+def result_of(cell: Any, *, fails: bool = False, p_o: float = 0.8) -> CellResult:
     """A finished or failed cell that took 12 seconds."""
     alone = cell.reference_of is not None
     stage = {
@@ -67,5 +68,5 @@ def result_of(cell: Any, *, fails: bool = False) -> CellResult:
         changes |= {"R": [[None, 0.75]], "metrics": [[None, None]], "scores": {"reference": 0.75}}
     if fails:
         changes |= {"R": [], "scores": {}, "stages": []}
-    result = pair(cell.baseline.name, cell.seed).model_dump()
+    result = pair(cell.baseline.name, cell.seed, [[0.9, 0.5], [p_o, 0.7]]).model_dump()
     return CellResult.model_validate({**result, **changes})

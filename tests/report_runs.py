@@ -55,3 +55,22 @@ def make_run(folder: Path, name: str = "mine", better: float = 0.05, **changes: 
                 more = {"status": "failed", "reason": EVIL} if failed else {}
                 store.write_cell(cell(scenario, "ewc", seed, ewc, **{**changes, **more}))
     return folder
+
+
+REPORT = {"parts": [{"validation": 500}, {"validation": 200}]}
+
+
+def cells(scenario: str = "pair", **methods: list[tuple[float, float]]) -> list[CellResult]:
+    """Cells with p_o and p_s by seed, from seed 0 on."""
+    return [
+        cell(scenario, name, seed, p_o, R=[[0.9, None], [p_o, p_s]], scenario_report=REPORT)
+        for name, values in methods.items()
+        for seed, (p_o, p_s) in enumerate(values)
+    ]
+
+
+STEADY = {
+    "vanilla": [(0.60, 0.8), (0.70, 0.9), (0.65, 0.7)],
+    "ewc": [(0.80, 0.7), (0.901, 0.8), (0.85, 0.6)],  # .2 better, .1 worse
+    "mas": [(0.70, 0.8), (0.68, 0.9), (0.68, 0.7)],
+}

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_engine import FakeExecutor
 
 import clbench
-from clbench.errors import RunFolderError
+from clbench.api import open_comparisons
+from clbench.errors import RunFolderError, SettingsError
+from clbench.results.statistics import spend
+from clbench.results.store import Store
 
 
 def test_run_returns_frame_summary_and_failures(place: Path, engine: FakeExecutor) -> None:
@@ -47,3 +52,38 @@ def test_the_listener_is_called(place: Path, engine: FakeExecutor) -> None:
     recorder = Recorder()
     clbench.run("mine.toml", seeds=[0], listener=recorder)
     assert recorder.calls == ["started"]
+
+
+@pytest.mark.parametrize(
+    ("p_o", "seeds"),
+    [
+        (lambda cell: 0.8, 3),  # equivalent at the first look
+        (lambda cell: 0.5 + 0.01 * cell.seed if cell.baseline.name == "frozen" else 0.8, 3),
+        (lambda cell: 0.7 + 0.2 * (cell.seed % 2) if cell.baseline.name == "frozen" else 0.8, 6),
+    ],
+    ids=["equivalent", "worse", "open"],
+)
+def test_seeds_are_added_until_no_comparison_is_open(
+    place: Path, engine: FakeExecutor, p_o: Callable[[Any], float], seeds: int
+) -> None:
+    engine.p_o = p_o
+    options: dict[str, Any] = {"methods": ["vanilla", "frozen"], "scenarios": "one*", "out": "r"}
+    run = clbench.run("mine.toml", seeds="until-settled:3,6", **options)
+    assert {cell.seed for cell in run.cells} == set(range(seeds))
+    store = Store(run.path)
+    assert store.read_suite()["looks"] == [[3, 6]]
+    assert [store.alpha(3), store.alpha(6)] == spend((3, 6))
+    assert bool(open_comparisons(run)) == (seeds == 6)
+    ran = len(engine.ran)
+    clbench.run("mine.toml", seeds="until-settled:3,6", **options)
+    assert len(engine.ran) == ran  # a finished run stays as it is
+    with pytest.raises(RunFolderError, match="was started with --seeds until-settled:3,6"):
+        clbench.run("mine.toml", seeds="until-settled:3,7", **options)
+
+
+@pytest.mark.parametrize(
+    "seeds", ["until-settled:", "until-settled:5,5", "until-settled:2,9", "all"]
+)
+def test_looks_must_grow(seeds: str) -> None:
+    with pytest.raises(SettingsError, match="growing numbers"):
+        clbench.RunOptions(seeds=seeds)

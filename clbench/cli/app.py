@@ -17,6 +17,7 @@ import typer
 from clbench.cli.check import check
 from clbench.cli.combine import combine
 from clbench.cli.list import listing
+from clbench.cli.power import power
 from clbench.cli.report import compare, report
 from clbench.cli.run import run
 from clbench.cli.search import search
@@ -41,7 +42,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for verb in (run, search, listing, report, compare, check, combine):
+for verb in (run, search, listing, report, compare, power, check, combine):
     app.command("list" if verb is listing else verb.__name__)(verb)
 
 

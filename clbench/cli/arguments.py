@@ -12,6 +12,7 @@ import typer
 from clbench.errors import SettingsError, did_you_mean
 
 MOST_SEEDS = 1000
+UNTIL_SETTLED = "until-settled"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -96,13 +97,14 @@ def seconds(option: str, value: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
-def seeds(value: str | None) -> list[int] | None:
+def seeds(value: str | None) -> list[int] | str | None:
     """Return the seeds of a list such as ``0,1,2``, ``0-4`` or ``7,0-4``, in order, each once.
 
-    Raises a SettingsError for any other form, an empty range, or too many seeds.
+    A value that starts with ``until-settled`` is returned as it is. Raises a SettingsError for any
+    other form, an empty range, or too many seeds.
     """
-    if value is None:
-        return None
+    if value is None or value.startswith(UNTIL_SETTLED):
+        return value
     numbers: dict[int, None] = {}
     for part in value.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)

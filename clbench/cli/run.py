@@ -46,7 +46,13 @@ def run(
         option("PATTERN", "Scenarios to run, such as 'sst2*'; repeatable.  [default: all]"),
     ] = None,
     seed_list: Annotated[
-        str | None, option("SEEDS", "Seeds as 0,1,2 or 0-4.  [default: the suite's]", "--seeds")
+        str | None,
+        option(
+            "SEEDS",
+            "Seeds as 0,1,2 or 0-4; or until-settled, or until-settled:5,10,20, to add seeds from "
+            "0 on until no comparison is open.  [default: the suite's]",
+            "--seeds",
+        ),
     ] = None,
     limit: Limit = None,
     epochs: Epochs = None,
@@ -128,17 +134,33 @@ def run(
         return 0
     from clbench.cli.table import show_results
 
-    try:
-        with progress_listener(state) as listener:
-            if tensorboard:
-                from clbench.evaluation.tensorboard import TensorBoard
+    for step in api.steps_of(options):
+        if options.looks:
+            state = read_run_state(api.plan_run(suite, step), replace=replace)
+        try:
+            with progress_listener(state) as listener:
+                if tensorboard:
+                    from clbench.evaluation.tensorboard import TensorBoard
 
-                listener = TensorBoard(listener, state.plan.out / "tensorboard")
-            result = api.execute(state, resources, listener)
-    except ClusterError:
-        show_results(state.plan.out, read_run_state(state.plan).present)
-        raise
+                    listener = TensorBoard(listener, state.plan.out / "tensorboard")
+                result = api.execute(state, resources, listener)
+        except ClusterError:
+            show_results(state.plan.out, read_run_state(state.plan).present)
+            raise
+        if not options.looks:
+            break
+        comparisons = api.open_comparisons(result)
+        err().print(_look(len(step.seeds or ()), comparisons), soft_wrap=True)
+        if not comparisons:
+            break
     return show_results(result.path, result.cells)
+
+
+def _look(seeds: int, comparisons: list[str]) -> str:
+    """Return a line on a look of a run that adds seeds."""
+    from clbench.errors import join_names
+
+    return f"Look at {seeds} seeds: open: {join_names(comparisons) if comparisons else 'none'}."
 
 
 def show_plan(state: RunState) -> None:

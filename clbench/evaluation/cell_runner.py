@@ -19,6 +19,7 @@ from clbench.evaluation.stage_cache import CachedStage, StageCache, recipe_diges
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier, build_classifier
+from clbench.results.rows import correct_rows, pack_rows
 from clbench.seeds import stream_seed
 from clbench.suite.plan import Cell
 from clbench.tasks.metrics import score
@@ -46,12 +47,17 @@ class ComputeSettings:
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """The outcome of a stage: trace of the training, row of R, and seconds of scoring it."""
+    """The outcome of a stage: trace of the training, row of R, and seconds of scoring it.
+
+    `correct` has the shape of `row` and tells which rows of each task are right, see
+    `clbench.results.rows`.
+    """
 
     trace: Trace
     row: Row
     eval_seconds: float
     cached: bool
+    correct: list[str | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,8 @@ class CellRunner:
         self.method.after_stage(stage)
         trace.curves.update(stage.log)
         start = time.perf_counter()
-        row = self._row(stage.index)
+        correct: list[str | None] = []
+        row = self._row(stage.index, correct=correct)
         seconds = time.perf_counter() - start
         if self.cell.protocol.curve_points and not trace.curves["scores"]:
             # The stage was too short for a point: take the rows of R before and after it.
@@ -231,17 +238,27 @@ class CellRunner:
                 name: [*([[0, before[name]]] if name in before else []), [trace.steps, score]]
                 for name, score in self._by_name(row).items()
             }
-        self._outcomes.append(StageOutcome(trace, row, seconds, cached))
+        self._outcomes.append(StageOutcome(trace, row, seconds, cached, correct))
 
-    def _row(self, index: int, *, curve: bool = False) -> Row:
-        """Return the row of R after stage `index`; with `curve`, on the rows for curves only."""
+    def _row(
+        self, index: int, *, curve: bool = False, correct: list[str | None] | None = None
+    ) -> Row:
+        """Return the row of R after stage `index`; with `curve`, on the rows for curves only.
+
+        Which rows are right is added to `correct`.
+        """
         context, data = self.context, self.scenario.curve if curve else self.scenario.scored
         row: Row = [None] * len(data)
+        packed: list[str | None] = [None] * len(data)
         for j in self._scored(index):
             with hook_checks.scoring(self.method.scoring(j)):
                 outputs = context.outputs(data[j])
             metrics = self.scenario.scenario.tasks[j].metrics
             row[j] = score(metrics, outputs, data[j].rows.labels)
+            if not self.scenario.scenario.tasks[j].regression:
+                packed[j] = pack_rows(correct_rows(outputs, data[j].rows.labels))
+        if correct is not None:
+            correct += [*[None] * len(self._scorers), *packed]
         return [*self._extra_columns(part=curve), *row]
 
     def _extra_columns(self, *, part: bool = False) -> Row:
@@ -309,7 +326,10 @@ class CellRunner:
             dict(self.context.model.state_dict()),
             {} if self._is_shared(position) else self.method.state(),
             trace,
-            [[asdict(stage.trace), stage.row, stage.eval_seconds] for stage in self._outcomes],
+            [
+                [asdict(stage.trace), stage.row, stage.eval_seconds, stage.correct]
+                for stage in self._outcomes
+            ],
             self.context.notes[self._setup_notes :],
         )
 
@@ -346,8 +366,8 @@ class CellRunner:
             self.method.load_state(stored.state)
         for note in stored.notes:
             self.context.note(note)
-        for trace, row, seconds in stored.history:
-            self._outcomes.append(StageOutcome(Trace(**trace), row, seconds, True))
+        for trace, row, seconds, correct in stored.history:
+            self._outcomes.append(StageOutcome(Trace(**trace), row, seconds, True, correct))
         stage, trace = self._stage(position), stored.trace
         stage.step = stage.steps = stage.total_steps = trace.steps
         stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}

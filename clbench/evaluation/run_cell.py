@@ -156,6 +156,9 @@ def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[
     if outcome.before is not None:
         rows.insert(0, outcome.before)
     matrix = [prepared.scenario.main_scores(row) for row in rows]
+    correct = [stage.correct for stage in stages]
+    if outcome.before is not None:
+        correct.insert(0, [None] * len(outcome.before))
     if cell.reference_of is None:
         indices, scores = list(range(len(tasks))), scores_of(matrix)
     else:
@@ -165,6 +168,10 @@ def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[
         "status": "ok",
         "metrics": rows,
         "R": matrix,
+        "correct": [
+            [text if i in (j, len(correct) - 1) else None for j, text in enumerate(row)]
+            for i, row in enumerate(correct)
+        ],
         "scores": scores,
         "stages": [
             {

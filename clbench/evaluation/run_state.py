@@ -82,7 +82,7 @@ def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
         If the folder holds another suite's run, or cells of other settings without `replace`.
     """
     store = Store(plan.out)
-    store.check(plan.suite.name)
+    store.check(plan.suite.name, plan.looks)
     files = _files(store)
     folder = store.read()
     replaced = set(conflicts(plan.cells, folder.cells)) if replace else set()

@@ -23,7 +23,7 @@ from torch import Tensor
 from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_atomically
 from clbench.training.engine import Trace
 
-FORMAT = 2
+FORMAT = 3
 
 
 def recipe_digest(recipe: Mapping[str, Any]) -> str:
@@ -45,7 +45,8 @@ class CachedStage:
     trace
         Steps, time, memory and curves of the training.
     history
-        Trace, row of R and scoring time of each earlier stage, for a cell that resumes here.
+        Trace, row of R, scoring time and right rows of each earlier stage, for a cell that resumes
+        here.
     notes
         Notes for the result, from this stage and earlier ones.
     """

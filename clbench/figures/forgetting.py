@@ -11,7 +11,8 @@ import numpy as np
 from clbench.errors import join_names
 from clbench.figures import style
 from clbench.results.scores import SCORE
-from clbench.results.statistics import FEWEST, summarise
+from clbench.results.statistics import summarise
+from clbench.suite.question import FEWEST
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def with_forgetting(cells: list[CellResult]) -> tuple[list[CellResult], list[flo
 def forgetting(results: style.Results) -> Figure:
     """Draw the forgetting of each method on the first task, a panel for each scenario.
 
-    Small marks are seeds, large ones means; lines are bootstrap 95 % intervals of the mean, drawn
+    Small marks are seeds, large ones means; lines are 95 % t intervals of the mean, drawn
     from three seeds on.
     """
     cells, _ = with_forgetting(style.good_cells(results))
@@ -66,7 +67,7 @@ def forgetting(results: style.Results) -> Figure:
         figure,
         "Forgetting: the score lost on the first task by the end, × 100; negative if it rose. "
         f"Small marks are seeds, large marks their means, {style.count_seeds(cells)}; "
-        f"lines are bootstrap 95 % intervals of the mean, drawn from {FEWEST} seeds on.",
+        f"lines are 95 % t intervals of the mean, drawn from {FEWEST} seeds on.",
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clbench.report.comparisons import REFERENCE, comparisons_frame
 from clbench.results.cell import CellResult
+from clbench.results.comparisons import comparisons_frame
 from clbench.results.scores import (
     MARKS,
     failures,
@@ -17,7 +17,8 @@ from clbench.results.scores import (
     summary,
     visible_scores,
 )
-from clbench.results.statistics import LEVEL
+from clbench.results.statistics import ALPHA
+from clbench.suite.question import Question
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,19 +36,26 @@ COSTS = {
 class Content:
     """Everything in a report but its figures: cells (references included) and tables.
 
-    `frame` has a row for each cell, `means` for each method; `comparisons` is against vanilla.
+    `frame` has a row for each cell, `means` for each method; `comparisons` are with the reference
+    of the `question`.
     """
 
+    question: Question
     cells: tuple[CellResult, ...]
     frame: pd.DataFrame
     means: pd.DataFrame
     comparisons: pd.DataFrame
 
 
-def gather(cells: Sequence[CellResult]) -> Content:
-    """Return the tables and statistics of cells."""
+def gather(
+    cells: Sequence[CellResult],
+    question: Question = Question(),  # noqa: B008 - immutable
+    alpha: float = ALPHA,
+) -> Content:
+    """Return the tables and statistics of cells; see `comparisons_frame`."""
     frame = scores_frame(cells)
-    return Content(tuple(cells), frame, summary(frame), comparisons_frame(frame))
+    comparisons = comparisons_frame(cells, question, alpha)
+    return Content(question, tuple(cells), frame, summary(frame), comparisons)
 
 
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
@@ -57,27 +65,21 @@ def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
 
 def table_rows(content: Content) -> list[dict[str, Any]]:
     """Return the rows of the table of scores: numbers to sort by, and texts to show."""
-    on_p_o = content.comparisons[content.comparisons["score"] == "p_o"].to_dict("records")
-    by_method = {(row["scenario"], row["method"]): row for row in on_p_o}
+    by_key = {
+        (row["scenario"], row["method"], row["score"]): row
+        for row in content.comparisons.to_dict("records")
+    }
     means = content.means.to_dict("records")
     names = [score.name for score in visible_scores(means)]
     names += COSTS
     rows = []
     for row in means:
-        comparison = by_method.get((row["scenario"], row["method"]), {})
-        texts = [comparison.get(key) for key in ("verdict", "why")]
-        verdict, why = (text if isinstance(text, str) else "" for text in texts)
-        entry = {
-            **{
-                key: row[key]
-                for key in ("scenario", "shift", "method", "keeps_rows", "seeds", "failed")
-            },
-            "verdict": f"{verdict}: {why}" if verdict == "no verdict" and why else verdict or why,
-            **{key: number(comparison.get(key)) for key in ("p_holm", "difference")},
-            "interval": [
-                number(comparison.get(key)) for key in ("difference_low", "difference_high")
-            ],
-        }
+        keys = ("scenario", "shift", "method", "keeps_rows", "seeds", "failed")
+        entry = {key: row[key] for key in keys}
+        entry["comparisons"] = [
+            _comparison(by_key.get((row["scenario"], row["method"], score), {}))
+            for score in content.question.scores
+        ]
         for name in names:
             entry[name] = number(row[f"{name}_mean"])
             entry[f"{name}_std"] = number(row[f"{name}_std"])
@@ -85,6 +87,15 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
         entry["needs_task_id"] = row["needs_task_id"]
         rows.append(entry)
     return rows
+
+
+def _comparison(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the numbers and the judgement of a comparison."""
+    texts = [row.get(key) for key in ("verdict", "why")]
+    verdict, why = (text if isinstance(text, str) else "" for text in texts)
+    names = ("difference", "difference_low", "difference_high", "p_family")
+    judgement = why if verdict in ("", "no verdict") else verdict
+    return {"judgement": judgement, **{name: number(row.get(name)) for name in names}}
 
 
 def overview(content: Content) -> dict[str, Any]:
@@ -98,8 +109,8 @@ def overview(content: Content) -> dict[str, Any]:
         "seeds": frame["seed"].nunique(),
         "models": list(dict.fromkeys(frame["model"])),
         "failures": failures(content.cells),
-        "reference": REFERENCE,
-        "level": round(100 * LEVEL),
+        "question": content.question,
+        "compared": int(content.comparisons["primary"].sum()),
     }
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import clbench
 from clbench.cache import write_atomically
 from clbench.messages import visible
-from clbench.report.comparisons import sentences
 from clbench.report.content import (
     COSTS,
     Content,
@@ -24,8 +23,10 @@ from clbench.report.content import (
 from clbench.report.details import cell_details
 from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
+from clbench.report.sentences import sentences
 from clbench.results.cell import CellResult
 from clbench.results.output_folder import as_folder_error, write_text
+from clbench.results.overall import overall_frame
 from clbench.results.published import compare_published
 from clbench.results.scores import visible_scores
 from clbench.results.store import Store
@@ -90,7 +91,11 @@ def write_report(
     for store in stores:
         pictures = store.read_pictures() | pictures
     drawings = draw_all(_figures(cells, pictures), formats)
-    content = gather(cells)  # meanwhile figures are drawn
+    questions = stores[0].questions()
+    seeds = {cell.seed for cell in cells if cell.status == "ok"}
+    content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
+    if len(questions) > 1:
+        notes = [*notes, "The question of this run was changed after it had begun."]
     figures = []
     for name, title, caption, files in list(drawings):
         for kind in formats:
@@ -101,7 +106,12 @@ def write_report(
         narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
         figures.append({"title": title, "caption": caption, "image": image, "narrow": narrow})
     suites = [store.read_suite() for store in stores]
-    frames = {"scores": content.frame, "means": content.means, "comparisons": content.comparisons}
+    frames = {
+        "scores": content.frame,
+        "means": content.means,
+        "comparisons": content.comparisons,
+        "overall": overall_frame(cells, content.question.reference),
+    }
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
     published = [row for name in names for row in compare_published(name, cells).to_dict("records")]
     if published:
@@ -117,7 +127,10 @@ def write_report(
         notes=notes,
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
-        verdicts=[(name, sentences(content.comparisons, name)) for name in scenarios],
+        verdicts=[
+            (name, sentences(content.comparisons, name, content.question.reference))
+            for name in scenarios
+        ],
         scores=visible_scores(content.means.to_dict("records")),
         rows=rows,
         columns={name for row in rows for name, value in row.items() if value is not None},

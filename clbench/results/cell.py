@@ -37,6 +37,7 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Matrix = list[list[Number]]
+Correct = list[list[Annotated[str, Field(pattern=r"^[0-9]+:[A-Za-z0-9+/]*={0,2}$")] | None]]
 Metrics = list[list[dict[str, Number] | None]]
 Value = Annotated[float, Field(ge=-1e39, le=1e39)] | None
 """A value of a curve: at most a float32, as diverging losses are; None where it is not finite."""
@@ -156,6 +157,9 @@ class CellResult(_Record):
     R
         Score matrix: ``R[i][j]`` is the score on task j after stage i (fractions); None where it
         was not scored. `metrics` has the same shape and holds all metrics.
+    correct
+        Which rows of a classification task are right, by `clbench.results.rows.pack_rows`: of each
+        task after its own stage and after the last one. The shape of R, or empty.
     scores
         Scores computed from R, by name, see `clbench.results.scores.SCORES`.
     train_seconds
@@ -192,6 +196,7 @@ class CellResult(_Record):
     tasks: list[Name] = []
     metrics: Metrics = []
     R: Matrix = []
+    correct: Correct = []
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
     train_seconds: Amount = 0.0
@@ -264,8 +269,8 @@ def summarizer(
 ) -> Callable[[CellResult], CellResult]:
     """Return a function that shrinks cells, so that thousands of them fit into memory.
 
-    It drops the recipe, the metrics matrix, the scenario report and, where `keep_curves` returns
-    False, the curves. Cells with equal settings, versions or hosts share one copy of them.
+    It drops the recipe, the metrics matrix and, where `keep_curves` returns False, the curves.
+    Cells with equal settings, versions, hosts or scenario reports share one copy of them.
     """
     shared: dict[str, Any] = {}
 
@@ -273,9 +278,11 @@ def summarizer(
         return shared.setdefault(json.dumps(value, sort_keys=True), value)
 
     def summarize(cell: CellResult) -> CellResult:
-        changes: dict[str, Any] = {"recipe": {}, "metrics": [], "scenario_report": {}}
+        changes: dict[str, Any] = {"recipe": {}, "metrics": []}
         changes["settings"] = share({key: share(value) for key, value in cell.settings.items()})
-        changes |= {name: share(getattr(cell, name)) for name in ("versions", "host")}
+        changes |= {
+            name: share(getattr(cell, name)) for name in ("versions", "host", "scenario_report")
+        }
         if not keep_curves(cell):
             changes["stages"] = [stage.model_copy(update={"curves": {}}) for stage in cell.stages]
         return cell.model_copy(update=changes)

@@ -1,36 +1,35 @@
-"""Statistics over seeds: summaries of one method, and comparisons of two.
+"""Statistics over seeds: summaries, families of comparisons, looks, power, items and ranks.
 
 On one seed, two methods see the same batches. Differences are therefore paired: taken seed by
-seed, never between means.
+seed, never between means. What is valid was found by simulation, see `benchmarks/verdicts.py`.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from clbench.seeds import numpy_stream
+from clbench.suite.question import FEWEST, MOST_SEEDS
 
 LEVEL = 0.95
-"""Default level of intervals."""
-FEWEST = 3
-"""Seeds that a verdict needs."""
-MOST_SEEDS = 1000
-"""Largest number of seeds that is ever advised."""
-EXACT = 14
-"""Up to this many seeds, all 2^n sign flips are counted; with more, `DRAWS` are sampled."""
-DRAWS = 20_000
-"""Resamples of the bootstrap, and sampled sign flips."""
+"""Level of intervals of one value."""
+ALPHA = 0.05
+"""Error rate of a family of comparisons."""
+POWER = 0.8
+"""Default power of a planned comparison."""
+SHARED_QUANTILE = 0.7
+"""Quantile of the methods' variances that stands for all of them."""
+SHARED_WEIGHT = 2.0
+"""Largest weight of that variance, in degrees of freedom."""
 
 Floats = npt.NDArray[np.float64]
-Verdict = Literal["better", "worse", "no difference shown", "no verdict"]
+Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Summary:
     """Values over n seeds.
 
     `deviation` is the sample standard deviation (ddof 1), NaN for one seed; `low` and `high` are
-    the interval of `bootstrap`.
+    Student's t interval of the mean at `LEVEL`, NaN for fewer than `FEWEST` seeds.
     """
 
     n: int
@@ -52,147 +51,276 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Return mean, median, range and bootstrap interval of one or more finite values."""
+    """Return mean, median, range and t interval of one or more finite values."""
     x = _finite(values)
+    mean, median = float(x.mean()), float(np.median(x))
     deviation = float(x.std(ddof=1)) if len(x) > 1 else math.nan
-    mean, median, low, high = float(x.mean()), float(np.median(x)), float(x.min()), float(x.max())
-    return Summary(len(x), mean, median, deviation, low, high, *bootstrap(x))
+    half = math.nan
+    if len(x) >= FEWEST:
+        half = _t_quantile(LEVEL, len(x) - 1) * deviation / math.sqrt(len(x))
+    low, high = float(x.min()), float(x.max())
+    return Summary(len(x), mean, median, deviation, low, high, mean - half, mean + half)
 
 
-def bootstrap(values: Sequence[float] | Floats) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the mean (Efron 1979) at `LEVEL`.
+@dataclass(frozen=True)
+class Differences:
+    """Differences of a score between a method and the reference, one for each common seed.
 
-    NaN for fewer than `FEWEST` values. With a handful of seeds the interval is too narrow, so no
-    verdict rests on it.
+    Attributes
+    ----------
+    values
+        Method minus reference.
+    step
+        Smallest difference that the score can show: 1 / rows.
     """
-    x = _finite(values)
-    if len(x) < FEWEST:
-        return math.nan, math.nan
-    low, high = np.quantile(x[_resamples(len(x))].mean(1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
-
-def sign_flips(differences: Sequence[float] | Floats) -> float:
-    """Return the two-sided p of the paired sign-flip (permutation) test.
-
-    It is the share of sign flips whose sum is as far from 0 as the observed one. Up to `EXACT`
-    differences it is exact, so at least 2^(1 - n): .25 with 3 seeds, .0625 with 5. With more, flips
-    are sampled, and the observed one counts too (Phipson & Smyth 2010).
-    """
-    x = _finite(differences)
-    observed = abs(x.sum())
-    # Sums of the same numbers in another order differ in the last digits.
-    slack = 1e-12 * max(1.0, float(np.abs(x).sum()))
-    extreme = np.abs((_signs(len(x)) * x).sum(1)) >= observed - slack
-    if len(x) <= EXACT:
-        return float(extreme.mean())
-    return (int(extreme.sum()) + 1) / (DRAWS + 1)
-
-
-def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Return p values corrected for several tests (Holm 1979), by the names of the tests."""
-    corrected: dict[str, float] = {}
-    largest = 0.0
-    for position, name in enumerate(sorted(p, key=lambda name: p[name])):
-        largest = max(largest, min(1.0, (len(p) - position) * p[name]))
-        corrected[name] = largest
-    return {name: corrected[name] for name in p}
+    values: tuple[float, ...]
+    step: float = 0.0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference between two methods over the seeds that both have.
+    """A method beside the reference, as one of a family of comparisons.
 
     Attributes
     ----------
     pairs, difference
-        Number of seeds and mean difference, method minus the other.
+        Number of seeds and mean difference.
+    spread, freedom
+        Standard deviation of a difference that the test uses, and its degrees of freedom; NaN for
+        a single seed.
     difference_low, difference_high, level
-        Paired t interval of the mean difference and its level; NaN for a single seed.
-    p
-        p of the sign-flip test.
+        Interval of the difference; the intervals of the family hold jointly at 1 − its error rate.
+    p, p_family
+        Two-sided p of this comparison alone, and corrected for the family (Bonferroni).
     verdict
-        ``better`` or ``worse`` if the interval lies on one side of 0, else ``no difference
-        shown``; ``no verdict`` for fewer than `FEWEST` seeds.
-    seeds_needed
-        Seeds that would settle a difference with this mean and spread; None if it is settled, if
-        there are too few to say, or if more than `MOST_SEEDS` are needed.
+        ``better`` or ``worse`` if `p_family` is below the error rate, which is the case exactly
+        if the interval excludes 0; else ``equivalent`` if the interval lies within the margin;
+        else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds.
     """
 
     pairs: int
     difference: float
+    spread: float
+    freedom: float
     difference_low: float
     difference_high: float
     level: float
     p: float
+    p_family: float
     verdict: Verdict
-    seeds_needed: int | None
 
 
 def compare(
-    method: Mapping[int, float],
-    other: Mapping[int, float],
+    groups: Mapping[Key, Mapping[str, Differences]],
     *,
-    level: float = LEVEL,
-    higher_is_better: bool = True,
-) -> Comparison:
-    """Compare two methods seed by seed.
+    alpha: float = ALPHA,
+    family: int | None = None,
+    margin: float = 0.0,
+    lower_is_better: Collection[Key] = (),
+) -> dict[tuple[Key, str], Comparison]:
+    """Compare methods with a reference by a family of tests with one error rate.
 
-    The interval is Student's t for paired differences, which keeps its level with a handful of
-    seeds. A bootstrap interval does not: it excludes 0 whenever three differences have the same
-    sign, which happens by chance in one triple out of four.
+    The test is a paired t test with two changes. The squared step of the score is added to the
+    variance, so that three seeds that differ by the same few rows are no certainty. And the
+    variance leans on those of the other methods of its group, whose differences have the
+    reference's noise in common: with k methods and n seeds it is
+
+        max(s², (d s₀² + (n − 1) s²) / (d + n − 1)),   d = min(2, (n − 1) / 2), 0 for k = 1
+
+    with d + n − 1 degrees of freedom, where s₀² is the 0.7 quantile of the variances in the group,
+    as in the moderated t test (Smyth 2004, section 4) but with a fixed weight and never below the
+    method's own variance: there, a method that is noisier than the others passes too often. The
+    whole family is corrected after Bonferroni, so that p values and intervals agree.
 
     Parameters
     ----------
-    method, other
-        Scores by seed, with a seed in common.
-    level
-        Level of the interval. At 1 − 0.05/m, the intervals of m comparisons hold jointly at 95 %
-        or more (Bonferroni).
-    higher_is_better
-        Direction of the score.
+    groups
+        Differences by method, for each group of a family: a score of a scenario.
+    alpha, family
+        Error rate of the family, and its size: by default the comparisons with `FEWEST` pairs.
+    margin
+        Largest difference that does not matter.
+    lower_is_better
+        Groups whose score is better when lower.
+
+    Returns
+    -------
+    dict
+        A comparison for each group and method with at least one pair.
     """
-    seeds = sorted(method.keys() & other.keys())
-    x = _finite([method[seed] - other[seed] for seed in seeds])
-    n, mean = len(x), float(x.mean())
-    deviation = float(x.std(ddof=1)) if n > 1 else math.nan
-    widths = _half_widths(level, max(n, MOST_SEEDS))
-    half = float(widths[n - 2]) * deviation if n > 1 else math.nan
-    low, high = mean - half, mean + half
-    verdict: Verdict = "no verdict"
-    needed = None
-    if n >= FEWEST and not low <= 0.0 <= high:
-        verdict = "better" if (low > 0.0) == higher_is_better else "worse"
-    elif n >= FEWEST:
-        verdict = "no difference shown"
-        settled = widths[FEWEST - 2 : MOST_SEEDS - 1] * deviation < abs(mean)
-        needed = FEWEST + int(settled.argmax()) if settled.any() else None
-    return Comparison(n, mean, low, high, level, sign_flips(x), verdict, needed)
+    tests = [
+        (group, name, sample)
+        for group, samples in groups.items()
+        for name, sample in samples.items()
+        if sample.values
+    ]
+    if family is None:
+        family = max(1, sum(len(sample.values) >= FEWEST for _, _, sample in tests))
+    level = 1.0 - alpha / family
+    result: dict[tuple[Key, str], Comparison] = {}
+    for group, name, sample in tests:
+        x = _finite(sample.values)
+        mean, n = float(x.mean()), len(x)
+        variance, freedom = _shared_variance(groups[group], name)
+        p = half = math.nan
+        if n > 1:
+            error = math.sqrt(variance / n)
+            p = _t_test(mean, error, freedom)
+            half = _t_quantile(level, freedom) * error
+        verdict: Verdict = "no verdict"
+        p_family = min(1.0, family * p)
+        if n >= FEWEST:
+            verdict = "equivalent" if abs(mean) + half < margin else "no difference shown"
+            if p_family < alpha:
+                verdict = "better" if (mean < 0) == (group in lower_is_better) else "worse"
+        spread = math.sqrt(variance)
+        result[group, name] = Comparison(
+            n, mean, spread, freedom, mean - half, mean + half, level, p, p_family, verdict
+        )
+    return result
 
 
-@lru_cache
-def _half_widths(level: float, most: int) -> Floats:
-    """Return half-widths of t intervals for 2 to `most` values, in units of the deviation."""
-    from scipy.special import stdtrit  # scipy.stats takes a second to import
+def _shared_variance(samples: Mapping[str, Differences], name: str) -> tuple[float, float]:
+    """Return the variance of a method's differences and its degrees of freedom, see `compare`."""
+    variances = {
+        other: float(np.var(sample.values, ddof=1)) + sample.step**2
+        for other, sample in samples.items()
+        if len(sample.values) > 1
+    }
+    if name not in variances:
+        return math.nan, math.nan
+    own, freedom = variances[name], len(samples[name].values) - 1.0
+    weight = min(SHARED_WEIGHT, freedom / 2) if len(variances) > 1 else 0.0
+    shared = float(np.quantile(list(variances.values()), SHARED_QUANTILE, method="higher"))
+    mixed = (weight * shared + freedom * own) / (weight + freedom)
+    return max(own, mixed), weight + freedom
 
-    n = np.arange(2, most + 1)
-    widths: Floats = stdtrit(n - 1, (1 + level) / 2) / np.sqrt(n)
-    return widths
+
+def spend(looks: Sequence[int], alpha: float = ALPHA) -> list[float]:
+    """Return the error rate of each look at a growing number of seeds; they sum to `alpha`.
+
+    The rates are the steps of Lan & DeMets' (1983) spending function of Pocock's type,
+    alpha ln(1 + (e − 1) t) at the share t of the most seeds. Whatever the dependence between
+    looks, the error rate of all of them together is at most `alpha`.
+    """
+    spent = [alpha * math.log1p((math.e - 1.0) * look / looks[-1]) for look in looks]
+    return [now - before for now, before in zip(spent, [0.0, *spent], strict=False)]
 
 
-# Calls share the draws: a large report makes thousands of calls.
-@lru_cache(maxsize=4)
-def _resamples(n: int) -> npt.NDArray[np.int64]:
-    """Return the positions of n values in each resample, shape (`DRAWS`, n)."""
-    return numpy_stream("bootstrap", n).integers(0, n, (DRAWS, n))
+def seeds_needed(
+    spread: float,
+    difference: float,
+    *,
+    weight: float = 0.0,
+    alpha: float = ALPHA,
+    power: float = POWER,
+) -> int | None:
+    """Return the seeds with which a true difference is shown with a given power.
+
+    Parameters
+    ----------
+    spread, difference
+        Standard deviation of a difference between two cells of one seed, and the true mean.
+    weight
+        Degrees of freedom that other methods add, see `compare`.
+    alpha, power
+        Error rate of the single test, two-sided, and the probability to show the difference.
+
+    Returns
+    -------
+    int or None
+        At least `FEWEST`; None if more than `MOST_SEEDS` are needed.
+    """
+    from scipy.special import nctdtr
+
+    def is_enough(n: int) -> bool:
+        freedom = n - 1 + min(weight, (n - 1) / 2)
+        noncentrality = abs(difference) / spread * math.sqrt(n) if spread else math.inf
+        if noncentrality > 30.0:  # certain, and beyond the reach of the distribution's code
+            return True
+        critical = _t_quantile(1.0 - alpha, freedom)
+        return bool(1.0 - nctdtr(freedom, noncentrality, critical) >= power)
+
+    if difference == 0 or not is_enough(MOST_SEEDS):
+        return None
+    low, high = FEWEST - 1, MOST_SEEDS
+    while high - low > 1:  # power grows with the seeds
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
-@lru_cache(maxsize=4)
-def _signs(n: int) -> Floats:
-    """Return all sign flips of n values, or a sample for more than `EXACT`; shape (flips, n)."""
-    if n <= EXACT:
-        return np.array(list(itertools.product((1.0, -1.0), repeat=n)))
-    return numpy_stream("flips", n).choice([1.0, -1.0], (DRAWS, n))
+def spread_interval(spread: float, freedom: float, level: float = LEVEL) -> tuple[float, float]:
+    """Return the interval of a standard deviation that was estimated from normal values."""
+    from scipy.special import chdtri
+
+    tail = (1.0 - level) / 2
+    low, high = (spread * math.sqrt(freedom / chdtri(freedom, q)) for q in (tail, 1.0 - tail))
+    return low, high
+
+
+def crossed_interval(table: Floats, level: float = LEVEL) -> tuple[float, float]:
+    """Return the interval of the mean of a table whose rows and columns are both samples.
+
+    Rows may be seeds and columns the rows of a data set, or scenarios. In the model
+    x[i, j] = mean + row i + column j + rest with independent random effects, the squared error of
+    the mean is (MS rows + MS columns − MS rest) / size, with Satterthwaite's degrees of freedom
+    (Searle, Casella & McCulloch 1992, section 4.3). Fewer than two rows or columns give NaN.
+
+    Parameters
+    ----------
+    table
+        Shape (rows, columns), finite.
+    """
+    a, b = table.shape
+    if min(a, b) < 2:
+        return math.nan, math.nan
+    mean = float(table.mean())
+    rows, columns = table.mean(1), table.mean(0)
+    rest = table - rows[:, None] - columns[None, :] + mean
+    squares = np.array(
+        [
+            b * np.sum((rows - mean) ** 2) / (a - 1),
+            a * np.sum((columns - mean) ** 2) / (b - 1),
+            np.sum(rest**2) / ((a - 1) * (b - 1)),
+        ]
+    )
+    # A negative estimate of one effect must not make the other's smaller.
+    variance = max(squares[0] + squares[1] - squares[2], squares[0], squares[1])
+    if variance == 0.0:
+        return mean, mean
+    freedoms = np.array([a - 1, b - 1, (a - 1) * (b - 1)])
+    freedom = max(float(variance**2 / np.sum(squares**2 / freedoms)), 1.0)
+    half = _t_quantile(level, freedom) * math.sqrt(variance / (a * b))
+    return mean - half, mean + half
+
+
+def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> float:
+    """Return by how much two mean ranks must differ (Nemenyi's test; Demšar 2006, section 3.2.2).
+
+    `methods` are ranked in each of `blocks`, such as scenarios.
+    """
+    from scipy.stats import studentized_range
+
+    quantile = float(studentized_range.isf(alpha, methods, math.inf)) / math.sqrt(2.0)
+    return quantile * math.sqrt(methods * (methods + 1) / (6.0 * blocks))
+
+
+def _t_test(mean: float, error: float, freedom: float) -> float:
+    """Return the two-sided p of a mean with that standard error."""
+    from scipy.special import stdtr  # scipy.stats takes a second to import
+
+    if error == 0.0:
+        return 1.0 if mean == 0.0 else 0.0
+    return float(2.0 * stdtr(freedom, -abs(mean) / error))
+
+
+def _t_quantile(level: float, freedom: float) -> float:
+    """Return the half-width of a two-sided t interval in standard errors."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1.0 + level) / 2))
 
 
 def _finite(values: Sequence[float] | Floats) -> Floats:

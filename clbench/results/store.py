@@ -22,6 +22,8 @@ from clbench.messages import count, describe_errors
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import conflicts
 from clbench.results.output_folder import as_folder_error, locked, write_text
+from clbench.results.statistics import ALPHA, spend
+from clbench.suite.question import Question
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell
@@ -39,6 +41,8 @@ class _Suite(BaseModel):
     name: str = ""
     description: str = ""
     commands: list[list[str]] = []
+    questions: list[Question] = []
+    looks: list[list[int]] = []
     methods: list[str] = []
     seeds: list[int] = []
     protocol: dict[str, Any] = {}
@@ -191,14 +195,20 @@ class Store:
         return path
 
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
-        """Write ``suite.json``: the suite with the command's options, and all commands so far.
+        """Write ``suite.json``: the suite with the command's options.
+
+        Commands, questions and looks of earlier runs in this folder stay in their lists.
 
         Raises a RunFolderError if the folder holds a run of another suite.
         """
         self.check(resolved.get("name"))
-        commands = [*self.read_suite().get("commands", []), *resolved.get("commands", [])]
-        unique = list({json.dumps(words): words for words in commands}.values())
-        suite = plain({**resolved, "commands": unique})
+        before = self.read_suite()
+        lists: dict[str, list[Any]] = {}
+        for name in ("commands", "questions", "looks"):
+            entries = [*before.get(name, []), *resolved.get(name, [])]
+            if entries:
+                lists[name] = list({json.dumps(entry): entry for entry in entries}.values())
+        suite = plain({**resolved, **lists})
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
         write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
@@ -209,6 +219,22 @@ class Store:
             return _SuiteFile.model_validate(content).suite.model_dump(exclude_unset=True)
         except ValidationError:
             return {}
+
+    def questions(self) -> list[Question]:
+        """Return the primary questions that the run was started with, in order; at least one."""
+        questions = [Question(**table) for table in self.read_suite().get("questions", [])]
+        return questions or [Question()]
+
+    def alpha(self, seeds: int) -> float:
+        """Return the error rate of the run's comparisons at a number of seeds.
+
+        Without looks it is `ALPHA`, else the share of the look that these seeds belong to.
+        """
+        looks: list[int] | None = next(iter(self.read_suite().get("looks", [])), None)
+        if not looks:
+            return ALPHA
+        position = sum(look < seeds for look in looks[:-1])
+        return spend(looks)[position]
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
         """Return the data for `clbench.figures.shift` by scenario, where there is any."""
@@ -231,13 +257,20 @@ class Store:
             problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
         raise RunFolderError(f"{problem}. Give the folder of a run, its --out.")
 
-    def check(self, suite: str | None = None) -> None:
-        """Raise a RunFolderError unless a run of the suite with this name may write here."""
+    def check(self, suite: str | None = None, looks: Sequence[int] = ()) -> None:
+        """Raise a RunFolderError unless a run of the suite with this name may write here.
+
+        `looks` are those of a run that adds seeds; other ones would spoil its error rate.
+        """
         problem = None
+        before = self.read_suite().get("looks", [])
         content = _read_json(self.suite_path)
         name = self.read_suite().get("name")
         if None not in (suite, name) and suite != name:
             problem = f"{self.out} holds a run of the suite {name!r}, not of {suite!r}"
+        elif looks and before and list(looks) != before[0]:
+            started = ",".join(map(str, before[0]))
+            problem = f"{self.out} was started with --seeds until-settled:{started}, which stays"
         elif self.out.exists() and not self.out.is_dir():
             problem = f"{self.out} is a file, not a folder"
         elif isinstance(content, dict) and content.get("format") != FORMAT:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
 from clbench.files import user_path
 from clbench.messages import describe_errors, describe_missing, display_path, sentence
+from clbench.suite.question import FEWEST, LOOKS, MOST_SEEDS
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
     from clbench.suite.baselines import Baseline
 
 
+UNTIL_SETTLED = "until-settled"
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """The options of a run; None stands for the suite's value.
 
     The attributes are parameters of `clbench.run`, which describes them. A single value may be
-    given instead of a sequence of one.
+    given instead of a sequence of one. `looks` follow from seeds that are given as
+    ``until-settled``: growing numbers of seeds, after each of which the run is looked at.
 
     Raises
     ------
@@ -42,7 +47,8 @@ class RunOptions:
     corpus: str | Path | None = None
     methods: Sequence[str | Baseline] | None = None
     scenarios: Sequence[str] | None = None
-    seeds: Sequence[int] | None = None
+    seeds: Sequence[int] | str | None = None
+    looks: tuple[int, ...] = ()
     limit: int | None = None
     epochs: int | None = None
     precision: str | None = None
@@ -52,6 +58,9 @@ class RunOptions:
     out: str | Path | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.seeds, str):
+            object.__setattr__(self, "looks", _looks(self.seeds))
+            object.__setattr__(self, "seeds", tuple(range(self.looks[-1])))
         for name in ("methods", "scenarios", "seeds", "plugins"):
             value = getattr(self, name)
             if value is not None:
@@ -81,6 +90,10 @@ class RunOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "out" or value == field.default:
+                continue
+            if field.name == "looks" or (field.name == "seeds" and self.looks):
+                if field.name == "looks":
+                    words += ["--seeds", f"until-settled:{','.join(map(str, value))}"]
                 continue
             option = "--plugin" if field.name == "plugins" else f"--{field.name}"
             if field.name in ("scenarios", "plugins"):
@@ -156,6 +169,20 @@ class RunOptions:
             return Protocol.model_validate(values, strict=True)
         except ValidationError as error:
             raise SettingsError(sentence(f"--{describe_errors(error, values)[0]}")) from error
+
+
+def _looks(text: str) -> tuple[int, ...]:
+    """Return the looks of ``until-settled`` or ``until-settled:5,10,20``."""
+    name, colon, numbers = text.partition(":")
+    parts = numbers.split(",") if colon else list(map(str, LOOKS))
+    if name == UNTIL_SETTLED and all(part.strip().isdecimal() for part in parts):
+        looks = tuple(int(part) for part in parts)
+        if looks[0] >= FEWEST and looks[-1] <= MOST_SEEDS and sorted(set(looks)) == list(looks):
+            return looks
+    raise SettingsError(
+        f"--seeds {text!r}: must be until-settled, or until-settled:5,10,20 with growing numbers "
+        f"of seeds from {FEWEST} to {MOST_SEEDS}."
+    )
 
 
 def _model_of(suite: Suite) -> str:

@@ -72,6 +72,8 @@ class Plan:
         The suite's protocol with the command's options applied.
     command
         Words of a command that makes the same plan.
+    looks
+        Numbers of seeds after which a run that adds seeds is looked at, or none.
     """
 
     suite: Suite
@@ -82,6 +84,7 @@ class Plan:
     plugins: tuple[Plugin, ...]
     protocol: Protocol
     command: tuple[str, ...]
+    looks: tuple[int, ...] = ()
 
     @property
     def baselines(self) -> tuple[Baseline, ...]:
@@ -105,6 +108,8 @@ class Plan:
             "seeds": list(dict.fromkeys(cell.seed for cell in self.cells)),
             "references": any(cell.reference_of is not None for cell in self.cells),
             "plugins": {plugin.path.name: plugin.digest for plugin in self.plugins},
+            **({"looks": [list(self.looks)]} if self.looks else {}),
+            "questions": [file.question.model_dump(mode="json")],
             "protocol": self.protocol.model_dump(mode="json"),
             "task": {name: spec.model_dump(mode="json") for name, spec in file.task.items()},
             "scenario": [scenario.model_dump(mode="json") for scenario in self.scenarios],
@@ -139,6 +144,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         # The settings of a shift decide how many tasks a scenario has.
         check_shifts(suite, scenarios)
     shared_recipe = _recipes(suite, protocol, data)
+    seeds = suite.file.seeds if options.seeds is None else options.seeds
+    assert not isinstance(seeds, str)  # RunOptions expands it
     cells = []
     for scenario in scenarios:
         shared = shared_recipe(scenario)
@@ -148,7 +155,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
             last = stages_of(scenario) - 1
             reference = replace(read_baseline("vanilla"), name=f"reference{last}")
             methods.append((reference, last))
-        for seed in suite.file.seeds if options.seeds is None else options.seeds:
+        for seed in seeds:
             for baseline, reference_of in methods:
                 method = {
                     "name": baseline.method,
@@ -168,6 +175,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         plugins=plugins,
         protocol=protocol,
         command=options.command(suite),
+        looks=options.looks,
     )
 
 

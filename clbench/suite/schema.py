@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from clbench.messages import format_value
 from clbench.registry import LONGEST_NAME, NAME, is_name
+from clbench.suite.question import Question
 from clbench.tasks.spec import OwnTaskTable
 from clbench.training.protocol import Protocol
 
@@ -90,6 +91,8 @@ class SuiteFile(BaseModel):
         of baselines, by the names that `methods` may use.
     seeds
         One cell each; unique.
+    question
+        Which comparisons share one error rate and get a verdict.
     protocol
         How every cell is trained and scored.
     task, scenario
@@ -102,6 +105,7 @@ class SuiteFile(BaseModel):
     description: str = ""
     methods: Annotated[list[Name], Field(min_length=1)]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = [0]
+    question: Question = Question()
     protocol: Protocol = Protocol()
     baseline: dict[str, VariantTable] = {}
     task: dict[str, OwnTaskTable] = {}

@@ -47,11 +47,11 @@ def test_tables_and_figures_lie_beside_the_page(run: Path) -> None:
     tables = {path.name for path in (run / "report/tables").iterdir()}
     assert tables == {
         f"{name}.{kind}"
-        for name in ("scores", "means", "comparisons")
+        for name in ("scores", "means", "comparisons", "overall")
         for kind in ("csv", "md", "tex")
     }
     figures = {path.name for path in (run / "report/figures").iterdir()}
-    names = ("tradeoff", "forgetting", "curves-one", "matrices-two", "costs-two")
+    names = ("overall", "tradeoff", "forgetting", "curves-one", "matrices-two", "costs-two")
     assert {f"{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")} <= figures
     assert imread(run / "report/figures/tradeoff.png")[..., :3].std() > 0.01
     back = pd.read_csv(run / "report/tables/comparisons.csv")
@@ -231,7 +231,7 @@ def test_filters_and_sorting(run: Path, tmp_path: Path) -> None:
     head('method').querySelector('button').click();
     result.byMethod = rows().map(r => r.dataset.method);
     result.cleared = head('p_o').getAttribute('aria-sort');
-    head('p_o vs vanilla').querySelector('button').click();
+    head('p_o − vanilla').querySelector('button').click();
     result.last = rows().slice(-2).map(r => r.dataset.method);
     result.buttons = heads.every(h => h.querySelector('button').tabIndex === 0);
     result.wide = document.documentElement.scrollWidth <= innerWidth;

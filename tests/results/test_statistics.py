@@ -1,20 +1,28 @@
 from __future__ import annotations
 
-import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from clbench.results.statistics import (
-    DRAWS,
-    bootstrap,
+    Comparison,
+    Differences,
     compare,
-    holm,
-    sign_flips,
+    critical_difference,
+    crossed_interval,
+    seeds_needed,
+    spend,
+    spread_interval,
     summarise,
 )
+
+
+def one(values: list[float], step: float = 0.0, **options: Any) -> Comparison:
+    """The comparison of a method that is alone in its family."""
+    return compare({"p_o": {"ewc": Differences(tuple(values), step)}}, **options)["p_o", "ewc"]
 
 
 def test_summary_of_three_values() -> None:
@@ -24,7 +32,8 @@ def test_summary_of_three_values() -> None:
     assert summary.median == pytest.approx(0.2)
     assert summary.deviation == pytest.approx(math.sqrt((0.04 + 0.01 + 0.09) / 2))
     assert (summary.minimum, summary.maximum) == (0.1, 0.6)
-    assert summary.low < 0.3 < summary.high
+    theirs = stats.ttest_1samp([0.1, 0.2, 0.6], 0.0).confidence_interval()
+    assert (summary.low, summary.high) == pytest.approx((theirs.low, theirs.high))
 
 
 def test_one_or_two_seeds_have_no_interval() -> None:
@@ -34,128 +43,162 @@ def test_one_or_two_seeds_have_no_interval() -> None:
     assert math.isnan(summarise([0.5, 0.6]).high)
 
 
-def test_bootstrap_approximates_all_resamples() -> None:
-    values = [0.0, 1.0, 5.0, 7.0]
-    means = [np.mean(pick) for pick in itertools.product(values, repeat=4)]
-    exact = np.quantile(means, [0.025, 0.975])
-    low, high = bootstrap(values)
-    assert low == pytest.approx(exact[0], abs=0.26)  # steps of the 256 means lie 0.25 apart
-    assert high == pytest.approx(exact[1], abs=0.26)
-    assert bootstrap(values) == (low, high)
+def test_a_single_comparison_without_steps_is_the_paired_t_test() -> None:
+    x = [0.03, 0.01, 0.05, 0.02]
+    theirs = stats.ttest_1samp(x, 0.0)
+    comparison = one(x)
+    assert comparison.p == comparison.p_family == pytest.approx(theirs.pvalue)
+    interval = theirs.confidence_interval()
+    assert comparison.difference_low == pytest.approx(interval.low)
+    assert comparison.difference_high == pytest.approx(interval.high)
+    assert (comparison.pairs, comparison.freedom, comparison.level) == (4, 3, 0.95)
 
 
-@pytest.mark.parametrize(
-    ("differences", "p"),
-    [
-        ([1.0], 1.0),
-        ([1.0, 2.0, 3.0], 0.25),  # of 8 flips only the observed and its mirror
-        ([1.0, 1.0, -1.0], 1.0),  # 6 of 8 sum to 1 or -1, the others to 3 or -3
-        ([0.0, 0.0, 0.0], 1.0),
-        ([0.1, 0.2, 0.3, 0.4, 0.5], 0.0625),
-        ([-0.1, 0.2, 0.3, 0.4, 0.5], 0.125),  # as far off: all plus, this one, and mirrors
-    ],
-)
-def test_sign_flips_count_the_flips_that_are_as_extreme(differences: list[float], p: float) -> None:
-    assert sign_flips(differences) == pytest.approx(p)
+def test_seeds_that_differ_by_the_same_rows_are_no_certainty() -> None:
+    same = one([0.002] * 3, step=0.002)
+    assert same.spread == pytest.approx(0.002)
+    assert same.p == pytest.approx(2 * stats.t.sf(math.sqrt(3), 2))
+    assert same.verdict == "no difference shown"
+    assert one([0.0] * 3, step=0.002).p == 1.0
+    assert one([0.0] * 3).p == 1.0
 
 
-def test_sign_flips_agree_with_scipy() -> None:
+def test_the_variance_leans_on_the_other_methods_but_never_below_its_own() -> None:
+    quiet, loud = (0.01, 0.02, 0.03, 0.01, 0.03), (0.2, -0.1, 0.1, 0.0, 0.3)
+    groups = {"p_o": {"a": Differences(quiet), "b": Differences(loud)}}
+    both = compare(groups)
+    own, other = np.var(quiet, ddof=1), np.var(loud, ddof=1)
+    mixed = (2 * other + 4 * own) / 6  # weight min(2, 4 / 2), quantile .7 of two is the larger
+    assert both["p_o", "a"].spread == pytest.approx(math.sqrt(mixed))
+    assert both["p_o", "a"].freedom == 6
+    assert both["p_o", "b"].spread == pytest.approx(math.sqrt(other))
+    three = compare({"p_o": {name: Differences(x[:3]) for name, x in (("a", quiet), ("b", loud))}})
+    assert three["p_o", "a"].freedom == 3  # weight min(2, 2 / 2)
+    apart = compare({"p_o": {"a": Differences(quiet)}, "p_s": {"b": Differences(loud)}})
+    assert apart["p_o", "a"].spread == pytest.approx(math.sqrt(own))
+
+
+def test_a_family_shares_one_error_rate_and_p_agrees_with_the_interval() -> None:
     rng = np.random.default_rng(0)
-    differences = rng.normal(0.3, 1.0, 9)
-    theirs = stats.permutation_test(
-        (differences, np.zeros(9)), lambda a, b: np.mean(a - b), permutation_type="samples",
-        n_resamples=np.inf,
-    )  # fmt: skip
-    assert sign_flips(differences) == pytest.approx(theirs.pvalue)
+    verdicts = set()
+    for shift in (0.0, 0.02, 0.05):
+        groups = {
+            score: {
+                str(method): Differences(tuple(rng.normal(shift, 0.02, 5)), 0.002)
+                for method in range(3)
+            }
+            for score in ("p_o", "p_s")
+        }
+        for comparison in compare(groups).values():
+            assert comparison.level == pytest.approx(1 - 0.05 / 6)
+            assert comparison.p_family == pytest.approx(min(1.0, 6 * comparison.p))
+            outside = not comparison.difference_low <= 0.0 <= comparison.difference_high
+            assert outside == (comparison.p_family < 0.05)
+            assert outside == (comparison.verdict in ("better", "worse"))
+            verdicts.add(comparison.verdict)
+    assert {"better", "no difference shown"} <= verdicts
 
 
-def test_drawn_flips_approximate_exact_ones_and_never_give_0() -> None:
-    rng = np.random.default_rng(1)
-    many = rng.normal(0.3, 1.0, 18)
-    signs = np.array(list(itertools.product((1.0, -1.0), repeat=18)))
-    exact = (np.abs(signs @ many) >= abs(many.sum()) - 1e-9).mean()
-    assert sign_flips(many) == pytest.approx(exact, abs=0.01)
-    assert sign_flips([1.0] * 40) == pytest.approx(1 / (DRAWS + 1))
+def test_verdicts() -> None:
+    x = [0.1, 0.11, 0.12]
+    assert one(x).verdict == "better"
+    assert one(x, lower_is_better=["p_o"]).verdict == "worse"
+    assert one([-value for value in x]).verdict == "worse"
+    assert one([0.001, -0.001, 0.0, 0.001], margin=0.01).verdict == "equivalent"
+    assert one([0.001, -0.001, 0.0, 0.001]).verdict == "no difference shown"
+    assert one([0.1, 0.1]).verdict == "no verdict"
+    single = one([0.1])
+    assert math.isnan(single.p)
+    assert math.isnan(single.difference_low)
+    assert compare({"p_o": {"ewc": Differences(())}}) == {}
 
 
-def test_holm_corrects_step_by_step() -> None:
-    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx(
-        {"a": 0.03, "b": 0.06, "c": 0.06}
-    )
-    assert holm({"a": 0.7, "b": 0.6}) == {"a": 1.0, "b": 1.0}
-    assert list(holm({"z": 0.5, "a": 0.1})) == ["z", "a"]
-    assert holm({}) == {}
+def test_looks_spend_the_error_rate() -> None:
+    rates = spend((5, 10, 20))
+    assert sum(rates) == pytest.approx(0.05)
+    assert rates[0] == pytest.approx(0.05 * math.log(1 + (math.e - 1) / 4))
+    assert spend([7]) == pytest.approx([0.05])
 
 
-def test_the_interval_is_the_paired_t_test() -> None:
-    rng = np.random.default_rng(2)
-    first, second = rng.normal(0.5, 0.1, 6), rng.normal(0.4, 0.1, 6)
-    comparison = compare(dict(enumerate(first)), dict(enumerate(second)))
-    theirs = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (comparison.difference_low, comparison.difference_high) == pytest.approx(
-        (theirs.low, theirs.high)
-    )
-    assert comparison.difference == pytest.approx((first - second).mean())
-    assert comparison.pairs == 6
-
-
-def test_differences_are_taken_by_seed() -> None:
-    """The spread between seeds is large, that of the differences small."""
-    other = {0: 0.2, 1: 0.5, 2: 0.9, 7: 0.1}
-    method = {2: 0.93, 0: 0.22, 1: 0.53, 9: 0.0}
-    comparison = compare(method, other)
-    assert comparison.pairs == 3  # seeds that only one has are left out
-    assert comparison.difference == pytest.approx((0.03 + 0.02 + 0.03) / 3)
-    assert comparison.verdict == "better"
-    assert compare(method, other, higher_is_better=False).verdict == "worse"
-    assert compare(other, method).verdict == "worse"
-
-
-def test_no_verdict_from_two_seeds_or_an_interval_around_0() -> None:
-    two = compare({0: 0.9, 1: 0.9}, {0: 0.1, 1: 0.1})
-    assert two.verdict == "no verdict"
-    assert two.seeds_needed is None
-    three = compare({0: 0.3, 1: 0.1, 2: 0.2}, {0: 0.1, 1: 0.2, 2: 0.1})
-    assert three.difference_low < 0.0 < three.difference_high
-    assert three.verdict == "no difference shown"
-    n = three.seeds_needed
+def test_the_seeds_needed_give_the_power() -> None:
+    spread, difference = 0.03, 0.02
+    n = seeds_needed(spread, difference)
     assert n is not None
 
-    def half(n: int) -> float:
-        deviation = np.std([0.2, -0.1, 0.1], ddof=1)
-        return float(stats.t.ppf(0.975, n - 1) * deviation / np.sqrt(n))
+    def power(n: int) -> float:
+        noncentrality = difference / spread * math.sqrt(n)
+        return float(stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, noncentrality))
 
-    assert half(n) < three.difference <= half(n - 1)
-    same = compare({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.1, 1: 0.2, 2: 0.3})
-    assert same.verdict == "no difference shown"
-    assert same.seeds_needed is None
-
-
-def test_three_seeds_that_agree_are_not_enough_by_themselves() -> None:
-    """One triple in four agrees in sign by chance; a bootstrap interval would always say so."""
-    differences = {0: 0.01, 1: 0.10, 2: 0.20}
-    comparison = compare(differences, dict.fromkeys(differences, 0.0))
-    assert bootstrap(list(differences.values()))[0] > 0.0
-    assert comparison.verdict == "no difference shown"
+    assert power(n - 1) < 0.8 <= power(n)
+    strict = seeds_needed(0.01, difference, alpha=0.001)
+    leaning = seeds_needed(0.01, difference, alpha=0.001, weight=2.0)
+    assert strict is not None
+    assert leaning is not None
+    assert leaning < strict < n
+    assert seeds_needed(1.0, 0.001) is seeds_needed(1.0, 0.0) is None
+    assert seeds_needed(0.0, 0.1) == 3
 
 
-def test_verdicts_are_wrong_at_the_stated_rate() -> None:
-    rng = np.random.default_rng(3)
-    for n in (3, 5):
-        draws = rng.normal(0.0, 1.0, (600, n))
-        wrong = 0
-        for row in draws:
-            comparison = compare(dict(enumerate(row)), dict.fromkeys(range(n), 0.0))
-            wrong += comparison.verdict in ("better", "worse")
-        assert wrong / len(draws) == pytest.approx(0.05, abs=0.025)
+def test_the_interval_of_a_spread() -> None:
+    low, high = spread_interval(0.02, 4)
+    assert low == pytest.approx(0.02 * math.sqrt(4 / stats.chi2.ppf(0.975, 4)))
+    assert high == pytest.approx(0.02 * math.sqrt(4 / stats.chi2.ppf(0.025, 4)))
 
 
-@pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf]])
-def test_values_that_are_not_finite_raise(values: list[float]) -> None:
+def test_crossed_interval_of_seeds_only_is_the_t_interval() -> None:
+    rows = np.array([0.1, 0.2, 0.4])
+    table = np.repeat(rows[:, None], 50, axis=1)
+    theirs = stats.ttest_1samp(rows, 0.0).confidence_interval()
+    assert crossed_interval(table) == pytest.approx((theirs.low, theirs.high))
+    assert crossed_interval(table.T) == pytest.approx((theirs.low, theirs.high))
+    assert all(math.isnan(x) for x in crossed_interval(table[:1]))
+    assert crossed_interval(np.ones((3, 4))) == (1.0, 1.0)
+
+
+def test_crossed_interval_is_wider_than_that_of_seeds_alone() -> None:
+    rng = np.random.default_rng(1)
+    table = 0.01 * rng.normal(size=(5, 1)) + rng.choice([-1.0, 0.0, 1.0], (1, 200))
+    low, high = crossed_interval(table)
+    seeds = stats.ttest_1samp(table.mean(1), 0.0).confidence_interval()
+    items = stats.ttest_1samp(table.mean(0), 0.0).confidence_interval()
+    assert high - low > seeds.high - seeds.low
+    assert high - low == pytest.approx(items.high - items.low, rel=0.02)
+
+
+def test_critical_difference_of_nemenyi() -> None:
+    # Demšar 2006, section 3.2.2: four classifiers on 14 data sets, q = 2.569 (table 5)
+    assert critical_difference(4, 14) == pytest.approx(
+        2.569 * math.sqrt(4 * 5 / (6 * 14)), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("values", [[], [[1.0]], [math.nan], [math.inf]])
+def test_values_must_be_finite_numbers(values: list[Any]) -> None:
     with pytest.raises(ValueError, match="finite"):
         summarise(values)
 
 
-def test_no_seed_in_common_raises() -> None:
-    with pytest.raises(ValueError, match="one or more"):
-        compare({0: 1.0}, {1: 1.0})
+def test_the_family_counts_only_comparisons_with_enough_seeds() -> None:
+    few, enough = Differences((0.1, 0.2)), Differences((0.1, 0.2, 0.3))
+    pair = compare({"p_o": {"few": few, "enough": enough}})
+    assert pair["p_o", "enough"].level == pytest.approx(0.95)
+    larger = compare({"p_o": {"enough": enough}}, family=4)
+    assert larger["p_o", "enough"].level == pytest.approx(1 - 0.05 / 4)
+
+
+def test_the_error_of_a_family_stays_below_five_percent() -> None:
+    """Two methods and a reference with noise of one to three rows on 500, three seeds."""
+    rng = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(400):
+        noise = rng.integers(-3, 4, (3, 2, 3)) / 500
+        groups = {
+            score: {
+                str(m): Differences(tuple(noise[m, score] - noise[2, score]), 1 / 500)
+                for m in range(2)
+            }
+            for score in range(2)
+        }
+        verdicts = [comparison.verdict for comparison in compare(groups).values()]
+        wrong += any(verdict in ("better", "worse") for verdict in verdicts)
+    assert wrong / 400 < 0.05

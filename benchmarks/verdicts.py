@@ -1,0 +1,237 @@
+"""Simulate how often verdicts err, and how often they find a difference that is there.
+
+    python benchmarks/verdicts.py [--draws 4000]
+
+Families of comparisons with a reference, without and with true differences, are drawn under
+several kinds of noise, and judged by the test of `clbench.results.statistics.compare` and by its
+competitors, each corrected after Bonferroni for the family. Printed are, by kind of noise and
+number of seeds, the largest family-wise error over sizes of families, and the mean power. Then:
+the error of a run that adds seeds until every comparison is settled, and the coverage of intervals
+over seeds and rows. Noise is in rows of a data set, so that scores have steps:
+
+    equal      every method and the reference have a standard deviation of 10 rows
+    unequal    methods 1 to 30, evenly in the logarithm; the reference 10
+    quiet      methods 3, the reference 10
+    loud       one method 50, the others and the reference 10
+    heavy      Student's t with 3 degrees of freedom
+    1, 2, 8    that many rows flip between method and reference on average, either way
+    outlier    one method 20, the others and the reference 1: the worst case known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from machine import make_parser, write_json
+from scipy import stats
+
+from clbench.results.statistics import (
+    ALPHA,
+    SHARED_QUANTILE,
+    SHARED_WEIGHT,
+    Differences,
+    compare,
+    crossed_interval,
+    spend,
+)
+
+Floats = npt.NDArray[np.float64]
+Test = Callable[[Floats], Floats]
+NOISES = ("equal", "unequal", "quiet", "loud", "heavy", "1", "2", "8", "outlier")
+SEEDS = (3, 4, 5, 7, 10)
+FAMILIES = ((1, 1), (2, 1), (4, 1), (12, 1), (3, 3), (12, 3))
+"""Numbers of methods and of scenarios with two scores each."""
+SHIFTS = (10.0, 20.0, 30.0)
+"""True differences in rows, of half of the methods, for power."""
+
+
+def draw(noise: str, draws: int, methods: int, groups: int, n: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+    """Return differences without effect, in rows; shape (draws, methods, groups, seeds)."""
+    shape, reference = (draws, methods, groups, n), (draws, 1, groups, n)
+    if noise.isdigit():
+
+        def flips(size: tuple[int, ...]) -> Floats:
+            rate = float(noise) / 4
+            return rng.poisson(rate, size) - rng.poisson(rate, size).astype(float)
+
+        return flips(shape) - flips(reference)
+    scale, base = np.full((draws, methods, groups, 1), 10.0), 10.0
+    if noise == "unequal":
+        scale = np.exp(rng.uniform(0.0, np.log(30.0), scale.shape))
+    elif noise == "quiet":
+        scale[:] = 3.0
+    elif noise == "loud":
+        scale[:, 0] = 50.0
+    elif noise == "outlier":
+        scale[:], base = 1.0, 1.0
+        scale[:, 0] = 20.0
+    value = (lambda size: rng.standard_t(3, size)) if noise == "heavy" else rng.standard_normal
+    return np.round(scale * value(shape) - base * value(reference))
+
+
+def t_test(x: Floats, variance: Floats, freedom: float | Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.abs(x.mean(-1)) / np.sqrt(variance / x.shape[-1])
+    p: Floats = 2.0 * stats.t.sf(np.nan_to_num(t, nan=0.0, posinf=np.inf), freedom)
+    return p
+
+
+def paired_t(x: Floats) -> Floats:
+    """The paired t test."""
+    return t_test(x, x.var(-1, ddof=1), x.shape[-1] - 1)
+
+
+def with_steps(x: Floats) -> Floats:
+    """The paired t test with the squared step of the score added to the variance."""
+    return t_test(x, x.var(-1, ddof=1) + 1.0, x.shape[-1] - 1)
+
+
+def sign_flips(x: Floats) -> Floats:
+    """The exact sign-flip test."""
+    n = x.shape[-1]
+    signs = np.array(np.meshgrid(*[[1.0, -1.0]] * n)).reshape(n, -1)
+    sums, observed = np.abs(x @ signs), np.abs(x.sum(-1, keepdims=True))
+    p: Floats = (sums >= observed - 1e-9).mean(-1)
+    return p
+
+
+def pooled(x: Floats) -> Floats:
+    """A block design: one variance for all methods of a scenario and score."""
+    variance = (x.var(-1, ddof=1) + 1.0).mean(1, keepdims=True)
+    return t_test(x, variance, x.shape[1] * (x.shape[-1] - 1))
+
+
+def moderated(x: Floats) -> Floats:
+    """The moderated t test (Smyth 2004): weight and size of the shared variance are estimated."""
+    from scipy.special import digamma, polygamma
+
+    freedom = x.shape[-1] - 1
+    variance = x.var(-1, ddof=1) + 1.0
+    logs = np.log(variance) - digamma(freedom / 2) + np.log(freedom / 2)
+    mean = logs.mean((1, 2), keepdims=True)
+    excess = logs.var((1, 2), ddof=1, keepdims=True) - polygamma(1, freedom / 2)
+    most = (logs[0].size - 1.0) * freedom
+    grid = np.geomspace(0.1, 1e4, 400)  # trigamma falls, so its inverse is looked up
+    weight = 2 * np.interp(-np.maximum(excess, 1e-9), -polygamma(1, grid), grid)
+    weight = np.minimum(weight, most)
+    shared = np.exp(mean + digamma(weight / 2) - np.log(weight / 2))
+    mixed = (weight * shared + freedom * variance) / (weight + freedom)
+    return t_test(x, mixed, weight + freedom)
+
+
+def leaning(x: Floats) -> Floats:
+    """The test of clbench."""
+    variance, freedom = x.var(-1, ddof=1) + 1.0, x.shape[-1] - 1
+    weight = min(SHARED_WEIGHT, freedom / 2) if x.shape[1] > 1 else 0.0
+    shared = np.quantile(variance, SHARED_QUANTILE, axis=1, method="higher", keepdims=True)
+    mixed = (weight * shared + freedom * variance) / (weight + freedom)
+    return t_test(x, np.maximum(variance, mixed), weight + freedom)
+
+
+TESTS: dict[str, Test] = {
+    "clbench": leaning,
+    "paired t": paired_t,
+    "with steps": with_steps,
+    "sign flips": sign_flips,
+    "pooled": pooled,
+    "moderated": moderated,
+}
+
+
+def check_same(rng: np.random.Generator) -> None:
+    """Check that `leaning` computes what `compare` does."""
+    for methods, n in ((1, 3), (4, 3), (12, 7)):
+        x = draw("unequal", 5, methods, 2, n, rng)
+        for table, p in zip(x, leaning(x), strict=True):
+            groups = {
+                g: {str(m): Differences(tuple(table[m, g]), 1.0) for m in range(methods)}
+                for g in range(2)
+            }
+            for (g, name), comparison in compare(groups).items():
+                np.testing.assert_allclose(comparison.p, p[int(name), g], rtol=1e-9)
+
+
+def judge(draws: int, rng: np.random.Generator) -> dict[str, dict[str, list[float]]]:
+    """Print and return the largest error and the mean power of each test by noise and seeds."""
+    results: dict[str, dict[str, list[float]]] = {}
+    print(f"largest family-wise error (aim: {ALPHA:g}) | mean power")
+    print(f"{'noise':8s} {'seeds':>5s}", *(f"{name:>10s}" for name in TESTS), " |", *TESTS)
+    for noise in NOISES:
+        for n in SEEDS:
+            errors = dict.fromkeys(TESTS, 0.0)
+            powers: dict[str, list[float]] = {name: [] for name in TESTS}
+            for methods, scenarios in FAMILIES:
+                x = draw(noise, draws, methods, 2 * scenarios, n, rng)
+                level = ALPHA / (methods * 2 * scenarios)
+                effect = np.zeros((methods, 1, 1))
+                effect[: -(-methods // 2)] = 1.0
+                for name, test in TESTS.items():
+                    error = float((test(x) < level).any((1, 2)).mean())
+                    errors[name] = max(errors[name], error)
+                    for shift in SHIFTS:
+                        found = test(x[: draws // 4] + shift * effect) < level
+                        powers[name].append(float(found[:, : -(-methods // 2)].mean()))
+            row = {name: [errors[name], float(np.mean(powers[name]))] for name in TESTS}
+            results[f"{noise} {n}"] = dict(row.items())
+            print(
+                f"{noise:8s} {n:5d}",
+                *(f"{error:10.3f}" for error, _ in row.values()),
+                " |",
+                *(f"{power:.2f}" for _, power in row.values()),
+                flush=True,
+            )
+    worst = {
+        name: max(row[name][0] for key, row in results.items() if "outlier" not in key)
+        for name in TESTS
+    }
+    print("largest error without outlier:", {name: round(x, 3) for name, x in worst.items()})
+    return results
+
+
+def sequential(draws: int, rng: np.random.Generator, looks: tuple[int, ...] = (5, 10, 20)) -> float:
+    """Print and return the family-wise error of looks until every comparison is settled."""
+    x = draw("equal", draws, 4, 6, looks[-1], rng)
+    wrong = np.zeros(draws, bool)
+    for look, alpha in zip(looks, spend(looks), strict=True):
+        p = leaning(x[..., :look])
+        wrong |= (p < alpha / p[0].size).any((1, 2))
+    print(f"looks at {looks}: family-wise error {wrong.mean():.3f}")
+    return float(wrong.mean())
+
+
+def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
+    """Print and return how often the interval over seeds and rows holds the true mean."""
+    shares = {}
+    for name, (seeds, rows, sd_seed, sd_row) in {
+        "3 seeds, 400 rows": (3, 400, 0.02, 0.1),
+        "5 seeds, 400 rows": (5, 400, 0.02, 0.1),
+        "10 seeds, 400 rows": (10, 400, 0.01, 0.2),
+        "5 seeds, no spread of rows": (5, 400, 0.02, 0.0),
+    }.items():
+        inside = 0
+        for _ in range(draws // 4):
+            table = sd_seed * rng.standard_normal((seeds, 1)) + sd_row * rng.standard_normal(rows)
+            low, high = crossed_interval(table + 0.3 * rng.standard_normal((seeds, rows)))
+            inside += low <= 0.0 <= high
+        shares[name] = inside / (draws // 4)
+        print(f"interval over seeds and rows, {name}: covers {shares[name]:.3f}")
+    return shares
+
+
+def main() -> None:
+    parser = make_parser(__doc__, turns=1, device=False)
+    parser.add_argument("--draws", type=int, default=4000)
+    args = parser.parse_args()
+    rng = np.random.default_rng(0)
+    check_same(rng)
+    results = judge(args.draws, rng)
+    write_json(
+        args,
+        {"tests": results, "looks": sequential(args.draws, rng), "rows": coverage(args.draws, rng)},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A run at a glance: differences from the reference and ranks over all scenarios."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from clbench.figures import style
+from clbench.results.overall import overall_frame
+from clbench.results.scores import SCORE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SCORES = ("p_o", "p_s")
+
+
+@style.in_report("All scenarios", order=5)
+def overall(results: style.Results) -> Figure:
+    """Draw mean differences from the reference and mean ranks over scenarios, for p_o and p_s.
+
+    Raises a ValueError for fewer than two scenarios or methods.
+    """
+    cells = style.good_cells(results)
+    reference = getattr(results, "reference", style.VANILLA)
+    scenarios = len({cell.scenario for cell in cells})
+    looks = style.looks(cells)
+    if scenarios < 2 or len(looks) < 2:
+        raise ValueError("a summary needs two scenarios and two methods")
+    frame = overall_frame(cells, reference, SCORES)
+    height = 1.1 + 0.24 * len(looks)
+    figure, grid = style.panels(4, width=4.2, height=height, columns=2)
+    for axes, score in zip(grid[::2], SCORES, strict=True):
+        _differences(axes, frame[frame["score"] == score].to_dict("records"), looks)
+        axes.set_title(f"{SCORE[score].label} − {reference}", fontsize="medium")
+    for axes, score in zip(grid[1::2], SCORES, strict=True):
+        _ranks(axes, frame[frame["score"] == score].to_dict("records"), looks)
+        axes.set_title(f"mean rank in {SCORE[score].label}", fontsize="medium")
+    return style.captioned(
+        figure,
+        f"Over {scenarios} scenarios. Left: mean difference from {reference}, the same weight for "
+        "every scenario; thick lines are 95 % intervals for the mean of these scenarios, thin ones "
+        "for scenarios like these. Right: mean ranks, 1 for the best; methods whose ranks differ "
+        "by less than the bar at the bottom (Nemenyi, 5 %) are not told apart.",
+    )
+
+
+def _differences(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None:  # type: ignore[type-arg]
+    rows = [row for row in rows if not math.isnan(row["difference"])]
+    rows.sort(key=lambda row: row["difference"])
+    for position, row in enumerate(rows):
+        color, mark, scale = looks[row["method"]]
+        for width, low, high in ((0.8, "low_anywhere", "high_anywhere"), (2.4, "low", "high")):
+            if not math.isnan(row[low]):
+                axes.plot([row[low], row[high]], [position] * 2, "-", lw=width, color=color)
+        axes.plot([row["difference"]], [position], mark, ms=6 * scale, color=color, mec="white")
+    spans = [abs(row[name]) for row in rows for name in ("difference", "low", "high")]
+    widest = max((span for span in spans if not math.isnan(span)), default=0.0)
+    if widest:  # intervals for other scenarios may be far wider, and are cut
+        axes.set_xlim(-1.6 * widest, 1.6 * widest)
+    axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
+    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.locator_params(axis="x", nbins=style.TICKS)
+    axes.grid(axis="x", lw=0.4, alpha=0.6)
+
+
+def _ranks(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None:  # type: ignore[type-arg]
+    rows = [row for row in rows if not math.isnan(row["mean_rank"])]
+    rows.sort(key=lambda row: -row["mean_rank"])
+    for position, row in enumerate(rows):
+        color, mark, scale = looks[row["method"]]
+        axes.plot([row["mean_rank"]], [position], mark, ms=6 * scale, color=color, mec="white")
+    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    axes.set_ylim(-1.6, len(rows) - 0.4)
+    axes.set_xlim(0.5, len(rows) + 0.5)
+    if rows and not math.isnan(critical := rows[0]["critical_difference"]):
+        best = rows[-1]["mean_rank"]
+        axes.plot([best, best + critical], [-1, -1], "-|", lw=1.6, color=style.BLACK)
+    axes.locator_params(axis="x", nbins=style.TICKS)
+    axes.grid(axis="x", lw=0.4, alpha=0.6)

@@ -1,0 +1,166 @@
+"""The comparisons of a run: every method beside the reference, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from clbench.results.cell import CellResult
+from clbench.results.rows import row_differences
+from clbench.results.scores import SCORE, SCORES, scores_frame
+from clbench.results.statistics import (
+    ALPHA,
+    Differences,
+    compare,
+    crossed_interval,
+    summarise,
+)
+from clbench.suite.question import FEWEST, Question
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    *("scenario", "shift", "method", "score", "n", "mean", "median", "deviation"),
+    *("minimum", "maximum", "low", "high", "primary"),
+    *("pairs", "difference", "spread", "freedom", "difference_low", "difference_high", "level"),
+    *("p", "p_family", "verdict", "why", "rows", "rows_difference", "rows_low", "rows_high"),
+)
+Row = Mapping[Any, Any]
+Group = tuple[str, str]  # scenario, score
+
+
+def comparisons_frame(
+    cells: Sequence[CellResult], question: Question, alpha: float = ALPHA
+) -> pd.DataFrame:
+    """Return summaries of all methods, and their differences from the reference.
+
+    Differences are taken seed by seed. The comparisons of the primary question share one error
+    rate; only they get a verdict. The others are exploratory: each has an interval of its own.
+
+    Parameters
+    ----------
+    cells
+        Cells of a run; failed ones and references are ignored.
+    question
+        The suite's primary question.
+    alpha
+        Error rate of the primary comparisons.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns as in `COLUMNS`; scores are fractions. For each score that is `compared`: ``n``
+        seeds, mean, median, deviation, range, t interval at 95 %; whether the comparison is
+        ``primary``; the fields of `Comparison`; ``why`` there is no verdict; and for p_o and p_s
+        in classification, the number of ``rows``, the difference in the share of right ones, and
+        its 95 % interval over other seeds *and* other rows of the same kind.
+    """
+    import pandas as pd
+
+    frame = scores_frame(cells)
+    frame = frame[frame["status"] == "ok"]
+    steps = {cell.scenario: score_steps(cell) for cell in cells if cell.reference_of is None}
+    values: dict[Group, dict[str, dict[int, float]]] = {}
+    for key, some in frame.groupby(["scenario", "method"], sort=False):
+        scenario, method = map(str, key)
+        for score in (score for score in SCORES if score.compared):
+            numbers = some.dropna(subset=[score.name])
+            if len(numbers):
+                seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
+                values.setdefault((scenario, score.name), {})[method] = seeds
+    groups = {
+        group: _differences(by_method, question.reference, steps[group[0]].get(group[1], 0.0))
+        for group, by_method in values.items()
+    }
+    primary = {
+        (group, method)
+        for group, samples in groups.items()
+        for method, sample in samples.items()
+        if question.asks(group[0], group[1], method) and len(sample.values) >= FEWEST
+    }
+    lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
+    answers = compare(
+        groups,
+        alpha=alpha,
+        family=max(1, len(primary)),
+        margin=question.margin,
+        lower_is_better=lower,
+    )
+    others = compare(groups, family=1, lower_is_better=lower)
+    by_seed: dict[tuple[str, str], dict[int, CellResult]] = {}
+    for cell in cells:
+        if cell.status == "ok" and cell.reference_of is None:
+            by_seed.setdefault((cell.scenario, cell.baseline), {})[cell.seed] = cell
+    shifts = dict(zip(frame["scenario"], frame["shift"], strict=True))
+    rows = []
+    for group, by_method in values.items():
+        names = {"scenario": group[0], "shift": shifts[group[0]], "score": group[1]}
+        for method, seeds in by_method.items():
+            row = {**names, "method": method, **asdict(summarise(list(seeds.values())))}
+            row["primary"] = is_primary = (group, method) in primary
+            comparison = (answers if is_primary else others).get((group, method))
+            if method == question.reference:
+                row["why"] = "the reference"
+            elif comparison is None:
+                none = f"no seed in common with {question.reference}"
+                ran = question.reference in by_method
+                row["why"] = none if ran else f"{question.reference} was not run"
+            else:
+                row |= asdict(comparison)
+                row |= _judgement(comparison.pairs, is_primary, comparison.verdict)
+                ours, theirs = (by_seed[group[0], name] for name in (method, question.reference))
+                row |= _rows(ours, theirs, group[1])
+            rows.append(row)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def score_steps(cell: CellResult) -> dict[str, float]:
+    """Return the smallest change of each score, 1 / rows, by name; 0 where it is unknown."""
+    parts = cell.scenario_report.get("parts", [])
+    steps = [1.0 / part["validation"] for part in parts if part.get("validation")]
+    if not steps or len(steps) != len(cell.tasks):  # the pretraining is a task without rows
+        return {}
+    return {"p_o": steps[0], "p_s": steps[-1], "forgetting": steps[0]}
+
+
+def _differences(
+    by_method: Mapping[str, Mapping[int, float]], reference: str, step: float
+) -> dict[str, Differences]:
+    """Return the differences of all methods from the reference, on the seeds that both have."""
+    baseline = by_method.get(reference, {})
+    return {
+        name: Differences(
+            tuple(seeds[seed] - baseline[seed] for seed in sorted(seeds.keys() & baseline)), step
+        )
+        for name, seeds in by_method.items()
+        if name != reference
+    }
+
+
+def _rows(
+    method: Mapping[int, CellResult], reference: Mapping[int, CellResult], score: str
+) -> dict[str, float]:
+    """Return the difference in the share of right rows, with its interval over seeds and rows."""
+    task = {"p_o": 0, "p_s": -1}.get(score)
+    table = None if task is None else row_differences(method, reference, task)
+    if table is None:
+        return {}
+    low, high = crossed_interval(table)
+    return {
+        "rows": table.shape[1],
+        "rows_difference": float(table.mean()),
+        "rows_low": low,
+        "rows_high": high,
+    }
+
+
+def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | None]:
+    """Return the verdict of a comparison, or why there is none."""
+    if pairs < FEWEST:
+        seeds = f"{pairs} common seed{'' if pairs == 1 else 's'}"
+        return {"verdict": "no verdict", "why": f"{seeds}, {FEWEST} are needed"}
+    if not is_primary:
+        return {"verdict": None, "why": "exploratory"}
+    return {"verdict": verdict, "why": ""}

@@ -1,0 +1,122 @@
+"""Sum up a run over its scenarios: mean differences from the reference, and mean ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clbench.results.cell import CellResult
+from clbench.results.scores import SCORE
+from clbench.results.statistics import critical_difference, crossed_interval, summarise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    *("score", "method", "scenarios", "seeds", "difference", "low", "high"),
+    *("low_anywhere", "high_anywhere", "mean_rank", "critical_difference"),
+)
+
+Values = dict[str, dict[str, dict[int, float]]]  # by method, scenario and seed
+
+
+def overall_frame(
+    cells: Sequence[CellResult],
+    reference: str = "vanilla",
+    scores: Sequence[str] = ("p_o", "p_s"),
+) -> pd.DataFrame:
+    """Return one row per score and method, over all scenarios of a run.
+
+    Differences are modelled as mean + scenario + seed + rest, on the scenarios and seeds that the
+    method and the reference both have.
+
+    Parameters
+    ----------
+    cells
+        Cells of a run; failed ones and references are ignored.
+    reference
+        The method that the others are compared with.
+    scores
+        Names of scores.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``scenarios`` and ``seeds`` of the comparison; the mean ``difference`` from the reference;
+        its 95 % interval ``low`` to ``high`` in the mean of *these* scenarios, by Student's t over
+        seeds; its interval ``low_anywhere`` to ``high_anywhere`` where the scenarios, too, are a
+        sample (`crossed_interval`); ``mean_rank`` among the methods that have all scenarios, 1 for
+        the best, with half ranks for ties; and the ``critical_difference`` of mean ranks. Numbers
+        that need more scenarios or seeds are NaN.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for score in scores:
+        values = _values(cells, score)
+        ranks = mean_ranks(values, higher_is_better=SCORE[score].higher_is_better)
+        blocks = len({scenario for by_scenario in values.values() for scenario in by_scenario})
+        critical = math.nan
+        if len(ranks) > 1 and blocks > 1:
+            critical = critical_difference(len(ranks), blocks)
+        for method, by_scenario in values.items():
+            row: dict[str, Any] = {"score": score, "method": method}
+            row |= {"mean_rank": ranks.get(method, math.nan), "critical_difference": critical}
+            if method != reference:
+                row |= _difference(by_scenario, values.get(reference, {}))
+            rows.append(row)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
+    """Return the mean rank of each method over scenarios, of those that have all of them."""
+    from scipy.stats import rankdata
+
+    scenarios = {scenario for by_scenario in values.values() for scenario in by_scenario}
+    methods = [method for method, by_scenario in values.items() if by_scenario.keys() == scenarios]
+    sign = -1.0 if higher_is_better else 1.0
+    if not methods:
+        return {}
+    table = [
+        [sign * float(np.mean(list(values[method][scenario].values()))) for method in methods]
+        for scenario in sorted(scenarios)
+    ]
+    ranks = np.mean([rankdata(row) for row in table], axis=0)
+    return dict(zip(methods, map(float, ranks), strict=True))
+
+
+def _values(cells: Sequence[CellResult], score: str) -> Values:
+    values: Values = {}
+    for cell in cells:
+        value = cell.scores.get(score)
+        if cell.status == "ok" and cell.reference_of is None and value is not None:
+            by_scenario = values.setdefault(cell.baseline, {})
+            by_scenario.setdefault(cell.scenario, {})[cell.seed] = value
+    return values
+
+
+def _difference(
+    method: Mapping[str, Mapping[int, float]], reference: Mapping[str, Mapping[int, float]]
+) -> dict[str, Any]:
+    """Return the mean difference over common scenarios and seeds, and its intervals."""
+    scenarios = [scenario for scenario in method if scenario in reference]
+    if not scenarios:
+        return {"scenarios": 0, "seeds": 0}
+    seeds = sorted(set.intersection(*(method[s].keys() & reference[s].keys() for s in scenarios)))
+    if not seeds:
+        return {"scenarios": len(scenarios), "seeds": 0}
+    table = np.array([[method[s][seed] - reference[s][seed] for s in scenarios] for seed in seeds])
+    here = summarise(list(table.mean(1)))
+    low, high = crossed_interval(table)
+    return {
+        "scenarios": len(scenarios),
+        "seeds": len(seeds),
+        "difference": here.mean,
+        "low": here.low,
+        "high": here.high,
+        "low_anywhere": low,
+        "high_anywhere": high,
+    }

@@ -1,0 +1,82 @@
+"""Which rows of a task a model got right, kept in a text of a bit a row."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clbench.results.cell import CellResult
+
+Bits = npt.NDArray[np.bool_]
+
+
+def pack_rows(correct: Bits) -> str:
+    """Return ``N:BITS``: the number of rows, and whether each is right, packed in base64."""
+    return f"{len(correct)}:{base64.b64encode(np.packbits(correct).tobytes()).decode('ascii')}"
+
+
+def unpack_rows(text: str) -> Bits:
+    """Return whether each row is right, from the text of `pack_rows`."""
+    count, _, bits = text.partition(":")
+    packed = np.frombuffer(base64.b64decode(bits), dtype=np.uint8)
+    return np.unpackbits(packed, count=int(count)).astype(bool)
+
+
+def correct_rows(outputs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Bits:
+    """Return whether the greatest logit (the first one if tied) of each row is the label's."""
+    correct: Bits = outputs.argmax(axis=1) == labels
+    return correct
+
+
+def correct_at_end(cell: CellResult, task: int) -> Bits | None:
+    """Return which rows of a task are right after the last stage; None if it was not recorded."""
+    text = cell.correct[-1][task] if cell.correct else None
+    return None if text is None else unpack_rows(text)
+
+
+def flips(cell: CellResult) -> tuple[int, int] | None:
+    """Return how many rows of the first task went from right to wrong, and from wrong to right.
+
+    Compared are the end of the first stage and that of the last. None if it was not recorded, as
+    for regression.
+    """
+    if len(cell.correct) < 2:
+        return None
+    first, last = cell.correct[0][0], cell.correct[-1][0]
+    if first is None or last is None:
+        return None
+    before, after = unpack_rows(first), unpack_rows(last)
+    return int((before & ~after).sum()), int((~before & after).sum())
+
+
+def row_differences(
+    method: Mapping[int, CellResult], other: Mapping[int, CellResult], task: int
+) -> npt.NDArray[np.float64] | None:
+    """Return by how much two methods differ on each row of a task after the last stage.
+
+    Parameters
+    ----------
+    method, other
+        Finished cells of one scenario by seed.
+    task
+        Position of the task in R.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        Shape (common seeds, rows): 1 where only `method` is right, -1 where only `other` is, else
+        0. None if there is no common seed, or rows were not recorded or are not the same.
+    """
+    differences = []
+    for seed in sorted(method.keys() & other.keys()):
+        ours, theirs = (correct_at_end(cells[seed], task) for cells in (method, other))
+        if ours is None or theirs is None or len(ours) != len(theirs):
+            return None
+        differences.append(ours.astype(np.float64) - theirs)
+    if not differences or len({len(row) for row in differences}) > 1:
+        return None
+    return np.stack(differences)

@@ -1,0 +1,53 @@
+"""The primary question of a suite: which comparisons share one error rate and get a verdict."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FEWEST = 3
+"""Seeds that a verdict needs."""
+MOST_SEEDS = 1000
+"""Largest number of seeds that is ever advised."""
+LOOKS = (5, 10, 20)
+"""Default numbers of seeds after which a run that adds seeds is looked at."""
+
+Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+
+class Question(BaseModel):
+    """The ``[question]`` table of a suite file, by default p_o and p_s against vanilla.
+
+    Attributes
+    ----------
+    reference
+        Baseline that the others are compared with.
+    scores
+        Scores that the question is about.
+    margin
+        Largest difference that does not matter.
+    methods, scenarios
+        Patterns of baselines and scenarios that it is about, such as ``sst2*``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reference: Annotated[str, Field(min_length=1)] = "vanilla"
+    scores: Annotated[list[Literal["p_o", "p_s", "forgetting"]], Field(min_length=1)] = [
+        "p_o",
+        "p_s",
+    ]
+    margin: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
+    methods: Patterns = ["*"]
+    scenarios: Patterns = ["*"]
+
+    def asks(self, scenario: str, score: str, method: str) -> bool:
+        """Whether the question is about a method's score on a scenario."""
+        return (
+            score in self.scores
+            and method != self.reference
+            and any(fnmatchcase(method, pattern) for pattern in self.methods)
+            and any(fnmatchcase(scenario, pattern) for pattern in self.scenarios)
+        )

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from report_runs import STEADY, cells, make_run
+
+from clbench.report.power import power_frame
+from clbench.results.comparisons import comparisons_frame
+from clbench.results.statistics import seeds_needed
+from clbench.suite.question import Question
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+def test_the_seeds_of_a_run_follow_from_its_spread() -> None:
+    comparisons = comparisons_frame(cells(**STEADY), Question(scores=["p_o"]))
+    table = power_frame(comparisons, 0.05).set_index("method")
+    mas = comparisons.set_index(["method", "score"]).loc[("mas", "p_o")]
+    # two methods share the error rate; with three seeds one degree of freedom comes from the other
+    expected = seeds_needed(mas["spread"], 0.05, weight=1.0, alpha=0.025)
+    assert table.loc["mas", "seeds"] == expected
+    low, high = table.loc["mas", ["seeds_low", "seeds_high"]]
+    assert expected is not None
+    assert low < expected
+    assert high is None or high > expected
+
+
+def test_power_prints_a_line_for_each_comparison(clbench: Call, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    code, out, _ = clbench("power", str(folder), "--difference", ".02")
+    assert code == 0
+    assert len(re.findall(r"^(?:one|two) +ewc +p_[os] ", out, re.MULTILINE)) == 4
+    assert "in each of these 4 comparisons, at 5 % error for all of them" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--difference", "0"], "--difference 0: must be between 0 and 2"),
+        (["--difference", ".1", "--power", "1"], "--power 1: must be between 0 and 1"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    clbench: Call, tmp_path: Path, options: list[str], text: str
+) -> None:
+    code, _, err = clbench("power", str(make_run(tmp_path / "run")), *options)
+    assert code == 2
+    assert text in err
+
+
+def test_a_run_without_a_comparison_is_an_error(clbench: Call, tmp_path: Path) -> None:
+    code, _, err = clbench("power", str(tmp_path), "--difference", ".1")
+    assert code == 2
+    assert "holds no run" in err

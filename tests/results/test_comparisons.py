@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from report_runs import STEADY, cell, cells
+
+from clbench.results.cell import CellResult
+from clbench.results.comparisons import comparisons_frame, score_steps
+from clbench.results.overall import overall_frame
+from clbench.results.rows import correct_at_end, flips, pack_rows, row_differences, unpack_rows
+from clbench.suite.question import Question
+
+
+def row(table: pd.DataFrame, method: str, score: str) -> pd.Series:
+    (match,) = [r for _, r in table.iterrows() if (r["method"], r["score"]) == (method, score)]
+    return match
+
+
+def test_the_primary_question_gets_verdicts_and_the_rest_is_exploratory() -> None:
+    table = comparisons_frame(cells(**STEADY), Question(scores=["p_o"], methods=["ewc"]))
+    ewc = row(table, "ewc", "p_o")
+    assert ewc["difference"] == pytest.approx((0.2 + 0.201 + 0.2) / 3)
+    assert ewc["level"] == pytest.approx(0.95)
+    assert ewc["verdict"] == "better"
+    assert table["primary"].sum() == 1
+    for method, score in (("mas", "p_o"), ("ewc", "p_s"), ("ewc", "forgetting")):
+        other = row(table, method, score)
+        assert (other["verdict"], other["why"]) == (None, "exploratory")
+        assert other["difference_low"] < other["difference"] < other["difference_high"]
+    vanilla = row(table, "vanilla", "p_o")
+    assert vanilla["why"] == "the reference"
+    assert (vanilla["n"], vanilla["median"]) == (3, pytest.approx(0.65))
+
+
+def test_all_scenarios_share_the_error_rate() -> None:
+    two = [*cells(**STEADY), *cells("other", **STEADY)]
+    table = comparisons_frame(two, Question())
+    assert table["primary"].sum() == 8  # two methods, two scores, two scenarios
+    assert row(table[table["scenario"] == "pair"], "ewc", "p_o")["level"] == 1 - 0.05 / 8
+    one = comparisons_frame(two, Question(scenarios=["pa*"]), alpha=0.01)
+    assert row(one[one["scenario"] == "pair"], "ewc", "p_o")["level"] == 1 - 0.01 / 4
+    assert not one[one["scenario"] == "other"]["primary"].any()
+
+
+def test_any_method_can_be_the_reference() -> None:
+    table = comparisons_frame(cells(**STEADY), Question(reference="mas"))
+    assert row(table, "mas", "p_o")["why"] == "the reference"
+    assert row(table, "vanilla", "p_o")["difference"] == pytest.approx(-(0.1 - 0.02 + 0.03) / 3)
+    absent = comparisons_frame(cells(**STEADY), Question(reference="lwf"))
+    assert set(absent["why"]) == {"lwf was not run"}
+
+
+def test_failed_cells_are_ignored() -> None:
+    some = cells(**STEADY)
+    some[-1] = cell("pair", "mas", 2, 0.5, status="failed", reason="diverged")
+    table = comparisons_frame(some, Question())
+    mas = row(table, "mas", "p_o")
+    assert mas["pairs"] == 2
+    assert (mas["verdict"], mas["why"]) == ("no verdict", "2 common seeds, 3 are needed")
+
+
+def test_steps_are_one_row_of_each_task() -> None:
+    (first, *_) = cells(**STEADY)
+    assert score_steps(first) == {"p_o": 1 / 500, "p_s": 1 / 200, "forgetting": 1 / 500}
+    assert score_steps(first.model_copy(update={"scenario_report": {}})) == {}
+    same = {"vanilla": [(0.6, 0.8)] * 3, "ewc": [(0.602, 0.8)] * 3}
+    assert row(comparisons_frame(cells(**same), Question()), "ewc", "p_o")["verdict"] not in (
+        "better",
+        "worse",
+    )
+
+
+def with_rows(method: str, seed: int, before: str, after: str) -> CellResult:
+    """A cell whose rows of the first task are right (1) or wrong (0) before and after."""
+    bits = [np.array([digit == "1" for digit in text]) for text in (before, after)]
+    p_o = float(bits[1].mean())
+    correct: list[list[Any]] = [[pack_rows(bits[0]), None], [pack_rows(bits[1]), None]]
+    R = [[float(bits[0].mean()), None], [p_o, 0.5]]
+    return cell("pair", method, seed, p_o, R=R, correct=correct)
+
+
+def test_rows_are_packed_into_a_text() -> None:
+    bits = np.random.default_rng(0).random(1001) < 0.8
+    text = pack_rows(bits)
+    assert (unpack_rows(text) == bits).all()
+    assert text.startswith("1001:")
+    assert len(text) < 180
+    assert (unpack_rows(pack_rows(bits[:0])) == bits[:0]).all()
+
+
+def test_flips_and_differences_by_row() -> None:
+    one = with_rows("vanilla", 0, "1111100", "1110011")
+    assert flips(one) == (2, 2)
+    assert flips(cell("pair", "vanilla", 0, 0.5)) is None
+    ewc = {0: with_rows("ewc", 0, "1111100", "1111101"), 4: with_rows("ewc", 4, "1", "0")}
+    table = row_differences(ewc, {0: one, 1: one}, 0)
+    assert table is not None
+    assert table.tolist() == [[0, 0, 0, 1, 1, -1, 0]]
+    assert row_differences(ewc, {4: one}, 0) is None  # other rows
+    assert row_differences(ewc, {9: one}, 0) is None
+    assert correct_at_end(one, 1) is None
+
+
+def test_the_interval_over_rows_is_beside_that_over_seeds() -> None:
+    rng = np.random.default_rng(2)
+    base = rng.random((3, 300)) < 0.7
+    better = base | (rng.random((3, 300)) < 0.3)
+    text = ["".join("01"[int(bit)] for bit in row) for row in (*base, *better)]
+    some = [with_rows("vanilla", seed, text[seed], text[seed]) for seed in range(3)]
+    some += [with_rows("ewc", seed, text[3 + seed], text[3 + seed]) for seed in range(3)]
+    ewc = row(comparisons_frame(some, Question()), "ewc", "p_o")
+    assert ewc["rows"] == 300
+    assert ewc["rows_difference"] == pytest.approx(ewc["difference"])
+    assert ewc["rows_low"] < ewc["rows_difference"] < ewc["rows_high"]
+    assert math.isnan(row(comparisons_frame(some, Question()), "ewc", "forgetting")["rows"])
+
+
+def test_overall_differences_and_ranks() -> None:
+    two = [*cells(**STEADY), *cells("other", **STEADY)]
+    table = overall_frame(two)
+    ewc = row(table, "ewc", "p_o")
+    assert (ewc["scenarios"], ewc["seeds"]) == (2, 3)
+    assert ewc["difference"] == pytest.approx((0.2 + 0.201 + 0.2) / 3)
+    assert ewc["low"] < 0.2 < ewc["high"]
+    assert [row(table, name, "p_o")["mean_rank"] for name in ("ewc", "mas", "vanilla")] == [1, 2, 3]
+    assert row(table, "ewc", "p_s")["mean_rank"] == 3
+    assert row(table, "vanilla", "p_s")["mean_rank"] == 1.5  # tied with mas
+    assert math.isnan(row(table, "vanilla", "p_o")["difference"])
+    single = overall_frame(cells(**STEADY))
+    assert math.isnan(row(single, "ewc", "p_o")["low_anywhere"])
+    assert math.isnan(row(single, "ewc", "p_o")["critical_difference"])
+
+
+def test_a_method_that_lacks_a_scenario_has_no_rank() -> None:
+    some = [*cells(**STEADY), *cells("other", vanilla=STEADY["vanilla"], ewc=STEADY["ewc"])]
+    table = overall_frame(some)
+    assert math.isnan(row(table, "mas", "p_o")["mean_rank"])
+    assert row(table, "mas", "p_o")["scenarios"] == 1
