@@ -16,6 +16,7 @@ from clbench.figures.costs import costs
 from clbench.figures.curves import anchor_distances, curves
 from clbench.figures.forgetting import forgetting, matrices
 from clbench.figures.learning_rates import rate_distributions, search_trace
+from clbench.figures.overall import overall
 from clbench.figures.shift import shift
 from clbench.figures.style import REPORT_FIGURES, ReportFigure
 from clbench.figures.tradeoff import tradeoff
@@ -26,6 +27,7 @@ __all__ = [
     "curves",
     "forgetting",
     "matrices",
+    "overall",
     "rate_distributions",
     "report_figures",
     "search_trace",
