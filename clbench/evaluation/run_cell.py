@@ -171,7 +171,9 @@ def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[
         "correct": [
             [text if i in (j, len(correct) - 1) else None for j, text in enumerate(row)]
             for i, row in enumerate(correct)
-        ],
+        ]
+        if all(correct)
+        else [],
         "scores": scores,
         "stages": [
             {

@@ -230,8 +230,10 @@ class CellResult(_Record):
                 f"{count(rows, 'row')}, {count(stages, 'stage')}, {count(len(self.tasks), 'task')}"
             )
             raise ValueError(f"R, stages and tasks do not fit: {size}")
-        if expected and [len(row) for row in self.metrics] != [len(row) for row in self.R]:
-            raise ValueError("metrics: must have the shape of R")
+        shape = [len(row) for row in self.R]
+        for name, table in (("metrics", self.metrics), ("correct", self.correct or self.R)):
+            if expected and [len(row) for row in table] != shape:
+                raise ValueError(f"{name}: must have the shape of R")
         for stage in self.stages:
             curves: Mapping[str, Any] = stage.curves
             points = curves.get("step", [])

@@ -109,6 +109,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"stages": [stage(curves={"loss": [0.5]}), stage()]}, "the same length"),
     ({"stages": [stage(steps=0, curves={"step": [1]}), stage()]}, "must be empty in a stage"),
     ({"stages": [stage(rows=0, curves={"step": [1]}), stage()]}, "must be empty in a stage"),
+    ({"correct": [[None], [None, None]]}, "correct: must have the shape of R"),
+    ({"correct": [["x", None], [None, None]]}, "correct.0.0"),
     ({"seed": -1}, "seed"),
     ({"seed": 2**32}, "seed"),
     ({"seed": True}, "seed"),
