@@ -163,8 +163,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
                     "source": baseline.digest,
                 }
                 own = {"method": method, "seed": seed, "reference_of": reference_of}
-                digest = fingerprint(shared_text | json_sections(own))
                 recipe = {**shared, **own}
+                digest = fingerprint(shared_text | json_sections(own))
                 cells.append(Cell(scenario, baseline, seed, protocol, reference_of, recipe, digest))
     return Plan(
         suite=suite,
@@ -181,7 +181,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
 
 def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:
     """Return the sections of a recipe as JSON, for `fingerprint`."""
-    return {name: json.dumps(section, sort_keys=True) for name, section in recipe.items()}
+    encode = json.JSONEncoder(sort_keys=True).encode
+    return {name: encode(section) for name, section in recipe.items()}
 
 
 def fingerprint(sections: Mapping[str, str]) -> str:
