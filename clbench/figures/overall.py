@@ -20,10 +20,11 @@ SCORES = ("p_o", "p_s")
 def overall(results: style.Results) -> Figure:
     """Draw mean differences from the reference and mean ranks over scenarios, for p_o and p_s.
 
-    Raises a ValueError for fewer than two scenarios or methods.
+    The reference is that of the report, else vanilla. Raises a ValueError for fewer than two
+    scenarios or methods.
     """
     cells = style.good_cells(results)
-    reference = getattr(results, "reference", style.VANILLA)
+    reference = results.reference if isinstance(results, style.ReportData) else style.VANILLA
     scenarios = len({cell.scenario for cell in cells})
     looks = style.looks(cells)
     if scenarios < 2 or len(looks) < 2:
@@ -39,16 +40,17 @@ def overall(results: style.Results) -> Figure:
         axes.set_title(f"mean rank in {SCORE[score].label}", fontsize="medium")
     return style.captioned(
         figure,
-        f"Over {scenarios} scenarios. Left: mean difference from {reference}, the same weight for "
-        "every scenario; thick lines are 95 % intervals for the mean of these scenarios, thin ones "
-        "for scenarios like these. Right: mean ranks, 1 for the best; methods whose ranks differ "
-        "by less than the bar at the bottom (Nemenyi, 5 %) are not told apart.",
+        f"Over {scenarios} scenarios. Left: mean difference from {reference}, with the same weight "
+        "for every scenario; thick lines are 95 % intervals for the mean of these scenarios, thin "
+        "ones for scenarios like these. Right: mean ranks, 1 for the best; methods whose ranks "
+        "differ by less than the bar at the bottom (Nemenyi, 5 %) do not differ significantly.",
     )
 
 
 def _differences(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None:  # type: ignore[type-arg]
     rows = [row for row in rows if not math.isnan(row["difference"])]
     rows.sort(key=lambda row: row["difference"])
+    labels = style.short_labels(looks)
     for position, row in enumerate(rows):
         color, mark, scale = looks[row["method"]]
         for width, low, high in ((0.8, "low_anywhere", "high_anywhere"), (2.4, "low", "high")):
@@ -60,7 +62,7 @@ def _differences(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> 
     if widest:  # intervals for other scenarios may be far wider, and are cut
         axes.set_xlim(-1.6 * widest, 1.6 * widest)
     axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
-    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    axes.set_yticks(range(len(rows)), [labels[row["method"]] for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.locator_params(axis="x", nbins=style.TICKS)
     axes.grid(axis="x", lw=0.4, alpha=0.6)
@@ -69,10 +71,11 @@ def _differences(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> 
 def _ranks(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None:  # type: ignore[type-arg]
     rows = [row for row in rows if not math.isnan(row["mean_rank"])]
     rows.sort(key=lambda row: -row["mean_rank"])
+    labels = style.short_labels(looks)
     for position, row in enumerate(rows):
         color, mark, scale = looks[row["method"]]
         axes.plot([row["mean_rank"]], [position], mark, ms=6 * scale, color=color, mec="white")
-    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    axes.set_yticks(range(len(rows)), [labels[row["method"]] for row in rows])
     axes.set_ylim(-1.6, len(rows) - 0.4)
     axes.set_xlim(0.5, len(rows) + 0.5)
     if rows and not math.isnan(critical := rows[0]["critical_difference"]):

@@ -28,7 +28,7 @@ BLACK, GREY, LIGHT = "#000000", "#8a8a8a", "#d9d9d9"
 TICKS = 5
 """Most ticks of an axis in figures of many panels: ticks take most of the drawing time."""
 LONGEST_LABEL = 30
-"""Most characters of a label: longer names would cover data or run off the figure."""
+"""Longest label in characters: longer names would cover data or run off the figure."""
 NARROWEST = 1e-9
 """Span of scores, times and sizes below which they differ by rounding errors only."""
 
@@ -49,10 +49,15 @@ Results = HasCells | Sequence[CellResult]
 
 @dataclass(frozen=True)
 class ReportData:
-    """The data of a report's figures: cells, and by scenario the data for the shift's figure."""
+    """The data of a report's figures.
+
+    `pictures` holds the data for the shift's figure by scenario; methods are compared with
+    `reference`.
+    """
 
     cells: Sequence[CellResult]
     pictures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reference: str = VANILLA
 
 
 @dataclass(frozen=True)
@@ -248,7 +253,7 @@ def captioned(figure: Figure, text: str) -> Figure:
 
 @lru_cache
 def _families(text: str) -> list[str]:
-    """Return the usual font, and an installed one for each character that it lacks."""
+    """Return the usual font, and installed ones for the characters that it lacks."""
     from matplotlib import font_manager
 
     usual, missing = font_manager.FontProperties().get_name(), set(text)

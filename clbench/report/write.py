@@ -90,12 +90,12 @@ def write_report(
     pictures: dict[str, dict[str, Any]] = {}
     for store in stores:
         pictures = store.read_pictures() | pictures
-    drawings = draw_all(_figures(cells, pictures), formats)
     questions = stores[0].questions()
+    drawings = draw_all(_figures(cells, pictures, questions[-1].reference), formats)
     seeds = {cell.seed for cell in cells if cell.status == "ok"}
     content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
     if len(questions) > 1:
-        notes = [*notes, "The question of this run was changed after it had begun."]
+        notes = [*notes, "The question of this run changed after the run began."]
     figures = []
     for name, title, caption, files in list(drawings):
         for kind in formats:
@@ -190,13 +190,13 @@ def _cell(value: object) -> str:
 
 
 def _figures(
-    cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]]
+    cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]], reference: str
 ) -> Iterator[tuple[str, str, Figure]]:
     """Yield name, title and figure of every figure that has something to show."""
     from clbench.figures import report_figures
     from clbench.figures.style import ReportData
 
-    data = ReportData(cells, pictures)
+    data = ReportData(cells, pictures, reference)
     figures = report_figures()
     drawings = [(figure, None) for figure in figures if figure.per == "run"] + [
         (figure, scenario)

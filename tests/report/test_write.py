@@ -285,5 +285,4 @@ def test_the_page_shows_control_characters_and_leaves_out_empty_columns(
         store.write_cell(cell("one", "ewc", 0, 0.5))
     write_report([alone])
     text = page_of(alone)
-    assert "p (Holm)</th>" not in text
-    assert "p_o vs vanilla" not in text
+    assert "vanilla was not run" in text
