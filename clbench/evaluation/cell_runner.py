@@ -49,15 +49,15 @@ class ComputeSettings:
 class StageOutcome:
     """The outcome of a stage: trace of the training, row of R, and seconds of scoring it.
 
-    `correct` has the shape of `row` and tells which rows of each task are right, see
-    `clbench.results.rows`.
+    `correct` has the shape of `row` and says which rows of each task are right, packed as in
+    `clbench.results.rows`; None where that is not recorded.
     """
 
     trace: Trace
     row: Row
     eval_seconds: float
     cached: bool
-    correct: list[str | None] = field(default_factory=list)
+    correct: list[str | None]
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class CellRunner:
     def _train_shared(self) -> CachedStage | None:
         """Train the stage that all methods share, on a model that this method never sees.
 
-        Whatever `setup` does to modules, such as hooks or adapters, then cannot change it. None if
-        there is no such stage.
+        What `setup` does to modules, such as adding hooks or adapters, then cannot affect it.
+        Return None if there is no such stage.
         """
         if isinstance(self.method, Vanilla) or not self._is_shared(0):
             return None
@@ -245,7 +245,7 @@ class CellRunner:
     ) -> Row:
         """Return the row of R after stage `index`; with `curve`, on the rows for curves only.
 
-        Which rows are right is added to `correct`.
+        If `correct` is given, add to it which rows of each task are right.
         """
         context, data = self.context, self.scenario.curve if curve else self.scenario.scored
         row: Row = [None] * len(data)
@@ -321,7 +321,7 @@ class CellRunner:
         )
 
     def _to_cache(self, position: int, trace: Trace) -> CachedStage:
-        """Return a stage that was just trained, for the cache."""
+        """Return the stage that was just trained as an entry of the cache."""
         return CachedStage(
             dict(self.context.model.state_dict()),
             {} if self._is_shared(position) else self.method.state(),
@@ -358,7 +358,7 @@ class CellRunner:
         return 0
 
     def _adopt(self, position: int, stored: CachedStage | None, *, cached: bool) -> int:
-        """Go on from a stage that was trained elsewhere; return the position of the next one."""
+        """Continue from a stage that was trained elsewhere; return the position of the next one."""
         if stored is None:
             return 0
         self.context.model.load_state_dict(stored.weights)

@@ -75,7 +75,7 @@ def run_cell(
         return CellResult(**plain(result))
     except ValidationError as error:  # a metric or a method recorded what no file can hold
         return failed(cell, f"the result is not valid: {describe_errors(error)[0]}")
-    except Exception as error:  # a method took away what this process needs, such as files
+    except Exception as error:  # a method broke what this process needs, such as open files
         return failed(cell, explain(error))
 
 
@@ -171,9 +171,7 @@ def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[
         "correct": [
             [text if i in (j, len(correct) - 1) else None for j, text in enumerate(row)]
             for i, row in enumerate(correct)
-        ]
-        if all(correct)
-        else [],
+        ],
         "scores": scores,
         "stages": [
             {

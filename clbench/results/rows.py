@@ -1,4 +1,4 @@
-"""Which rows of a task a model got right, kept in a text of a bit a row."""
+"""Which rows of a task a model got right, packed into one bit a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bits = npt.NDArray[np.bool_]
 
 
 def pack_rows(correct: Bits) -> str:
-    """Return ``N:BITS``: the number of rows, and whether each is right, packed in base64."""
+    """Return ``N:BITS``: the number of rows, and a bit for each, 1 if it is right, in base64."""
     return f"{len(correct)}:{base64.b64encode(np.packbits(correct).tobytes()).decode('ascii')}"
 
 
@@ -27,7 +27,7 @@ def unpack_rows(text: str) -> Bits:
 
 
 def correct_rows(outputs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Bits:
-    """Return whether the greatest logit (the first one if tied) of each row is the label's."""
+    """Return whether the largest logit of each row, the first one if tied, is the label's."""
     correct: Bits = outputs.argmax(axis=1) == labels
     return correct
 
@@ -36,21 +36,6 @@ def correct_at_end(cell: CellResult, task: int) -> Bits | None:
     """Return which rows of a task are right after the last stage; None if it was not recorded."""
     text = cell.correct[-1][task] if cell.correct else None
     return None if text is None else unpack_rows(text)
-
-
-def flips(cell: CellResult) -> tuple[int, int] | None:
-    """Return how many rows of the first task went from right to wrong, and from wrong to right.
-
-    Compared are the end of the first stage and that of the last. None if it was not recorded, as
-    for regression.
-    """
-    if len(cell.correct) < 2:
-        return None
-    first, last = cell.correct[0][0], cell.correct[-1][0]
-    if first is None or last is None:
-        return None
-    before, after = unpack_rows(first), unpack_rows(last)
-    return int((before & ~after).sum()), int((~before & after).sum())
 
 
 def row_differences(
@@ -69,7 +54,7 @@ def row_differences(
     -------
     numpy.ndarray or None
         Shape (common seeds, rows): 1 where only `method` is right, -1 where only `other` is, else
-        0. None if there is no common seed, or rows were not recorded or are not the same.
+        0. None without a common seed, or if rows were not recorded or differ in number.
     """
     differences = []
     for seed in sorted(method.keys() & other.keys()):

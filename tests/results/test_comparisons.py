@@ -11,7 +11,7 @@ from report_runs import STEADY, cell, cells
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, score_steps
 from clbench.results.overall import overall_frame
-from clbench.results.rows import correct_at_end, flips, pack_rows, row_differences, unpack_rows
+from clbench.results.rows import correct_at_end, pack_rows, row_differences, unpack_rows
 from clbench.suite.question import Question
 
 
@@ -92,10 +92,8 @@ def test_rows_are_packed_into_a_text() -> None:
     assert (unpack_rows(pack_rows(bits[:0])) == bits[:0]).all()
 
 
-def test_flips_and_differences_by_row() -> None:
+def test_differences_by_row() -> None:
     one = with_rows("vanilla", 0, "1111100", "1110011")
-    assert flips(one) == (2, 2)
-    assert flips(cell("pair", "vanilla", 0, 0.5)) is None
     ewc = {0: with_rows("ewc", 0, "1111100", "1111101"), 4: with_rows("ewc", 4, "1", "0")}
     table = row_differences(ewc, {0: one, 1: one}, 0)
     assert table is not None
