@@ -11,8 +11,6 @@ import typer
 
 from clbench.errors import SettingsError, did_you_mean
 
-MOST_SEEDS = 1000
-UNTIL_SETTLED = "until-settled"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -100,9 +98,11 @@ def seconds(option: str, value: str) -> float:
 def seeds(value: str | None) -> list[int] | str | None:
     """Return the seeds of a list such as ``0,1,2``, ``0-4`` or ``7,0-4``, in order, each once.
 
-    A value that starts with ``until-settled`` is returned as it is. Raises a SettingsError for any
+    A value that starts with ``until-settled`` is returned unchanged. Raises a SettingsError for any
     other form, an empty range, or too many seeds.
     """
+    from clbench.suite.question import MOST_SEEDS, UNTIL_SETTLED
+
     if value is None or value.startswith(UNTIL_SETTLED):
         return value
     numbers: dict[int, None] = {}

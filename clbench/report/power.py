@@ -1,4 +1,4 @@
-"""How many seeds a planned comparison needs, judged by the spread of a run."""
+"""How many seeds a planned comparison needs, estimated from the spread of a run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def power_frame(
     difference
         True mean difference from the reference, as a fraction.
     power, alpha
-        Probability to show it, and error rate of all primary comparisons together.
+        Probability of showing it, and error rate of all primary comparisons together.
 
     Returns
     -------
     pandas.DataFrame
         ``seeds`` for the observed ``spread`` of a difference between two cells of one seed, and
         for the ends of the spread's 95 % interval; None if more than
-        `clbench.results.statistics.MOST_SEEDS` are needed.
+        `clbench.suite.question.MOST_SEEDS` are needed.
     """
     import pandas as pd
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
 from clbench.files import user_path
 from clbench.messages import describe_errors, describe_missing, display_path, sentence
-from clbench.suite.question import FEWEST, LOOKS, MOST_SEEDS
+from clbench.suite.question import FEWEST, LOOKS, MOST_SEEDS, UNTIL_SETTLED
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
@@ -24,15 +24,12 @@ if TYPE_CHECKING:
     from clbench.suite.baselines import Baseline
 
 
-UNTIL_SETTLED = "until-settled"
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """The options of a run; None stands for the suite's value.
 
     The attributes are parameters of `clbench.run`, which describes them. A single value may be
-    given instead of a sequence of one. `looks` follow from seeds that are given as
+    given instead of a sequence of one. `looks` are set from seeds given as
     ``until-settled``: growing numbers of seeds, after each of which the run is looked at.
 
     Raises
@@ -91,9 +88,10 @@ class RunOptions:
             value = getattr(self, field.name)
             if field.name == "out" or value == field.default:
                 continue
-            if field.name == "looks" or (field.name == "seeds" and self.looks):
-                if field.name == "looks":
-                    words += ["--seeds", f"until-settled:{','.join(map(str, value))}"]
+            if field.name == "looks":
+                words += ["--seeds", f"{UNTIL_SETTLED}:{','.join(map(str, value))}"]
+                continue
+            if field.name == "seeds" and self.looks:
                 continue
             option = "--plugin" if field.name == "plugins" else f"--{field.name}"
             if field.name in ("scenarios", "plugins"):
@@ -181,7 +179,7 @@ def _looks(text: str) -> tuple[int, ...]:
             return looks
     raise SettingsError(
         f"--seeds {text!r}: must be until-settled, or until-settled:5,10,20 with growing numbers "
-        f"of seeds from {FEWEST} to {MOST_SEEDS}."
+        f"from {FEWEST} to {MOST_SEEDS}."
     )
 
 

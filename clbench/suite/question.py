@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 FEWEST = 3
-"""Seeds that a verdict needs."""
+"""Fewest common seeds for a verdict."""
 MOST_SEEDS = 1000
-"""Largest number of seeds that is ever advised."""
+"""Most seeds of a run, and most that are ever advised."""
 LOOKS = (5, 10, 20)
 """Default numbers of seeds after which a run that adds seeds is looked at."""
+UNTIL_SETTLED = "until-settled"
+"""Value of ``--seeds`` for a run that adds seeds."""
 
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
@@ -25,11 +27,11 @@ class Question(BaseModel):
     reference
         Baseline that the others are compared with.
     scores
-        Scores that the question is about.
+        Scores that it covers.
     margin
         Largest difference that does not matter.
     methods, scenarios
-        Patterns of baselines and scenarios that it is about, such as ``sst2*``.
+        Patterns of the baselines and scenarios that it covers, such as ``sst2*``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,7 +46,7 @@ class Question(BaseModel):
     scenarios: Patterns = ["*"]
 
     def asks(self, scenario: str, score: str, method: str) -> bool:
-        """Whether the question is about a method's score on a scenario."""
+        """Whether the question covers a method's score on a scenario."""
         return (
             score in self.scores
             and method != self.reference
