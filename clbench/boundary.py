@@ -1,4 +1,4 @@
-"""The boundary around code of users: plug-ins, hooks, metrics, shifts and loaders of tasks.
+"""The boundary around user code: plug-ins, hooks, metrics, shifts and loaders of tasks.
 
 Whatever such code raises becomes one line, and the global state that it changes is put back.
 """
@@ -37,7 +37,7 @@ class StateItem(NamedTuple):
 
 
 class GlobalState:
-    """A snapshot of the process-wide state that code of users can change.
+    """A snapshot of the process-wide state that user code can change.
 
     It covers torch's default type and device, modes, flags, precision, threads and global hooks;
     the random numbers of torch, NumPy and Python; the environment, the warning filters, the
@@ -59,7 +59,8 @@ class GlobalState:
     def restore(self) -> list[str]:
         """Put everything back; return the names of the parts that had changed.
 
-        If modules were imported meanwhile, `IMPORTS` are put back, but not named. Call it once.
+        If modules were imported meanwhile, changes of `IMPORTS` are put back but not named. Call it
+        only once.
         """
         changed = []
         for number, saved in self._files.items():
@@ -71,7 +72,7 @@ class GlobalState:
         for item, before in self._values:
             if _value(item) != before:
                 changed.append(item.name)
-                with suppress(Exception):  # named even where it cannot be put back
+                with suppress(Exception):  # what cannot be put back is still named
                     item.write(before)
         imported = len(sys.modules) != self._modules
         names = dict.fromkeys(changed)
@@ -80,7 +81,7 @@ class GlobalState:
 
 @contextmanager
 def user_code(what: str, *, without: Collection[str] = ()) -> Iterator[None]:
-    """Turn whatever code of users raises into a PluginError, and put the global state back.
+    """Turn whatever user code raises into a PluginError, and put the global state back.
 
     Errors of clbench and Ctrl-C pass unchanged. `what` begins the message; `without` is that of
     `GlobalState`.
@@ -98,9 +99,9 @@ def user_code(what: str, *, without: Collection[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def unchanged(what: str) -> Iterator[None]:
-    """Put the global state back, and raise a PluginError if code of users has changed it.
+    """Put the global state back, and raise a PluginError if user code has changed it.
 
-    It may draw random numbers, which are put back as well. `what` begins the message.
+    Drawing random numbers is allowed; their state is put back too. `what` begins the message.
     """
     state = GlobalState()
     changed: list[str] = []
@@ -110,7 +111,8 @@ def unchanged(what: str) -> Iterator[None]:
         changed += [name for name in state.restore() if name not in RANDOM]
     if changed:
         raise PluginError(
-            f"{what} changes {join_names(changed)} for the whole process. Put it back at its end."
+            f"{what} changes {join_names(changed)} for the whole process. Undo this before "
+            "it returns."
         )
 
 
@@ -172,7 +174,9 @@ def _python_items() -> Iterator[StateItem]:
     for name in ("stdout", "stderr"):
         yield StateItem(f"sys.{name}", partial(_read_stream, name), partial(_write_stream, name))
     yield _attribute("sys.excepthook", sys, "excepthook")
-    yield StateItem("garbage collection", gc.isenabled, lambda on: (gc.disable, gc.enable)[on]())
+    yield StateItem(
+        "garbage collection", gc.isenabled, lambda on: gc.enable() if on else gc.disable()
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         read, write = partial(signal.getsignal, number), partial(signal.signal, number)
         yield StateItem("signal handlers", read, write)
@@ -282,7 +286,7 @@ def _write_torch_random(states: tuple[bytes, ...]) -> None:
 def _read_numpy_random() -> tuple[Any, bytes]:
     import numpy as np
 
-    # The generator itself may be exchanged, not only its state. The bytes can be compared.
+    # The generator itself may be replaced, too. Its state as bytes can be compared.
     state = np.random.get_state(legacy=False)  # noqa: NPY002
     return np.random.get_bit_generator(), pickle.dumps(state)  # type: ignore[attr-defined]
 

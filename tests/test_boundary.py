@@ -1,4 +1,4 @@
-"""Global state is put back, and whatever code of users raises becomes one line."""
+"""Global state is put back, and whatever user code raises becomes one line."""
 
 from __future__ import annotations
 

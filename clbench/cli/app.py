@@ -58,7 +58,7 @@ def _top(
 
 
 class _LossyFile(io.FileIO):
-    """Stderr: a message that cannot be written, as on a full disk, changes nothing else."""
+    """Stderr that drops what cannot be written, as on a full disk."""
 
     def write(self, data: Any) -> int:
         with suppress(OSError):
@@ -120,11 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _system_error(error: OSError | ImportError | MemoryError) -> str:
-    """Return a line on what the system lacks; raises an OSError that may be a bug."""
+    """Return one line on what the system lacks; re-raise an OSError that may be a bug."""
     if not isinstance(error, OSError):
         text = f"{type(error).__name__}: {[*str(error).splitlines(), ''][0]}".rstrip(": .")
         return f"{text}. Give it more memory (ulimit -v), or install clbench again."
-    if isinstance(error, FileNotFoundError) and not error.filename:  # no folder to work in
+    if (
+        isinstance(error, FileNotFoundError) and not error.filename
+    ):  # no working or temporary folder
         return f"{error.strerror}. Free some space there, or change to another folder."
     if error.errno not in USER_ERRORS:
         raise error

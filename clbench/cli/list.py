@@ -47,7 +47,7 @@ def _methods(suite: str | None) -> Rows:
         kind = METHODS.get(baseline.method)
         try:
             method: Method | type[Method] = kind(**baseline.settings)
-        except ClbenchError:  # it has required settings, or needs a package
+        except ClbenchError:  # it needs settings or a package
             method = kind
         title = name + marks(flag for flag in MARKS if getattr(method, flag) is True)
         if name in files:

@@ -13,16 +13,16 @@ from clbench.cli.arguments import option
 def power(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     difference: Annotated[
-        float, option("X", "True difference from the reference to be shown, such as .02.")
+        float, option("X", "True difference from the reference to show, such as .02.")
     ],
     share: Annotated[
-        float, option("SHARE", "Probability to show it, between 0 and 1.", "--power")
+        float, option("SHARE", "Probability of showing it, between 0 and 1.", "--power")
     ] = 0.8,
 ) -> int:
-    """Say how many seeds a difference needs, judged by the spread of a run.
+    """Say how many seeds show a difference, estimated from the spread of a run.
 
-    Counts the primary comparisons of the run's question together, as the report does. The ranges
-    follow from the uncertainty of the spread, which is large with a handful of seeds.
+    Corrects for all primary comparisons of the run, as the report does. The ranges follow from the
+    uncertainty of the spread, which is large with a handful of seeds.
     """
     from rich.table import Table
 

@@ -49,8 +49,8 @@ def run(
         str | None,
         option(
             "SEEDS",
-            "Seeds as 0,1,2 or 0-4; or until-settled, or until-settled:5,10,20, to add seeds from "
-            "0 on until no comparison is open.  [default: the suite's]",
+            "Seeds as 0,1,2 or 0-4. With until-settled or until-settled:5,10,20, add seeds from 0 "
+            "on until every primary comparison is settled.  [default: the suite's]",
             "--seeds",
         ),
     ] = None,
@@ -160,7 +160,9 @@ def _look(seeds: int, comparisons: list[str]) -> str:
     """Return a line on a look of a run that adds seeds."""
     from clbench.errors import join_names
 
-    return f"Look at {seeds} seeds: open: {join_names(comparisons) if comparisons else 'none'}."
+    if not comparisons:
+        return f"After {seeds} seeds every primary comparison is settled."
+    return f"After {seeds} seeds these comparisons are open: {join_names(comparisons)}."
 
 
 def show_plan(state: RunState) -> None:

@@ -197,7 +197,7 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite with the command's options.
 
-        Commands, questions and looks of earlier runs in this folder stay in their lists.
+        Commands, questions and looks of earlier runs in this folder are kept.
 
         Raises a RunFolderError if the folder holds a run of another suite.
         """
@@ -228,7 +228,7 @@ class Store:
     def alpha(self, seeds: int) -> float:
         """Return the error rate of the run's comparisons at a number of seeds.
 
-        Without looks it is `ALPHA`, else the share of the look that these seeds belong to.
+        It is `ALPHA` for a run without looks, else the share of the look at these seeds.
         """
         looks: list[int] | None = next(iter(self.read_suite().get("looks", [])), None)
         if not looks:
@@ -260,7 +260,7 @@ class Store:
     def check(self, suite: str | None = None, looks: Sequence[int] = ()) -> None:
         """Raise a RunFolderError unless a run of the suite with this name may write here.
 
-        `looks` are those of a run that adds seeds; other ones would spoil its error rate.
+        `looks` must be those that the run was started with: others would break its error rate.
         """
         problem = None
         before = self.read_suite().get("looks", [])
@@ -270,7 +270,9 @@ class Store:
             problem = f"{self.out} holds a run of the suite {name!r}, not of {suite!r}"
         elif looks and before and list(looks) != before[0]:
             started = ",".join(map(str, before[0]))
-            problem = f"{self.out} was started with --seeds until-settled:{started}, which stays"
+            problem = (
+                f"{self.out} was started with --seeds until-settled:{started}, which cannot change"
+            )
         elif self.out.exists() and not self.out.is_dir():
             problem = f"{self.out} is a file, not a folder"
         elif isinstance(content, dict) and content.get("format") != FORMAT:

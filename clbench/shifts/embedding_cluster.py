@@ -44,14 +44,14 @@ class EmbeddingCluster(DividingShift):
     def fit(self, task: Task, context: ShiftContext) -> Split:
         """Cluster the training rows, and assign every row to its nearest centroid."""
         for split, rows in row_splits(task).items():
-            # Equal texts have equal embeddings, and a part needs rows of two classes.
+            # Equal texts cannot be divided, and a part needs rows of two classes.
             different = len(set(zip(rows.first, rows.second or rows.first, strict=True)))
             most = min(different, len(rows) if task.regression else len(rows) // 2)
             if self.k > most:
                 raise ShiftError(
-                    f"task {task.name!r}: k = {self.k} is more than its {split} rows allow, "
-                    f"{most} ({count(len(rows), 'row')}, {count(different, 'different text')}). "
-                    "Use more rows or a smaller k."
+                    f"task {task.name!r}: k = {self.k} is too large: its {split} rows allow at "
+                    f"most {most} ({count(len(rows), 'row')}, "
+                    f"{count(different, 'different text')}). Use more rows or a smaller k."
                 )
         points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
         seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32

@@ -26,7 +26,7 @@ from clbench.suite.schema import SuiteFile, derived_name
 PACKAGE = Path(__file__).resolve().parent.parent
 
 MOST_LEVELS = 100
-"""Deepest nesting of a TOML file; libraries stop at 200."""
+"""Deepest nesting of a TOML file; libraries fail at 200."""
 SCENARIO_KEYS = ("name", "shift", "note")
 """Keys of a ``[[scenario]]`` table that are not settings of its shift."""
 
@@ -113,14 +113,17 @@ def is_path(text: str) -> bool:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the contents of a TOML text; a ValueError if it is none that JSON can hold too."""
+    """Return the contents of a TOML text.
+
+    Raises a ValueError if it is not valid, nested too deep, or has a number that JSON cannot hold.
+    """
     try:
         data = tomllib.loads(text)
         for location, value in _leaves(data):
             if len(location) > MOST_LEVELS:
                 raise RecursionError
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                raise ValueError(f"{describe_path(location, data)}: must have at most 64 bits")
+                raise ValueError(f"{describe_path(location, data)}: must fit into 64 bits")
     except RecursionError:
         raise ValueError(f"tables are nested more than {MOST_LEVELS} deep") from None
     return data

@@ -119,7 +119,7 @@ def many_clusters(folder: Path) -> None:
         (lambda folder: (folder / "model" / "tokenizer.json").write_text("{"), "its tokenizer"),
         (lambda folder: (folder / "mood-dev.csv").write_text("text,label\n"), "has no rows"),
         (one_class, "has the label 'up' on every row"),
-        (many_clusters, "k = 900 is more than its train rows allow, 80"),
+        (many_clusters, "k = 900 is too large: its train rows allow at most 80"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(

@@ -98,6 +98,8 @@ def test_the_split_file_is_looked_for_beside_the_suite(clustered: Task, tmp_path
 
 def test_more_clusters_than_rows_are_refused_before_rows_are_embedded(clustered: Task) -> None:
     context, rows = FakeContext({"base": clustered}), len(clustered.train)
-    with pytest.raises(ShiftError, match=rf"k = {rows + 1} is more than its train rows allow"):
+    with pytest.raises(
+        ShiftError, match=rf"k = {rows + 1} is too large: its train rows allow at most"
+    ):
         EmbeddingCluster(task="base", k=rows + 1).build(context)
     assert context.embedded == []
