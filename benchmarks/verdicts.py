@@ -1,13 +1,13 @@
-"""Simulate how often verdicts err, and how often they find a difference that is there.
+"""Simulate how often verdicts err, and how often they find a true difference.
 
     python benchmarks/verdicts.py [--draws 4000]
 
-Families of comparisons with a reference, without and with true differences, are drawn under
-several kinds of noise, and judged by the test of `clbench.results.statistics.compare` and by its
-competitors, each corrected after Bonferroni for the family. Printed are, by kind of noise and
-number of seeds, the largest family-wise error over sizes of families, and the mean power. Then:
-the error of a run that adds seeds until every comparison is settled, and the coverage of intervals
-over seeds and rows. Noise is in rows of a data set, so that scores have steps:
+Families of comparisons with a reference are drawn under several kinds of noise, without and with
+true differences. The test of `clbench.results.statistics.compare` and its competitors judge them,
+each with Bonferroni's correction for the family. By kind of noise and number of seeds, the program
+prints the largest family-wise error over sizes of families, and the mean power. It then prints the
+error of a run that adds seeds until every comparison is settled, and the coverage of intervals over
+seeds and rows. Noise is counted in rows of a data set, so that scores have steps:
 
     equal      every method and the reference have a standard deviation of 10 rows
     unequal    methods 1 to 30, evenly in the logarithm; the reference 10

@@ -106,9 +106,9 @@ def run(
         Folder with copies of hub repositories, such as ``DIR/glue``; by default the hub itself.
     methods, scenarios, seeds
         Select what to run instead of all of the suite: baselines by name or path, scenarios by
-        shell patterns, seeds. ``until-settled``, or ``until-settled:5,10,20``, adds seeds from 0
-        on until no primary comparison is open, at most up to the last number; the run is looked
-        at after each number, and the error rate is spent over these looks.
+        shell patterns, seeds. ``until-settled`` or ``until-settled:5,10,20`` adds seeds from 0 on
+        until every primary comparison is settled, at most as many as the last number. The run
+        is looked at after each number of seeds, and the error rate is spent over these looks.
     device
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
     corpus
@@ -177,9 +177,9 @@ def steps_of(options: RunOptions) -> Iterator[RunOptions]:
 
 
 def open_comparisons(run: Run) -> list[str]:
-    """Return the primary comparisons of a run that its seeds leave open, as ``method on scenario``.
+    """Return the primary comparisons of a run that are open, as ``score of method on scenario``.
 
-    Open are those whose verdict is neither better, worse nor equivalent.
+    A comparison is open if its verdict is ``no difference shown``.
     """
     from clbench.results.comparisons import comparisons_frame
 
@@ -230,7 +230,7 @@ def execute(
 def check(state: RunState, resources: Resources, listener: Listener) -> None:
     """Raise what `execute` would raise before training; see `run_plan.check_inputs`."""
     if state.pending:
-        _executor(state, resources)
+        _executor(state, resources)  # raises what it does for methods and shifts
         from clbench.evaluation.run_plan import check_inputs
 
         check_inputs(state.plan, state.pending, resources, listener)

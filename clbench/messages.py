@@ -113,14 +113,14 @@ def quote_key(key: str) -> str:
 
 
 def in_words(text: str) -> str:
-    """Return a message of pydantic, or one of typer around it, in the words of ours."""
+    """Return a message from pydantic or typer in the words of our own messages."""
     text = re.sub(r"\b[A-Z]\w* should ", "must ", text)
     text = re.sub(r" after validation.*|, unable to parse.*", "", text)
     return text.replace("a valid integer", "a whole number").replace("a valid number", "a number")
 
 
 def sentence(text: str) -> str:
-    """Return a text with a full stop at its end, unless it has a mark there."""
+    """Return a text with a full stop, unless it ends with one or a question mark."""
     return text if text.endswith((".", "?")) else f"{text}."
 
 
@@ -205,9 +205,8 @@ def _requirement(entry: Mapping[str, Any]) -> str:
     for words, kinds in WORDS.items():
         if entry["type"] in kinds:
             return words
-    text = str(entry.get("ctx", {}).get("error", entry["msg"]))
-    text = in_words(text)
-    begin = text[:1].lower() if text[1:2].islower() else text[:1]  # not that of a name such as R
+    text = in_words(str(entry.get("ctx", {}).get("error", entry["msg"])))
+    begin = text[:1].lower() if text[1:2].islower() else text[:1]  # names such as R stay
     return f"{begin}{text[1:]}".rstrip(".")
 
 

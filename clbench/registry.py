@@ -81,8 +81,8 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[D], D]:
         """Return a decorator that registers what it decorates.
 
-        Raises a PluginError if `name` is not a text, as where a decorator has no parentheses, or
-        not a name for messages and figures.
+        Raises a PluginError if `name` is not what `NAME` says, as where a decorator has no
+        parentheses.
         """
         if not is_name(name):
             raise PluginError(
@@ -142,7 +142,7 @@ class Registry(Generic[T]):
 
 
 def is_name(name: object) -> bool:
-    """Whether `name` can stand in a line of a message: it is what `NAME` says."""
+    """Whether `name` is what `NAME` says, and so fits into messages and figures."""
     return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 

@@ -117,7 +117,7 @@ class RayExecutor:
                 for reference in ready:
                     yield self._collect(reference)
         except Exception:
-            self._require_ray()  # any error may come from its death
+            self._require_ray()  # its death may be the cause of any error
             raise
         except KeyboardInterrupt:
             ready, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
@@ -132,8 +132,8 @@ class RayExecutor:
     def _require_ray(self) -> None:
         """Raise a ClusterError if Ray died on this machine.
 
-        Call it before an object is stored or fetched: without its servers, Ray's library ends this
-        process there with exit code 1 and no message.
+        Call it before storing or fetching an object: without its servers, Ray's library then ends
+        this process with exit code 1 and no message.
         """
         if not self._servers.alive():
             self._tasks.clear()  # nothing is left to cancel

@@ -29,7 +29,7 @@ START_ATTEMPTS = 3
 ANSWER_SECONDS = 5.0
 """Timeout for an answer of Ray's servers on this machine, in seconds."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""First bytes of an HTTP/2 client, with empty settings; a server answers with its own."""
+"""First bytes of an HTTP/2 client, with empty settings; the server answers with its own."""
 LEAST_FILES = 256
 """Open files that a process of Ray may need; with fewer, it waits for ever."""
 RETRIES = 2
@@ -244,7 +244,7 @@ def _start(ray: Any, resources: Resources) -> None:
 
 
 def check_reachable(resources: Resources) -> None:
-    """Raise a SettingsError if workers cannot be started here, or no cluster listens."""
+    """Raise a SettingsError if workers cannot start here, or no cluster listens."""
     if resources.address is not None:
         try:
             check_listening(resources.address)
@@ -291,7 +291,7 @@ class LocalServers:
             self._addresses.append((host, int(port)))
 
     def alive(self) -> bool:
-        """Whether all of them answer, or do so a second later."""
+        """Whether all servers answer, at once or a second later."""
         for pause in (0.0, 1.0):
             time.sleep(pause)
             with suppress(OSError):
@@ -301,7 +301,7 @@ class LocalServers:
 
 
 def _answers(address: tuple[str, int]) -> bool:
-    """Whether a server of gRPC is alive; while one is being killed, it still gets connections."""
+    """Whether a gRPC server answers; one that is being killed still accepts connections."""
     with socket.create_connection(address, ANSWER_SECONDS) as connection:
         if os.environ.get("RAY_USE_TLS", "0") == "0":
             connection.sendall(GREETING)

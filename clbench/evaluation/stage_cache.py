@@ -65,7 +65,7 @@ class StageCache:
         self.folder = folder
 
     def has(self, digest: str) -> bool:
-        """Whether there is a file of the stage with that digest; it may be damaged."""
+        """Whether the stage with that digest has a file, which may be damaged."""
         return self._path(digest).is_file()
 
     def load(self, digest: str, device: torch.device) -> CachedStage | None:

@@ -54,8 +54,8 @@ class Method(Configured):
     keeps_rows
         Set to True to read rows of earlier tasks. Results and tables mark such methods.
     needs_task_id
-        Set to True if `scoring` gives each task weights of its own, so that the method must be
-        told which task a row is from even where tasks share a head. Marked in the same way.
+        Set to True if `scoring` gives each task weights of its own: the method must then be told
+        the task of each row, even where tasks share a head. Results and tables mark it too.
     """
 
     kind: ClassVar[str] = "method"

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class EarlyStop(Method):
     """Fine-tune as vanilla, but stop every stage after the first at a share of its steps.
 
-    A control for methods that forget less because they learn less. As when a practitioner stops
-    a run, the schedule is that of the whole stage, not a shorter one: the weights are those that
-    vanilla has at that step. Steps, tokens and seconds of the result are those really trained.
+    A control for methods that forget less because they learn less. The schedule is that of the
+    whole stage, as when a practitioner stops a run, so the weights are those that vanilla has at
+    that step. The result records the steps, tokens and seconds actually trained.
 
     Attributes
     ----------
     share
-        Share of the steps of a stage that are trained, rounded; at least one step.
+        Share of a stage's steps to train, rounded to whole steps; at least one.
     """
 
     name: ClassVar[str] = "early-stop"

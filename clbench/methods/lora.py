@@ -51,8 +51,8 @@ class Lora(Method):
         query, key and value in one matrix), ``all-linear``, or names of linear modules.
     adapters
         ``one``: all tasks train the same adapter in turn, so it can forget. ``task``: each task
-        trains its own adapter and is scored with it; only a shared head can then forget. The
-        task of each row must be known.
+        trains its own adapter and is scored with it; only a shared head can then forget, and
+        the method is told the task of each row at test time.
     lr
         Learning rate of additions and heads; None takes the protocol's.
     """

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class LowRate(Method):
     """Fine-tune all weights at a fraction of the flat rate, in all stages.
 
-    A control for `layerwise`: a distribution of rates over the layers must do better than one rate
-    that is as low as its mean. Schedule, batches and steps are those of vanilla.
+    A control for `layerwise`: rates by layer must do better than one rate as low as their mean.
+    Schedule, batches and steps are those of vanilla.
 
     Attributes
     ----------

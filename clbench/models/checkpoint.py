@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNKNOWN_WORDS = "zqxj \N{SNOWMAN}"
-"""A text that few vocabularies have; some tokenizers cannot read it."""
+"""Words in few vocabularies; a tokenizer without a token for unknown words fails on them."""
 RECOMPUTED = (".position_ids", ".attn.bias", ".attn.masked_bias", ".inv_freq")
 """Name endings of buffers that old checkpoints store and models recompute."""
 

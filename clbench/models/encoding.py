@@ -52,10 +52,10 @@ class EncodedRows:
         return np.diff(self.offsets)
 
     def lock(self) -> EncodedRows:
-        """Return the rows with arrays that nothing can write to; cells of a process share them."""
+        """Return a copy with read-only arrays, since all cells of a process share them."""
 
         def lock(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return np.frombuffer(array.tobytes(), dtype=array.dtype)  # bytes cannot be unlocked
+            return np.frombuffer(array.tobytes(), dtype=array.dtype)  # bytes stay read-only
 
         types = None if self.types is None else lock(self.types)
         return EncodedRows(lock(self.ids), types, lock(self.offsets), lock(self.labels))

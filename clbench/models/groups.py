@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Division = Literal["code", "paper"]
 MOST_LAYERS = 1000
-"""Layers of a model above which its configuration is wrong; building them takes minutes."""
+"""Most layers of a model; a configuration with more is wrong, and would take minutes to build."""
 
 
 class LayerGroup(NamedTuple):

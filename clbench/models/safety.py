@@ -22,7 +22,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 MOST_LABELS = 100_000
-"""Largest num_labels; transformers makes a name for each."""
+"""Largest num_labels allowed; transformers makes a name for each label."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 
 
@@ -53,7 +53,10 @@ class _Config(BaseModel):
 
 
 def config_path(folder: Path, name: str) -> Path:
-    """Return the path of ``config.json``; a ModelError if there is none, or a pipe or device."""
+    """Return the path of ``config.json``.
+
+    Raises a ModelError if there is none, or if the folder holds a pipe or device.
+    """
     for file in folder.iterdir():
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise ModelError(f"model {name!r}: {file} is a pipe or device. Replace it by a file.")

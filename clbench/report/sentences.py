@@ -16,7 +16,7 @@ Row = Mapping[Any, Any]
 def sentences(comparisons: pd.DataFrame, scenario: str, reference: str) -> list[str]:
     """Return sentences on one scenario, one for each kind of verdict on p_o.
 
-    They claim nothing that an interval does not support, and name the cost in p_s.
+    They claim only what an interval supports, and state a settled difference in p_s.
     """
     rows = comparisons[comparisons["scenario"] == scenario].to_dict("records")
     old: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_o"}

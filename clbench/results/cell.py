@@ -28,11 +28,11 @@ LARGEST = 1e12
 TOLERANCE = 1e-6
 """Largest difference between a score in a file and the one that R gives."""
 
-LONGEST_NAME = 200
-"""Characters of a name, such as that of a part of a task, that are kept."""
+LONGEST_STORED_NAME = 200
+"""Characters after which a name is cut: a part of a task has a longer name than the task."""
 
 Text = Annotated[str, AfterValidator(lru_cache(printable))]
-Name = Annotated[str, AfterValidator(lru_cache(partial(printable, longest=LONGEST_NAME)))]
+Name = Annotated[str, AfterValidator(lru_cache(partial(printable, longest=LONGEST_STORED_NAME)))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -158,8 +158,8 @@ class CellResult(_Record):
         Score matrix: ``R[i][j]`` is the score on task j after stage i (fractions); None where it
         was not scored. `metrics` has the same shape and holds all metrics.
     correct
-        Which rows of a classification task are right, by `clbench.results.rows.pack_rows`: of each
-        task after its own stage and after the last one. The shape of R, or empty.
+        Which rows are right, as texts of `clbench.results.rows.pack_rows`, for each classification
+        task after its own stage and after the last one; else None. The shape of R, or empty.
     scores
         Scores computed from R, by name, see `clbench.results.scores.SCORES`.
     train_seconds
@@ -176,7 +176,7 @@ class CellResult(_Record):
         Whether the method keeps rows of earlier tasks. It is then an upper reference for methods
         that may not.
     needs_task_id
-        Whether the method is told the task of each row at test time, also where tasks share a head.
+        Whether the method is told the task of each row at test time, even where tasks share a head.
     """
 
     schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION

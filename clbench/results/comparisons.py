@@ -1,4 +1,4 @@
-"""The comparisons of a run: every method beside the reference, seed by seed."""
+"""The comparisons of a run: every method against the reference, seed by seed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def comparisons_frame(
     """Return summaries of all methods, and their differences from the reference.
 
     Differences are taken seed by seed. The comparisons of the primary question share one error
-    rate; only they get a verdict. The others are exploratory: each has an interval of its own.
+    rate; only they get a verdict. The others are exploratory: each interval holds on its own.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def comparisons_frame(
         Columns as in `COLUMNS`; scores are fractions. For each score that is `compared`: ``n``
         seeds, mean, median, deviation, range, t interval at 95 %; whether the comparison is
         ``primary``; the fields of `Comparison`; ``why`` there is no verdict; and for p_o and p_s
-        in classification, the number of ``rows``, the difference in the share of right ones, and
-        its 95 % interval over other seeds *and* other rows of the same kind.
+        in classification the number of ``rows``, the difference in the share of right ones, and
+        its 95 % interval for other seeds *and* other rows of the same kind.
     """
     import pandas as pd
 
@@ -104,9 +104,9 @@ def comparisons_frame(
             if method == question.reference:
                 row["why"] = "the reference"
             elif comparison is None:
-                none = f"no seed in common with {question.reference}"
                 ran = question.reference in by_method
-                row["why"] = none if ran else f"{question.reference} was not run"
+                none = "no seed in common with {}" if ran else "{} was not run"
+                row["why"] = none.format(question.reference)
             else:
                 row |= asdict(comparison)
                 row |= _judgement(comparison.pairs, is_primary, comparison.verdict)

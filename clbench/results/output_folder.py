@@ -29,7 +29,7 @@ def as_folder_error(path: Path) -> Iterator[None]:
 
 
 def check_folder(out: Path) -> None:
-    """Raise the RunFolderError of `locked` if nobody can write in `out`; writes nothing."""
+    """Raise a RunFolderError if `out` cannot be written or created; writes nothing."""
     with as_folder_error(out):
         place = next(path for path in (out, *out.absolute().parents) if path.exists())
         if not place.is_dir():

@@ -1,4 +1,4 @@
-"""Sum up a run over its scenarios: mean differences from the reference, and mean ranks."""
+"""A run over all its scenarios: mean differences from the reference, and mean ranks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def overall_frame(
 ) -> pd.DataFrame:
     """Return one row per score and method, over all scenarios of a run.
 
-    Differences are modelled as mean + scenario + seed + rest, on the scenarios and seeds that the
-    method and the reference both have.
+    Differences are modelled as mean + scenario + seed + rest, over the scenarios and seeds that
+    the method and the reference have in common.
 
     Parameters
     ----------
@@ -45,12 +45,12 @@ def overall_frame(
     Returns
     -------
     pandas.DataFrame
-        ``scenarios`` and ``seeds`` of the comparison; the mean ``difference`` from the reference;
-        its 95 % interval ``low`` to ``high`` in the mean of *these* scenarios, by Student's t over
-        seeds; its interval ``low_anywhere`` to ``high_anywhere`` where the scenarios, too, are a
-        sample (`crossed_interval`); ``mean_rank`` among the methods that have all scenarios, 1 for
-        the best, with half ranks for ties; and the ``critical_difference`` of mean ranks. Numbers
-        that need more scenarios or seeds are NaN.
+        The numbers of ``scenarios`` and ``seeds`` compared; the mean ``difference`` from the
+        reference; its 95 % interval ``low`` to ``high`` for the mean of *these* scenarios, by
+        Student's t over seeds; its interval ``low_anywhere`` to ``high_anywhere`` if the scenarios
+        are a sample, too (`crossed_interval`); ``mean_rank`` among the methods that have all
+        scenarios, 1 for the best, with averaged ranks for ties; and the ``critical_difference``
+        of mean ranks. Numbers that need more scenarios or seeds are NaN.
     """
     import pandas as pd
 
@@ -72,7 +72,7 @@ def overall_frame(
 
 
 def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
-    """Return the mean rank of each method over scenarios, of those that have all of them."""
+    """Return the mean rank over scenarios of each method that has all of them."""
     from scipy.stats import rankdata
 
     scenarios = {scenario for by_scenario in values.values() for scenario in by_scenario}

@@ -105,12 +105,12 @@ MARKS: Mapping[str, tuple[str, str]] = {
         "is told the task of each row at test time, even where tasks share a head",
     ),
 }
-"""Flags of a method: the sign that marks it in tables, and the footnote."""
+"""Flags of a method, each with the sign that marks it in tables, and the footnote."""
 COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, *MARKS, "status", "reason")
 
 
 def marks(flags: Iterable[str]) -> str:
-    """Return the signs of flags of `MARKS`, with a leading space if there are any."""
+    """Return the signs of `flags`, with a leading space if there are any."""
     signs = "".join(MARKS[flag][0] for flag in flags)
     return f" {signs}" if signs else ""
 

@@ -1,7 +1,7 @@
 """Statistics over seeds: summaries, families of comparisons, looks, power, items and ranks.
 
 On one seed, two methods see the same batches. Differences are therefore paired: taken seed by
-seed, never between means. What is valid was found by simulation, see `benchmarks/verdicts.py`.
+seed, never between means. `benchmarks/verdicts.py` simulates the error rates of the tests.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ALPHA = 0.05
 POWER = 0.8
 """Default power of a planned comparison."""
 SHARED_QUANTILE = 0.7
-"""Quantile of the methods' variances that stands for all of them."""
+"""Quantile of the methods' variances that is shared, see `compare`."""
 SHARED_WEIGHT = 2.0
-"""Largest weight of that variance, in degrees of freedom."""
+"""Largest weight of the shared variance, in degrees of freedom."""
 
 Floats = npt.NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
@@ -80,7 +80,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method beside the reference, as one of a family of comparisons.
+    """A method against the reference, as one of a family of comparisons.
 
     Attributes
     ----------
@@ -94,8 +94,8 @@ class Comparison:
     p, p_family
         Two-sided p of this comparison alone, and corrected for the family (Bonferroni).
     verdict
-        ``better`` or ``worse`` if `p_family` is below the error rate, which is the case exactly
-        if the interval excludes 0; else ``equivalent`` if the interval lies within the margin;
+        ``better`` or ``worse`` if `p_family` is below the error rate, exactly when the interval
+        excludes 0; else ``equivalent`` if the interval lies within the margin;
         else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds.
     """
 
@@ -122,16 +122,16 @@ def compare(
     """Compare methods with a reference by a family of tests with one error rate.
 
     The test is a paired t test with two changes. The squared step of the score is added to the
-    variance, so that three seeds that differ by the same few rows are no certainty. And the
-    variance leans on those of the other methods of its group, whose differences have the
-    reference's noise in common: with k methods and n seeds it is
+    variance, so that the same difference of a few rows on three seeds does not count as certain.
+    And the variance is pulled towards those of the other methods of its group, whose differences
+    share the reference's noise: with k methods and n seeds it is
 
         max(s², (d s₀² + (n − 1) s²) / (d + n − 1)),   d = min(2, (n − 1) / 2), 0 for k = 1
 
-    with d + n − 1 degrees of freedom, where s₀² is the 0.7 quantile of the variances in the group,
-    as in the moderated t test (Smyth 2004, section 4) but with a fixed weight and never below the
-    method's own variance: there, a method that is noisier than the others passes too often. The
-    whole family is corrected after Bonferroni, so that p values and intervals agree.
+    with d + n − 1 degrees of freedom, where s₀² is the 0.7 quantile of the variances in the group.
+    The moderated t test (Smyth 2004, section 4) estimates d and lets the variance fall below s²,
+    so that a method noisier than the others passes too often. The whole family is corrected after
+    Bonferroni, so that p values and intervals agree.
 
     Parameters
     ----------
@@ -200,9 +200,9 @@ def _shared_variance(samples: Mapping[str, Differences], name: str) -> tuple[flo
 def spend(looks: Sequence[int], alpha: float = ALPHA) -> list[float]:
     """Return the error rate of each look at a growing number of seeds; they sum to `alpha`.
 
-    The rates are the steps of Lan & DeMets' (1983) spending function of Pocock's type,
-    alpha ln(1 + (e − 1) t) at the share t of the most seeds. Whatever the dependence between
-    looks, the error rate of all of them together is at most `alpha`.
+    The rates are the increments of the spending function of Pocock's type, alpha ln(1 + (e − 1) t)
+    with t = seeds / most seeds (Lan & DeMets 1983). Whatever the dependence between looks, the
+    error rate of all of them together is at most `alpha`.
     """
     spent = [alpha * math.log1p((math.e - 1.0) * look / looks[-1]) for look in looks]
     return [now - before for now, before in zip(spent, [0.0, *spent], strict=False)]
@@ -216,16 +216,16 @@ def seeds_needed(
     alpha: float = ALPHA,
     power: float = POWER,
 ) -> int | None:
-    """Return the seeds with which a true difference is shown with a given power.
+    """Return how many seeds show a true difference with a given power.
 
     Parameters
     ----------
     spread, difference
         Standard deviation of a difference between two cells of one seed, and the true mean.
     weight
-        Degrees of freedom that other methods add, see `compare`.
+        Degrees of freedom that other methods add: d of `compare`.
     alpha, power
-        Error rate of the single test, two-sided, and the probability to show the difference.
+        Error rate of the single two-sided test, and the probability of showing the difference.
 
     Returns
     -------
@@ -237,7 +237,7 @@ def seeds_needed(
     def is_enough(n: int) -> bool:
         freedom = n - 1 + min(weight, (n - 1) / 2)
         noncentrality = abs(difference) / spread * math.sqrt(n) if spread else math.inf
-        if noncentrality > 30.0:  # certain, and beyond the reach of the distribution's code
+        if noncentrality > 30.0:  # certain, and too large for nctdtr
             return True
         critical = _t_quantile(1.0 - alpha, freedom)
         return bool(1.0 - nctdtr(freedom, noncentrality, critical) >= power)
@@ -286,7 +286,7 @@ def crossed_interval(table: Floats, level: float = LEVEL) -> tuple[float, float]
             np.sum(rest**2) / ((a - 1) * (b - 1)),
         ]
     )
-    # A negative estimate of one effect must not make the other's smaller.
+    # A negative estimate of one effect must not shrink the other's.
     variance = max(squares[0] + squares[1] - squares[2], squares[0], squares[1])
     if variance == 0.0:
         return mean, mean
@@ -299,7 +299,7 @@ def crossed_interval(table: Floats, level: float = LEVEL) -> tuple[float, float]
 def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> float:
     """Return by how much two mean ranks must differ (Nemenyi's test; Demšar 2006, section 3.2.2).
 
-    `methods` are ranked in each of `blocks`, such as scenarios.
+    `methods` is the number of methods ranked in each of `blocks` blocks, such as scenarios.
     """
     from scipy.stats import studentized_range
 

@@ -98,7 +98,7 @@ class TrialRecord(BaseModel):
     def _check_complete(self) -> Self:
         if self.status == "complete" and (None in (self.p_o, self.p_s) or not self.epochs):
             raise ValueError("a complete trial has epochs, p_o and p_s")
-        self.trial()  # a ValueError for rates and scores out of range
+        self.trial()  # raises a ValueError for rates and scores out of range
         return self
 
     @property

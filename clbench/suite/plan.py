@@ -22,7 +22,7 @@ from clbench.suite.validation import check_methods, check_shifts, stages_of, unk
 from clbench.training.protocol import BY_TASK, Protocol
 
 MOST_UNKNOWN = 3
-"""Unknown methods after which no more are looked for."""
+"""Number of unknown methods after which the other names are not checked."""
 RECIPE_VERSION = 5
 """Increase it when a change of clbench changes scores: finished cells then become outdated."""
 
