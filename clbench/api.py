@@ -230,7 +230,7 @@ def execute(
 def check(state: RunState, resources: Resources, listener: Listener) -> None:
     """Raise what `execute` would raise before training; see `run_plan.check_inputs`."""
     if state.pending:
-        _executor(state, resources)  # raises what it does for methods and shifts
+        _executor(state, resources)  # checks methods and shifts
         from clbench.evaluation.run_plan import check_inputs
 
         check_inputs(state.plan, state.pending, resources, listener)

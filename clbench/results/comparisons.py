@@ -104,9 +104,9 @@ def comparisons_frame(
             if method == question.reference:
                 row["why"] = "the reference"
             elif comparison is None:
-                ran = question.reference in by_method
-                none = "no seed in common with {}" if ran else "{} was not run"
-                row["why"] = none.format(question.reference)
+                row["why"] = f"{question.reference} was not run"
+                if question.reference in by_method:
+                    row["why"] = f"no seed in common with {question.reference}"
             else:
                 row |= asdict(comparison)
                 row |= _judgement(comparison.pairs, is_primary, comparison.verdict)
