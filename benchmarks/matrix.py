@@ -68,7 +68,7 @@ def run(runner):
             if task <= last else None
             for task in range(len(tasks))
         ]
-        stages.append(StageOutcome(trace, row, 0.1, False))
+        stages.append(StageOutcome(trace, row, 0.1, False, [None] * len(row)))
     return Outcome(stages, [], None)
 
 

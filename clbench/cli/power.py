@@ -43,11 +43,13 @@ def power(
     for line in notes:
         err().print(line, soft_wrap=True)
     question = store.questions()[-1]
-    rows = power_frame(comparisons_frame(cells, question), difference, share).to_dict("records")
+    alpha = store.alpha(len({cell.seed for cell in cells if cell.status == "ok"}))
+    comparisons = comparisons_frame(cells, question)
+    rows = power_frame(comparisons, difference, share, alpha).to_dict("records")
     if not rows:
         raise RunFolderError(
-            f"{run}: no method has {FEWEST} seeds in common with {question.reference}. Run more "
-            "seeds."
+            f"{run}: its question compares no method with {question.reference} on {FEWEST} seeds "
+            "or more. Run more seeds, or change [question]."
         )
 
     def text(seeds: int | None) -> str:
@@ -74,8 +76,8 @@ def power(
     ]
     console.print(
         f"\nA difference of {difference:g} is shown with probability {share:g} in each of these "
-        f"{len(rows)} comparisons, at 5 % error for all of them, with {most[0]} seeds "
-        f"({most[1]} to {most[2]}).",
+        f"{len(rows)} comparisons, at {100 * alpha:.2g} % error for all of them, with "
+        f"{most[0]} seeds ({most[1]} to {most[2]}).",
         soft_wrap=True,
     )
     return 0
