@@ -26,6 +26,7 @@ from clbench.messages import printable
 IMPORTS = ("the environment", "the warning filters", "sys.path")
 """What importing a module may change for good."""
 RANDOM = ("torch's random numbers", "NumPy's random numbers", "Python's random numbers")
+_GUARDS: list[Any] = []
 
 
 class StateItem(NamedTuple):
@@ -171,7 +172,7 @@ def _python_items() -> Iterator[StateItem]:
     yield StateItem("the working folder", _read_folder, _write_folder)
     yield _content("the environment", os, "environ")
     yield _content("sys.path", sys, "path")
-    for name in ("stdout", "stderr"):
+    for name in ("stdin", "stdout", "stderr"):
         yield StateItem(f"sys.{name}", partial(_read_stream, name), partial(_write_stream, name))
     yield _attribute("sys.excepthook", sys, "excepthook")
     yield StateItem(
@@ -204,7 +205,7 @@ def _content(name: str, holder: Any, attribute: str) -> StateItem:
 
 def _torch_items() -> Iterator[StateItem]:
     import torch
-    from torch.backends import cuda
+    from torch.backends import cuda, mha
     from torch.nn.modules import module
     from torch.optim import optimizer
     from torch.utils import deterministic
@@ -217,6 +218,10 @@ def _torch_items() -> Iterator[StateItem]:
         ("thread count", torch.get_num_threads, torch.set_num_threads),
         ("anomaly mode", torch.is_anomaly_enabled, torch.set_anomaly_enabled),
         ("deterministic mode", _read_deterministic, _write_deterministic),
+        ("inference mode", torch.is_inference_mode_enabled, _write_inference),
+        ("fast path of attention", mha.get_fastpath_enabled, mha.set_fastpath_enabled),
+        ("autocast mode", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        ("attention kernels", cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
         ("attention kernels", cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
         ("attention kernels", cuda.math_sdp_enabled, cuda.enable_math_sdp),
         ("attention kernels", cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
@@ -226,6 +231,9 @@ def _torch_items() -> Iterator[StateItem]:
     for kind in ("cpu", "cuda"):
         autocast = partial(torch.set_autocast_enabled, kind)
         yield StateItem("torch's autocast mode", partial(torch.is_autocast_enabled, kind), autocast)
+        read_type = partial(torch.get_autocast_dtype, kind)
+        write_type = partial(torch.set_autocast_dtype, kind)
+        yield StateItem("torch's autocast mode", read_type, write_type)
     yield StateItem("torch's matrix precision", _read_precision, _write_precision)
     for name, holder, flag in (
         ("torch's deterministic mode", deterministic, "fill_uninitialized_memory"),
@@ -233,6 +241,8 @@ def _torch_items() -> Iterator[StateItem]:
         ("cuDNN's flags", backends.cudnn, "deterministic"),
         ("cuDNN's flags", backends.cudnn, "enabled"),
         ("oneDNN's flag", backends.mkldnn, "enabled"),
+        ("torch's matrix precision", cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+        ("torch's matrix precision", cuda.matmul, "allow_bf16_reduced_precision_reduction"),
     ):
         yield _attribute(name, holder, flag)
     for holder, prefix in ((module, "_global_"), (optimizer, "_global_optimizer_")):
@@ -257,6 +267,13 @@ def _write_deterministic(state: tuple[bool, bool]) -> None:
     import torch
 
     torch.use_deterministic_algorithms(state[0], warn_only=state[1])
+
+
+def _write_inference(on: bool) -> None:
+    import torch
+
+    # Only leaving the guard ends the mode, and a hook may keep it: a second one hides it for good.
+    _GUARDS.append(torch._C._InferenceMode(on))
 
 
 def _write_device(device: Any) -> None:
@@ -376,6 +393,7 @@ def _write_stream(name: str, state: tuple[Any, bool]) -> None:
     stream, closed = state
     if getattr(stream, "closed", False) and not closed:
         # Closing Python's stream leaves the file of the process open.
-        number = {"stdout": 1, "stderr": 2}[name]
-        stream = open(number, "w", closefd=False, errors="replace")  # noqa: SIM115
+        number = ("stdin", "stdout", "stderr").index(name)
+        mode = "w" if number else "r"
+        stream = open(number, mode, closefd=False, errors="replace")  # noqa: SIM115
     setattr(sys, name, stream)

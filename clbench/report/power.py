@@ -46,4 +46,4 @@ def power_frame(
         ]
         names = {name: row[name] for name in COLUMNS[:5]}
         rows.append({**names, **dict(zip(COLUMNS[5:], seeds, strict=True))})
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(COLUMNS[5:], object))
+    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)  # None is no NaN

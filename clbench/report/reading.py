@@ -82,6 +82,10 @@ def _read_run(
 
     store.require()
     run = store.read(transform=record)
+    if not run.cells and run.broken:
+        raise RunFolderError(
+            " ".join([f"{store.out} has no valid cell.", *run.broken_lines(())][:2])
+        )
     if not run.cells:
         raise RunFolderError(f"{store.out} has no finished cell yet. Run it first.")
     return run, meanings

@@ -96,6 +96,14 @@ def write_report(
     content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
     if len(questions) > 1:
         notes = [*notes, "The question of this run changed after the run began."]
+    notes = [
+        *notes,
+        *(
+            f"{store.suite_path} cannot be read, so its question, looks and protocol are unknown."
+            for store in stores
+            if store.suite_path.exists() and not store.read_suite()
+        ),
+    ]
     figures = []
     for name, title, caption, files in list(drawings):
         for kind in formats:

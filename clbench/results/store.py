@@ -257,7 +257,7 @@ class Store:
             problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
         raise RunFolderError(f"{problem}. Give the folder of a run, its --out.")
 
-    def check(self, suite: str | None = None, looks: Sequence[int] = ()) -> None:
+    def check(self, suite: str | None = None, looks: Sequence[int] | None = None) -> None:
         """Raise a RunFolderError unless a run of the suite with this name may write here.
 
         `looks` must be those that the run was started with: others would break its error rate.
@@ -268,7 +268,7 @@ class Store:
         name = self.read_suite().get("name")
         if None not in (suite, name) and suite != name:
             problem = f"{self.out} holds a run of the suite {name!r}, not of {suite!r}"
-        elif looks and before and list(looks) != before[0]:
+        elif looks is not None and before and list(looks) != before[0]:
             started = ",".join(map(str, before[0]))
             problem = (
                 f"{self.out} was started with --seeds until-settled:{started}, which cannot change"

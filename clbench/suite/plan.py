@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import SuiteError, UnknownNameError
+from clbench.errors import SuiteError, UnknownNameError, join_names
 from clbench.files import user_path
 from clbench.messages import display_path, raise_errors
 from clbench.suite.baselines import Baseline, read_baseline, read_variant
@@ -139,6 +139,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     scenarios = options.choose_scenarios(suite)
     errors = unknown_names(suite, scenarios)
     baselines = _baselines(suite, options, errors)
+    _check_question(suite, options, baselines, scenarios)
     raise_errors(suite.path, errors)
     if options.references:
         # The settings of a shift decide how many tasks a scenario has.
@@ -177,6 +178,26 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         command=options.command(suite),
         looks=options.looks,
     )
+
+
+def _check_question(
+    suite: Suite, options: RunOptions, baselines: Sequence[Baseline], scenarios: Sequence[Any]
+) -> None:
+    """Raise a SuiteError if a question of the suite, or of a run with looks, compares nothing."""
+    question, names = suite.file.question, [baseline.name for baseline in baselines]
+    is_whole = options.methods is options.scenarios is None
+    asked = any(
+        question.asks(scenario.name, score, name)
+        for scenario in scenarios
+        for score in question.scores
+        for name in names
+    )
+    is_needed = options.looks or (is_whole and "question" in suite.file.model_fields_set)
+    if is_needed and not (asked and question.reference in names):
+        raise SuiteError(
+            f"{display_path(suite.path)}: [question] compares no method with "
+            f"{question.reference!r}. Methods: {join_names(names)}."
+        )
 
 
 def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:

@@ -371,3 +371,22 @@ def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Ma
     for _ in range(2):
         plan = plan_run("s.toml", RunOptions(plugins=["own.py"], seeds=[0]))
         assert plan.scenarios[0].name == "a-b-m"
+
+
+@pytest.mark.parametrize(
+    ("table", "options"),
+    [
+        ('reference = "nope"', {}),
+        ('methods = ["nothing*"]', {}),
+        ('scenarios = ["zzz"]', {}),
+        ("", {"seeds": "until-settled:3,5", "methods": ["vanilla"]}),
+    ],
+)
+def test_a_question_that_compares_nothing_is_an_error(
+    make: Make, table: str, options: dict[str, Any]
+) -> None:
+    text = (
+        SUITE if not table else SUITE.replace("[protocol]", f"[question]\n{table}\n\n[protocol]", 1)
+    )
+    with pytest.raises(SuiteError, match=r"\[question\] compares no method with"):
+        make(text, **options)
