@@ -74,7 +74,7 @@ MORE_CHANGES: list[tuple[str, Callable[[], object]]] = [
     ("torch's inference mode", lambda: GUARDS.append(torch._C._InferenceMode(True))),
     ("torch's autocast mode", lambda: torch.set_autocast_dtype("cpu", torch.float16)),
     ("torch's fast path of attention", lambda: torch.backends.mha.set_fastpath_enabled(False)),
-    ("sys.stdin", lambda: sys.stdin.close()),
+    ("sys.stdin", lambda: setattr(sys, "stdin", None)),
     ("torch's modes", lambda: TorchDispatchMode().__enter__()),
     ("torch's global hooks", lambda: register_optimizer_step_post_hook(lambda *arguments: None)),
     ("NumPy's random numbers", lambda: np.random.set_bit_generator(np.random.PCG64(1))),

@@ -82,12 +82,9 @@ def _read_run(
 
     store.require()
     run = store.read(transform=record)
-    if not run.cells and run.broken:
-        raise RunFolderError(
-            " ".join([f"{store.out} has no valid cell.", *run.broken_lines(())][:2])
-        )
     if not run.cells:
-        raise RunFolderError(f"{store.out} has no finished cell yet. Run it first.")
+        broken = "".join(f" {line}" for line in list(run.broken_lines(()))[:1])
+        raise RunFolderError(f"{store.out} has no finished cell yet. Run it first.{broken}")
     return run, meanings
 
 
