@@ -50,7 +50,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "oneDNN's flag": lambda: setattr(torch.backends.mkldnn, "enabled", False),
     "torch's global hooks": leave_a_hook,
     "torch's modes": lambda: saved_tensors_hooks(lambda x: x, lambda x: x).__enter__(),
-    "signal handlers": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    "signal handlers": lambda: signal.signal(signal.SIGTERM, lambda *arguments: None),
     "garbage collection": gc.disable,
     "sys.excepthook": lambda: setattr(sys, "excepthook", None),
     "the environment": lambda: os.environ.update(CLBENCH_TEST="1"),

@@ -258,7 +258,7 @@ class CellRunner:
             if not self.scenario.scenario.tasks[j].regression:
                 packed[j] = pack_rows(correct_rows(outputs, data[j].rows.labels))
         if correct is not None:
-            correct += [*[None] * len(self._scorers), *packed]
+            correct += [*[None] * len(self.scenario.scorers), *packed]
         return [*self._extra_columns(part=curve), *row]
 
     def _extra_columns(self, *, part: bool = False) -> Row:
