@@ -47,7 +47,9 @@ SHIFTS = (10.0, 20.0, 30.0)
 """True differences in rows, of half of the methods, for power."""
 
 
-def draw(noise: str, draws: int, methods: int, groups: int, n: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+def draw(
+    noise: str, draws: int, methods: int, groups: int, n: int, rng: np.random.Generator
+) -> Floats:
     """Return differences without effect, in rows; shape (draws, methods, groups, seeds)."""
     shape, reference = (draws, methods, groups, n), (draws, 1, groups, n)
     if noise.isdigit():

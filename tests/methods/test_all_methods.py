@@ -134,7 +134,7 @@ def test_a_regression_task_between_two_of_classes_is_learned(folder: Path, name:
     assert all(parameter.requires_grad for parameter in cell.model.parameters())
 
 
-@pytest.mark.parametrize("name", REGULARISERS)
+@pytest.mark.parametrize("name", [*REGULARISERS, "wise-ft"])
 def test_frozen_weights_stay(folder: Path, name: str) -> None:
     cell = Cell(folder, CASES[name](), protocol=SHORT)
     cell.model.backbone.encoder.layer[0].requires_grad_(False)

@@ -109,16 +109,6 @@ def test_wise_ft_averages_a_shared_head(folder: Path) -> None:
         torch.testing.assert_close(value, 0.75 * before + 0.25 * after, rtol=1e-6, atol=1e-8)
 
 
-def test_wise_ft_leaves_frozen_weights_as_they_are(folder: Path) -> None:
-    cell = Cell(folder, WiseFT(alpha=0.3))
-    cell.model.backbone.encoder.layer[0].requires_grad_(False)
-    cell.run()
-    now = weights(cell)
-    frozen = [name for name in cell.start if ".layer.0." in name]
-    assert all(torch.equal(now[name], cell.start[name]) for name in frozen)
-    assert cell.moved() > 0
-
-
 def test_wise_ft_is_vanilla_at_1_and_the_stage_before_at_0(folder: Path, vanilla: Cell) -> None:
     assert not differ(Cell(folder, WiseFT(alpha=1.0)).run(), vanilla)
     for name, before, _, value in averaged(folder, 0.0, ("a", "b")):

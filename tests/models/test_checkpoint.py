@@ -77,20 +77,22 @@ def test_unigram_tokenizers_keep_whole_words(checkpoint: Get) -> None:
     assert tokenizer.convert_ids_to_tokens(ids[1:3]) == ["▁the", "▁film"]
 
 
-def test_a_tokenizer_without_padding_and_end_token_is_refused(folder: Path) -> None:
-    plain = Tokenizer(models.WordLevel({"[UNK]": 0, "film": 1}, unk_token="[UNK]"))
+@pytest.mark.parametrize(
+    ("vocabulary", "special", "text"),
+    [
+        (["[UNK]", "film"], {"unk_token": "[UNK]"}, "neither a padding nor an end token"),
+        (["[PAD]", "film"], {"pad_token": "[PAD]"}, "cannot read every text"),  # no unknown word
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used_is_refused(
+    folder: Path, vocabulary: list[str], special: dict[str, str], text: str
+) -> None:
+    words = {word: number for number, word in enumerate(vocabulary)}
+    plain = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     for path in folder.glob("tokenizer*"):
         path.unlink()
-    PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]").save_pretrained(folder)
-    assert "neither a padding nor an end token" in error_of(load_tokenizer, folder)
-
-
-def test_a_tokenizer_that_fails_on_unknown_words_is_refused(folder: Path) -> None:
-    plain = Tokenizer(models.WordLevel({"[PAD]": 0, "film": 1}, unk_token="[UNK]"))
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-    PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]").save_pretrained(folder)
-    assert "cannot read every text" in error_of(load_tokenizer, folder)
+    PreTrainedTokenizerFast(tokenizer_object=plain, **special).save_pretrained(folder)
+    assert text in error_of(load_tokenizer, folder)
 
 
 def test_the_tokenizer_of_another_model_is_refused(folder: Path) -> None:
