@@ -63,6 +63,7 @@ class Cell:
         model = build_classifier(
             str(folder), heads=dict.fromkeys(heads, 2), head_seed=lambda head: len(head)
         )
+        protocol = method.at_rate(protocol)
         precision = Precision("float32", "cpu")
         self.context = Context(
             model, str(folder), None, protocol, CPU, precision, seed, "s", len(heads), None

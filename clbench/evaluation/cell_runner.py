@@ -105,6 +105,7 @@ class CellRunner:
 
     def __post_init__(self) -> None:
         self._outcomes: list[StageOutcome] = []
+        self._protocol = self.method.at_rate(self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
         task, count = self.cell.reference_of, len(self.scenario.train)
         self._stages = list(range(count)) if task is None else [task]
@@ -142,7 +143,8 @@ class CellRunner:
         """
         if isinstance(self.method, Vanilla) or not self._is_shared(0):
             return None
-        runner = replace(self, method=Vanilla(), model=None)
+        method = Vanilla(lr=self.method.lr, lr_multiple=self.method.lr_multiple)
+        runner = replace(self, method=method, model=None)
         runner._load()
         first = runner._to_cache(0, runner._train(runner._stage(0), 0))
         if note := self._save(0, first):
@@ -151,7 +153,7 @@ class CellRunner:
 
     def _load(self) -> Row | None:
         """Load the model and set the method up; return the row of R before training, or None."""
-        protocol, cell = self.cell.protocol, self.cell
+        protocol, cell = self._protocol, self.cell
         model, self.model = self.model or start_model(cell, self.scenario), None
         model.to(self.compute.device)
         self.context = context = Context(
@@ -305,7 +307,7 @@ class CellRunner:
                 **({"metric_code": codes} if any(codes) else {}),
                 "clbench": clbench.__version__,
                 "numerics": dict(self.compute.identity),
-                "protocol": self.cell.protocol.model_dump(mode="json", exclude={"corpus"}),
+                "protocol": self._protocol.model_dump(mode="json", exclude={"corpus"}),
                 "corpus": recipe.get("corpus") if self._scorers or not shared else None,
                 "model": recipe.get("model"),
                 "scenario": self.cell.scenario.name,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
-from clbench.errors import PluginError
+from clbench.errors import PluginError, SettingsError
 from clbench.registry import Registry
 from clbench.settings import Configured
 from clbench.training.protocol import Phase as Phase
@@ -56,14 +56,32 @@ class Method(Configured):
     needs_task_id
         Set to True if `scoring` gives each task weights of its own: the method must then be told
         the task of each row, even where tasks share a head. Results and tables mark it too.
+    lr, lr_multiple
+        Settings of every method. The flat rate of its stages is ``lr · lr_multiple``, where an
+        `lr` of None stands for the protocol's. Hooks read it as ``stage.protocol.lr``.
     """
 
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
     needs_task_id: ClassVar[bool] = False
+    lr: LearningRate | None = None
+    lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+
+    def at_rate(self, protocol: Protocol) -> Protocol:
+        """Return `protocol` with the flat rate of this method.
+
+        Raises
+        ------
+        SettingsError
+            If the rate is above 1.
+        """
+        rate = (self.lr or protocol.lr) * self.lr_multiple
+        if rate > 1.0:
+            raise SettingsError(f"the rate lr·lr_multiple is {rate:g}: must be at most 1.")
+        return protocol if rate == protocol.lr else protocol.model_copy(update={"lr": rate})
 
     def acts_in(self, index: int) -> bool:
-        """Whether this method trains stage `index` differently from vanilla.
+        """Whether this method trains stage `index` differently from vanilla at the same rate.
 
         If not, the engine calls only `setup` and `after_stage` for that stage, and reuses
         the stage if another method's cell has trained it. EWC, for one, adds nothing in
@@ -179,7 +197,6 @@ for _name, _class in {
     "l2-sp": "l2_sp:L2SP",
     "layerwise": "layerwise:Layerwise",
     "lora": "lora:Lora",
-    "low-rate": "low_rate:LowRate",
     "lwf": "lwf:LwF",
     "mas": "mas:MAS",
     "mixout": "mixout:Mixout",

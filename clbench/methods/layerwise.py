@@ -44,7 +44,7 @@ class Layerwise(Method):
     Raises
     ------
     SettingsError
-        If neither or both of `rates` and `multiples` are set.
+        If neither or both of `rates` and `multiples` are set, or absolute rates and a flat one.
     """
 
     name: ClassVar[str] = "layerwise"
@@ -59,6 +59,11 @@ class Layerwise(Method):
             raise SettingsError(
                 "method 'layerwise': set either rates (absolute) or multiples (of the flat rate). "
                 "The baseline bertcl-combined has the published multiples."
+            )
+        if self.rates is not None and (self.lr, self.lr_multiple) != (None, 1.0):
+            raise SettingsError(
+                "method 'layerwise': lr and lr_multiple have no effect on rates (absolute). Use "
+                "multiples."
             )
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:

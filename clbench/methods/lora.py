@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import nn
 
 from clbench.errors import SettingsError, did_you_mean
-from clbench.methods.base import LearningRate, Method
+from clbench.methods.base import Method
 from clbench.seeds import stream_seed
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ class Lora(Method):
         ``one``: all tasks train the same adapter in turn, so it can forget. ``task``: each task
         trains its own adapter and is scored with it; only a shared head can then forget, and
         the method is told the task of each row at test time.
-    lr
-        Learning rate of additions and heads; None takes the protocol's.
     """
 
     name: ClassVar[str] = "lora"
@@ -63,7 +61,6 @@ class Lora(Method):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     targets: Literal["query-value", "all-linear"] | Names = "query-value"
     adapters: Literal["one", "task"] = "one"
-    lr: LearningRate | None = None
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -102,10 +99,6 @@ class Lora(Method):
     def before_stage(self, stage: Stage) -> None:
         """Activate the task's adapter."""
         self._activate(stage.index)
-
-    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """Return one group: adapter and head."""
-        return [{"params": stage.trainable(), "lr": self.lr or stage.protocol.lr}]
 
     @contextmanager
     def scoring(self, task: int) -> Iterator[None]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from clbench.methods.base import LearningRate, Method
+from clbench.methods.base import Method
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -23,12 +23,11 @@ class Ulmfit(Method):
     The three parts of Howard & Ruder 2018: discriminative rates (section 3.2: each layer's
     rate is that of the layer above divided by 2.6), slanted triangular rates (equation 3)
     and gradual unfreezing (section 3.3). Groups are the head, each layer from the top down
-    and the embeddings; weights that have not joined yet get neither gradient nor update.
+    and the embeddings; weights that have not joined yet get neither gradient nor update. The
+    flat rate is the largest rate of the head; the paper's 0.01 is for LSTMs.
 
     Attributes
     ----------
-    lr
-        Largest rate of the head; None takes the protocol's. The paper's 0.01 is for LSTMs.
     decay
         Divisor of the rate from one group to the next lower one.
     cut_frac
@@ -43,7 +42,6 @@ class Ulmfit(Method):
     """
 
     name: ClassVar[str] = "ulmfit"
-    lr: LearningRate | None = None
     decay: Annotated[float, Field(ge=1.0, le=100.0)] = 2.6
     cut_frac: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     ratio: Annotated[float, Field(ge=1.0, le=1e6)] = 32.0
@@ -55,7 +53,7 @@ class Ulmfit(Method):
         """Return groups from the head down, each at its rate; all but the head are frozen."""
         self._groups = depth_groups(stage)
         self._unfreeze(1 if self.unfreezing != "none" else len(self._groups))
-        top = self.lr or stage.protocol.lr
+        top = stage.protocol.lr
         return [
             {"params": group, "lr": top / self.decay**depth}
             for depth, group in enumerate(self._groups)

@@ -94,7 +94,8 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
             raise SettingsError(f"method {baseline.method!r}: {'; '.join(errors).rstrip('.')}.")
         try:
             with user_code(f"{baseline.name}, with this protocol"):
-                method(**baseline.settings).check_protocol(protocol)
+                instance = method(**baseline.settings)
+                instance.check_protocol(instance.at_rate(protocol))
         except SettingsError as error:
             raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
 

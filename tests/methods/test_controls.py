@@ -13,7 +13,6 @@ from cell import PROTOCOL, Cell, differ, weights
 
 from clbench.errors import SettingsError
 from clbench.methods.early_stop import EarlyStop
-from clbench.methods.low_rate import LowRate
 from clbench.methods.vanilla import Vanilla
 from clbench.methods.wise_ft import WiseFT
 from clbench.suite.baselines import read_baseline
@@ -45,15 +44,16 @@ class Stopped(Vanilla):
 def test_the_low_rate_is_the_mean_of_the_published_multiples() -> None:
     multiples = read_baseline("bertcl-combined").settings["multiples"]
     mean = math.prod(multiples) ** (1 / len(multiples))
-    assert LowRate().multiple == pytest.approx(mean, rel=1e-9)
-    assert read_baseline("low-rate").settings == {"multiple": LowRate().multiple}
+    assert read_baseline("low-rate").settings == {"lr_multiple": pytest.approx(mean, rel=1e-9)}
 
 
-def test_low_rate_is_vanilla_at_that_rate(folder: Path, vanilla: Cell) -> None:
-    low = Cell(folder, LowRate(multiple=0.25)).run()
-    assert not differ(low, Cell(folder, Vanilla(lr=0.25 * PROTOCOL.lr)).run())
+def test_the_rate_of_a_method_is_that_of_the_protocol(folder: Path, vanilla: Cell) -> None:
+    low = Cell(folder, Vanilla(lr_multiple=0.25)).run()
+    slow = PROTOCOL.model_copy(update={"lr": 0.25 * PROTOCOL.lr})
+    for other in (Vanilla(lr=slow.lr), Vanilla(lr=2 * slow.lr, lr_multiple=0.5)):
+        assert not differ(low, Cell(folder, other).run())
+    assert not differ(low, Cell(folder, Vanilla(), protocol=slow).run())
     assert differ(low, vanilla)
-    assert not differ(Cell(folder, LowRate(multiple=1.0)).run(), vanilla)
 
 
 def test_early_stop_ends_where_vanilla_is_at_that_step(folder: Path) -> None:
@@ -118,7 +118,7 @@ def test_wise_ft_is_vanilla_at_1_and_the_stage_before_at_0(folder: Path, vanilla
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        (LowRate, {"multiple": 0.0}),
+        (Vanilla, {"lr_multiple": 0.0}),
         (EarlyStop, {"share": 0.0}),
         (EarlyStop, {"share": 1.1}),
         (WiseFT, {"alpha": -0.1}),

@@ -89,7 +89,7 @@ def test_a_class_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     baseline = read_baseline("own_methods_one:Pull")
     assert (baseline.name, baseline.method) == ("Pull", "own_methods_one:Pull")
     assert baseline.digest is not None
-    assert METHODS.get(baseline.method)().settings() == {"strength": 0.01}
+    assert METHODS.get(baseline.method)().settings()["strength"] == 0.01
     Path("own_methods_one.py").write_text(OWN.format(name="Pull").replace("0.01", "0.02"))
     assert read_baseline("own_methods_one:Pull").digest != baseline.digest
 

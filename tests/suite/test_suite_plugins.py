@@ -40,7 +40,7 @@ def test_a_plugin_registers_and_may_be_loaded_again() -> None:
     Path("own.py").write_text(METHOD.format(name="plug-a", strength=0.5))
     first = load_plugin("own.py")
     assert first.registers == {"method": ["plug-a"]}
-    assert METHODS.get("plug-a")().settings() == {"strength": 0.5}
+    assert METHODS.get("plug-a")().strength == 0.5
     assert source_digest(METHODS.where("plug-a")) == first.digest
     assert load_plugins(["own.py", Path("own.py").resolve()]) == (first,)
 
@@ -54,7 +54,7 @@ def test_an_edited_plugin_is_loaded_again() -> None:
     second = load_plugin("own.py")
     assert second.module == first.module
     assert second.digest != first.digest
-    assert METHODS.get("plug-b")().settings() == {"strength": 0.25}
+    assert METHODS.get("plug-b")().strength == 0.25
 
 
 def test_two_plugins_of_one_file_name(tmp_path: Path) -> None:
