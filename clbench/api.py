@@ -84,6 +84,7 @@ def run(
     corpus: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
     references: bool = False,
+    sweep: int | None = None,
     replace: bool = False,
     workers: int | None = None,
     address: str | None = None,
@@ -118,6 +119,9 @@ def run(
         Python files that register methods, shifts, tasks or models.
     references
         Also train each scenario's last task alone, for intransigence.
+    sweep
+        Also run each baseline at this many values of its dial, the first setting of its
+        ``[sweep]``, to compare trade-off curves.
     replace
         Rerun cells that finished with other settings; their files move to ``cells/replaced/``.
     workers, address, threads, gpus
@@ -155,6 +159,7 @@ def run(
         device=device,
         plugins=plugins,
         references=references,
+        sweep=sweep,
         out=out,
     )
     for step in steps_of(options):

@@ -58,6 +58,7 @@ def result_of(cell: Any, *, fails: bool = False, p_o: float = 0.8) -> CellResult
         "recipe": cell.recipe,
         "scenario": cell.scenario.name,
         "baseline": cell.baseline.name,
+        "family": cell.baseline.family,
         "reference_of": cell.reference_of,
         "stages": [stage] if alone else [stage, stage],
         "train_seconds": 5.0 if alone else 10.0,

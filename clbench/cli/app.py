@@ -21,6 +21,7 @@ from clbench.cli.power import power
 from clbench.cli.report import compare, report
 from clbench.cli.run import run
 from clbench.cli.search import search
+from clbench.cli.tune import tune
 from clbench.errors import ClbenchError
 
 STOPPED = 130
@@ -42,7 +43,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for verb in (run, search, listing, report, compare, power, check, combine):
+for verb in (run, search, tune, listing, report, compare, power, check, combine):
     app.command("list" if verb is listing else verb.__name__)(verb)
 
 

@@ -70,6 +70,14 @@ def run(
     references: Annotated[
         bool, flag("--references", "Also train each scenario's last task alone, for intransigence.")
     ] = False,
+    sweep: Annotated[
+        int | None,
+        option(
+            "N",
+            "Also run each baseline at N values of its dial, the first setting of its [sweep], to "
+            "compare trade-off curves.",
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         flag("--replace", "Rerun cells of other settings; move their files to cells/replaced/."),
@@ -118,6 +126,7 @@ def run(
         device=device,
         plugins=plugin or (),
         references=references,
+        sweep=sweep,
         out=out,
     )
     with garbage_collection_paused():

@@ -142,6 +142,7 @@ def _identity(cell: Cell) -> dict[str, Any]:
         "shift": cell.scenario.shift,
         "baseline": cell.baseline.name,
         "method": cell.baseline.method,
+        "family": cell.baseline.family,
         "model": cell.protocol.model,
         "seed": cell.seed,
         "reference_of": cell.reference_of,

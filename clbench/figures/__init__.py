@@ -15,6 +15,7 @@ import pkgutil
 from clbench.figures.costs import costs
 from clbench.figures.curves import anchor_distances, curves
 from clbench.figures.forgetting import forgetting, matrices
+from clbench.figures.fronts import fronts
 from clbench.figures.learning_rates import rate_distributions, search_trace
 from clbench.figures.overall import overall
 from clbench.figures.shift import shift
@@ -26,6 +27,7 @@ __all__ = [
     "costs",
     "curves",
     "forgetting",
+    "fronts",
     "matrices",
     "overall",
     "rate_distributions",

@@ -14,7 +14,7 @@ from unicodedata import east_asian_width
 import numpy as np
 
 from clbench.errors import join_names
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, without_extra_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,12 @@ class Look(NamedTuple):
 
 def looks(cells: Iterable[CellResult]) -> dict[str, Look]:
     """Return the look of each baseline, always the same for the same cells."""
-    names = list(dict.fromkeys(cell.baseline for cell in cells))
+    return looks_of(cell.baseline for cell in cells)
+
+
+def looks_of(baselines: Iterable[str]) -> dict[str, Look]:
+    """Return the look of each baseline by its name, always the same for the same names."""
+    names = list(dict.fromkeys(baselines))
     by_name = {VANILLA: Look(BLACK, "*", 1.8)}
     for i, name in enumerate(name for name in names if name != VANILLA):
         # Each pass through the colours shifts the marks by one, which gives 72 looks.
@@ -111,13 +116,20 @@ def looks(cells: Iterable[CellResult]) -> dict[str, Look]:
     return {name: by_name[name] for name in names}
 
 
+def all_cells(results: Results) -> Sequence[CellResult]:
+    """Return all cells of `results`."""
+    return results if isinstance(results, Sequence) else results.cells
+
+
 def good_cells(results: Results) -> list[CellResult]:
-    """Return the finished cells without single-task references; ValueError if there are none."""
-    cells = results if isinstance(results, Sequence) else results.cells
-    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    """Return the finished cells without single-task references and extra points of sweeps.
+
+    Raises a ValueError if there are none.
+    """
+    good = [c for c in all_cells(results) if c.status == "ok" and c.reference_of is None]
     if not good:
         raise ValueError("there is no finished cell to draw")
-    return good
+    return without_extra_points(good)
 
 
 def one_scenario(results: Results, scenario: str | None) -> tuple[list[CellResult], str]:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from clbench.figures import style
+from clbench.results.fronts import front
 from clbench.results.scores import SCORE
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from clbench.results.cell import CellResult
-
-Point = tuple[float, float]
 
 
 @style.in_report("Old task versus new task", order=10)
@@ -51,21 +50,8 @@ def tradeoff(results: style.Results) -> Figure:
     )
 
 
-def front(points: dict[str, Point]) -> list[str]:
-    """Return the names of the points that no other point beats, from left to right.
-
-    A point beats another if it is as good in both coordinates and better in one.
-    """
-    best = [
-        name
-        for name, (x, y) in points.items()
-        if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points.values())
-    ]
-    return sorted(best, key=lambda name: points[name])
-
-
 def _panel(axes: Axes, methods: dict[str, list[CellResult]], looks: dict[str, style.Look]) -> None:
-    means: dict[str, Point] = {}
+    means: dict[str, tuple[float, float]] = {}
     for name, cells in methods.items():
         color, mark, scale = looks[name]
         x = [cell.scores["p_s"] or 0.0 for cell in cells]

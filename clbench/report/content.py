@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.scores import (
     MARKS,
@@ -54,8 +54,9 @@ def gather(
 ) -> Content:
     """Return the tables and statistics of cells; see `comparisons_frame`."""
     frame = scores_frame(cells)
+    means = summary(scores_frame(without_extra_points(cells)))
     comparisons = comparisons_frame(cells, question, alpha)
-    return Content(question, tuple(cells), frame, summary(frame), comparisons)
+    return Content(question, tuple(cells), frame, means, comparisons)
 
 
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
@@ -177,6 +177,8 @@ class CellResult(_Record):
         that may not.
     needs_task_id
         Whether the method is told the task of each row at test time, even where tasks share a head.
+    family
+        Baseline of which this one is a setting among several, as in a sweep; else empty.
     """
 
     schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
@@ -204,6 +206,7 @@ class CellResult(_Record):
     peak_memory_mb: Amount | None = None
     keeps_rows: bool = False
     needs_task_id: bool = False
+    family: Text = ""
     search: _Search = {}
     versions: dict[str, Any] = {}
     host: dict[str, Any] = {}
@@ -264,6 +267,15 @@ class CellResult(_Record):
     def to_json(self) -> str:
         """Return the text of the file, in strict JSON without NaN and Infinity."""
         return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"
+
+
+def without_extra_points(cells: Iterable[CellResult]) -> list[CellResult]:
+    """Return the cells without those of sweeps, except for the swept baselines themselves.
+
+    If no others are left, all are returned.
+    """
+    cells = list(cells)
+    return [cell for cell in cells if cell.family in ("", cell.baseline)] or cells
 
 
 def summarizer(

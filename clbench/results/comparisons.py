@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.rows import row_differences
 from clbench.results.scores import SCORE, SCORES, scores_frame
 from clbench.results.statistics import (
@@ -59,6 +59,7 @@ def comparisons_frame(
     """
     import pandas as pd
 
+    cells = without_extra_points(cells)
     frame = scores_frame(cells)
     frame = frame[frame["status"] == "ok"]
     steps = {cell.scenario: score_steps(cell) for cell in cells if cell.reference_of is None}

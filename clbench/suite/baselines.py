@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,13 +11,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from clbench.errors import SuiteError, UnknownNameError, did_you_mean
+from clbench.errors import SettingsError, SuiteError, UnknownNameError, did_you_mean
 from clbench.files import user_path
 from clbench.messages import quote_key, raise_errors
 from clbench.results.cell import Amount, Count
 from clbench.suite.plugins import source_digest
 from clbench.suite.read import check_file, is_path, packaged_files, read_toml
 from clbench.suite.schema import Name, VariantTable, check_name
+from clbench.suite.sweep import Range, Sweep
 
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """``module:Class``."""
@@ -56,6 +58,10 @@ class Baseline:
         for methods of clbench.
     cost
         Cost of the search for the settings, if there was one.
+    sweep
+        Ranges of the settings that are worth tuning, the dial first.
+    family
+        Baseline of which this is one setting among several, as in a sweep; else empty.
     """
 
     name: str
@@ -67,6 +73,26 @@ class Baseline:
     table: str = "[settings]"
     digest: str | None = None
     cost: Cost | None = None
+    sweep: Sweep = field(default_factory=dict)
+    family: str = ""
+
+    def to_toml(self) -> str:
+        """Return the text of a file that `read_baseline` reads as this baseline, with its cost."""
+        sweep = {
+            key: axis.model_dump(exclude_defaults=True) if isinstance(axis, Range) else axis
+            for key, axis in self.sweep.items()
+        }
+        tables = {
+            "settings": self.settings,
+            "sources": self.sources,
+            "sweep": sweep,
+            "cost": {} if self.cost is None else self.cost.model_dump(),
+        }
+        lines = [f"method = {_toml(self.method)}", f"description = {_toml(self.description)}"]
+        for name, table in tables.items():
+            if table or name in ("settings", "sources"):
+                lines += ["", f"[{name}]", *(f"{k} = {_toml(v)}" for k, v in table.items())]
+        return "\n".join(lines) + "\n"
 
 
 class BaselineFile(BaseModel):
@@ -80,6 +106,7 @@ class BaselineFile(BaseModel):
     settings: dict[str, Any] = {}
     sources: dict[str, Name] = {}
     cost: Cost | None = None
+    sweep: Sweep = {}
 
     @field_validator("name")
     @classmethod
@@ -173,6 +200,7 @@ def _read_file(path: Path) -> Baseline:
         for key in file.sources
         if key not in file.settings
     ]
+    errors += _sweep_errors(file)
     if path in packaged_files("baselines").values():
         errors += [
             f"[settings] {quote_key(key)}: has no source. Add one under [sources]"
@@ -184,6 +212,30 @@ def _read_file(path: Path) -> Baseline:
         errors.append(f"method: there is no method {file.method!r}.{hint}")
     raise_errors(path, errors)
     return Baseline(**dict(file), path=path, digest=_digest(file.method))
+
+
+def _sweep_errors(file: BaselineFile) -> list[str]:
+    """Return what is wrong with the ends and choices of a sweep, or nothing."""
+    from clbench.methods.base import METHODS
+
+    if not file.sweep or file.method not in METHODS:
+        return []
+    errors = []
+    for key, axis in file.sweep.items():
+        for value in (axis.low, axis.high) if isinstance(axis, Range) else axis:
+            try:
+                METHODS.get(file.method)(**{**file.settings, key: value})
+            except SettingsError as error:
+                errors.append(f"[sweep] {quote_key(key)} {_toml(value)}: {error}")
+                break
+    return errors
+
+
+def _toml(value: Any) -> str:
+    """Return a text, number, truth value, list or table as TOML on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{key} = {_toml(item)}' for key, item in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _digest(method: str) -> str | None:

@@ -23,6 +23,9 @@ from clbench.training.protocol import Protocol
 if TYPE_CHECKING:
     from clbench.suite.baselines import Baseline
 
+MOST_POINTS = 100
+"""Most points of a sweep."""
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -52,6 +55,7 @@ class RunOptions:
     device: str = "auto"
     plugins: Sequence[str | Path] = ()
     references: bool = False
+    sweep: int | None = None
     out: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +69,8 @@ class RunOptions:
                 object.__setattr__(self, name, values)
                 if name != "plugins" and not values:
                     raise SettingsError(f"--{name}: is empty. Leave it out for the suite's {name}.")
+        if self.sweep is not None and not 1 <= self.sweep <= MOST_POINTS:
+            raise SettingsError(f"--sweep {self.sweep}: must be from 1 to {MOST_POINTS}.")
         for name in ("data", "out"):
             if getattr(self, name) == "":
                 raise SettingsError(f"--{name}: is empty. Name a folder, or leave it out.")

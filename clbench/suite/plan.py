@@ -18,6 +18,7 @@ from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
+from clbench.suite.sweep import dial_points
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.training.protocol import BY_TASK, Protocol
 
@@ -248,6 +249,8 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
             if len(errors) >= MOST_UNKNOWN and number < len(suite.file.methods):
                 errors.append(f"methods: the names after item {number} are not checked yet")
                 break
+    if options.sweep is not None:
+        baselines = [point for b in baselines for point in dial_points(b, options.sweep)]
     where = "--methods" if options.methods is not None else f"{display_path(suite.path)}, methods"
     by_name: dict[str, Baseline] = {}
     for baseline in baselines:

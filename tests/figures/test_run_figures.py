@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from clbench import figures
 from clbench.figures import style
 from clbench.figures.learning_rates import method_rates
-from clbench.figures.tradeoff import front
 from clbench.results.cell import CellResult
 
 
@@ -122,6 +121,8 @@ def test_lines_of_equal_sums_have_equal_sums() -> None:
 
 
 def test_the_pareto_front() -> None:
+    from clbench.results.fronts import front
+
     assert front({"a": (0.1, 0.9), "b": (0.5, 0.5), "c": (0.4, 0.4), "d": (0.9, 0.1)}) == [
         "a", "b", "d",
     ]  # fmt: skip
@@ -290,7 +291,7 @@ def test_a_module_dropped_into_the_package_appears_in_the_report(
     monkeypatch.setattr(figures, "REPORT_FIGURES", style.REPORT_FIGURES)
     names = [figure.name for figure in figures.report_figures()]
     assert names == [
-        "overall", "tradeoff", "forgetting", "mine", "rates", "shift", "curves", "anchor",
+        "overall", "tradeoff", "fronts", "forgetting", "mine", "rates", "shift", "curves", "anchor",
         "matrices", "costs",
     ]  # fmt: skip
 

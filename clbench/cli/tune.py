@@ -1,0 +1,185 @@
+"""`clbench tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from clbench.cli.arguments import (
+    Address,
+    Data,
+    Device,
+    Epochs,
+    Limit,
+    Model,
+    Plugins,
+    Precision,
+    Suite,
+    choice,
+    flag,
+    option,
+    seeds,
+    words,
+)
+
+if TYPE_CHECKING:
+    from clbench.search.tune import Study, TunePlan
+
+
+def tune(
+    suite: Suite,
+    methods: Annotated[
+        list[str] | None,
+        option("A,B", "Baselines to tune: names or files.  [default: the suite's]"),
+    ] = None,
+    trials: Annotated[int, option("N", "Trials of each method, earlier sessions included.")] = 20,
+    minutes: Annotated[
+        float | None,
+        option("X", "Training time after which a method gets no more trials.  [default: no limit]"),
+    ] = None,
+    scenarios: Annotated[
+        list[str] | None,
+        option("PATTERN", "Scenarios to tune on, such as 'sst2*'; repeatable.  [default: all]"),
+    ] = None,
+    seed_list: Annotated[
+        str, option("SEEDS", "Seeds of each trial; not those that the suite reports.", "--seeds")
+    ] = "1000,1001",
+    searcher: Annotated[
+        str, option("bayes|random", "Search algorithm: TPE or random search.")
+    ] = "bayes",
+    out: Annotated[
+        str | None, option("DIR", "Output folder.  [default: results/SUITE-tune]")
+    ] = None,
+    model: Model = None,
+    data: Data = None,
+    limit: Limit = None,
+    epochs: Epochs = None,
+    device: Device = "auto",
+    precision: Precision = None,
+    plugin: Plugins = None,
+    workers: Annotated[
+        int | None,
+        option("N", "Worker processes, one cell each at a time.  [default: 1, this process]"),
+    ] = None,
+    address: Address = None,
+    threads: Annotated[
+        int | None, option("N", "CPU threads per cell.  [default: cores / workers; 1 on a cluster]")
+    ] = None,
+    gpus: Annotated[
+        float | None, option("X", "GPUs per cell, such as 0.5.  [default: 1, or an equal share]")
+    ] = None,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Print the sweeps and the size of the tuning; train nothing.")
+    ] = False,
+) -> int:
+    """Tune methods, each with the same number of trials over its own sweep.
+
+    A trial trains all scenarios with all seeds; its score is the mean over tasks after the last
+    stage, on held-out training rows. Writes a baseline file for each method, for clbench run
+    --methods FILE. Repeat the command to resume.
+    """
+    from clbench import api
+    from clbench.cli.progress import progress_listener
+    from clbench.evaluation.resources import Resources
+    from clbench.search.tune import (
+        TuneSettings,
+        make_tuning,
+        read_studies,
+        tuning_rounds,
+        write_tuned,
+    )
+    from clbench.suite.options import RunOptions
+
+    searchers: Any = choice("--searcher", searcher, ("bayes", "random"))
+    numbers: Any = seeds(seed_list)
+    if isinstance(numbers, str):
+        from clbench.errors import SettingsError
+
+        raise SettingsError(f"--seeds {numbers}: must be numbers, such as 1000,1001.")
+    settings = TuneSettings(trials, minutes, tuple(numbers or ()), searchers)
+    resources = Resources(workers, address, threads, gpus)
+    options = RunOptions(
+        model=model,
+        data=data,
+        methods=words("--methods", methods),
+        scenarios=words("--scenarios", scenarios),
+        limit=limit,
+        epochs=epochs,
+        precision=precision,
+        device=device,
+        plugins=plugin or (),
+        out=out,
+    )
+    plan = make_tuning(suite, settings, options)
+    if dry_run:
+        show_sweeps(plan)
+        return 0
+    for state in tuning_rounds(plan):
+        with progress_listener(state) as listener:
+            api.execute(state, resources, listener)
+    studies = read_studies(plan)
+    paths = write_tuned(plan, studies)
+    show_studies(plan, studies)
+    from clbench.cli.console import out as console
+    from clbench.messages import display_path
+
+    if paths:
+        files = ",".join(display_path(path) for path in paths)
+        console().print(f"Next: clbench run {suite} --methods {files}", soft_wrap=True)
+    return 0 if len(paths) == len(studies) else 1
+
+
+def show_sweeps(plan: TunePlan) -> None:
+    """Print the settings and ranges over which each method is tuned, and the number of cells."""
+    from rich.table import Table
+
+    from clbench.cli.console import out, show_table
+    from clbench.messages import count
+    from clbench.suite.sweep import Range, axes
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("method", "setting", "values"):
+        table.add_column(name, overflow="fold")
+    for baseline in plan.baselines:
+        for setting, axis in axes(baseline).items():
+            values = ", ".join(map(str, axis)) if not isinstance(axis, Range) else ""
+            text = values or f"{axis.low:g} to {axis.high:g} ({axis.scale})"  # type: ignore[union-attr]
+            table.add_row(baseline.name, setting, text)
+    show_table(out(), table)
+    per_trial = len(plan.scenarios) * len(plan.settings.seeds)
+    cells = len(plan.baselines) * plan.settings.trials * per_trial
+    out().print(
+        f"{count(plan.settings.trials, 'trial')} for each of {count(len(plan.baselines), 'method')}"
+        f", {count(per_trial, 'cell')} each: {count(cells, 'cell')} in {plan.out}",
+        soft_wrap=True,
+    )
+
+
+def show_studies(plan: TunePlan, studies: Sequence[Study]) -> None:
+    """Print the best trial of each method beside its first, and the cost of all."""
+    from rich.table import Table
+
+    from clbench.cli.console import duration, out, show_table
+    from clbench.search.search_folder import FAILED
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("method", "trials", "before", "best", "p_o", "p_s", "time", "settings"):
+        justify: Any = "left" if name in ("method", "settings") else "right"
+        table.add_column(name, justify=justify, overflow="fold")
+    for study in studies:
+        name, number = study.baseline.name, str(len(study.trials))
+        if not any(trial.score != FAILED for trial in study.trials):
+            table.add_row(name, number, "", "", "", "", "", "all trials failed")
+            continue
+        best, first = study.best(), study.trials[0]
+        changes = ", ".join(f"{key} {value}" for key, value in best.settings.items())
+        scores = (f"{value:.3f}" for value in (first.score, best.score, best.p_o, best.p_s))
+        table.add_row(
+            name, number, *scores, duration(study.cost().seconds), changes or "the baseline's"
+        )
+    show_table(out(), table)
+    out().print(
+        "before, best: mean score over tasks, scenarios and seeds on the tuning rows. The best of "
+        "many trials is too good by chance: compare on the reported split.",
+        soft_wrap=True,
+    )

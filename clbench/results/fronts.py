@@ -1,0 +1,147 @@
+"""Trade-off curves: a method at several settings, compared curve with curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from clbench.results.cell import CellResult
+from clbench.results.comparisons import score_steps
+from clbench.results.statistics import ALPHA, Differences, compare, summarise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    *("scenario", "method", "points", "seeds", "hypervolume", "low", "high", "front"),
+    *("difference", "difference_low", "difference_high", "p_family", "verdict"),
+)
+Point = tuple[float, float]  # p_s, p_o
+Curve = dict[str, dict[int, Point]]  # by baseline and seed
+
+
+def curves(cells: Sequence[CellResult]) -> dict[str, dict[str, Curve]]:
+    """Return the points of each baseline that has several settings, by scenario and baseline."""
+    result: dict[str, dict[str, Curve]] = {}
+    for cell in cells:
+        p_s, p_o = cell.scores.get("p_s"), cell.scores.get("p_o")
+        if cell.family and cell.status == "ok" and p_s is not None and p_o is not None:
+            curve = result.setdefault(cell.scenario, {}).setdefault(cell.family, {})
+            curve.setdefault(cell.baseline, {})[cell.seed] = p_s, p_o
+    several = {
+        scenario: {name: curve for name, curve in by_name.items() if len(curve) > 1}
+        for scenario, by_name in result.items()
+    }
+    return {scenario: by_name for scenario, by_name in several.items() if by_name}
+
+
+def mean_points(curve: Curve) -> dict[str, Point]:
+    """Return the mean over seeds of each point."""
+    return {
+        name: (fmean(x for x, _ in seeds.values()), fmean(y for _, y in seeds.values()))
+        for name, seeds in curve.items()
+    }
+
+
+def front(points: Mapping[str, Point]) -> list[str]:
+    """Return the names of the points that no other point beats, from left to right.
+
+    A point beats another if it is as good in both coordinates and better in one.
+    """
+    best = [
+        name
+        for name, (x, y) in points.items()
+        if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points.values())
+    ]
+    return sorted(best, key=lambda name: points[name])
+
+
+def hypervolume(points: Sequence[Point], floor: Point = (0.0, 0.0)) -> float:
+    """Return the share of the rectangle from `floor` to (1, 1) that the points dominate.
+
+    A point dominates what is at most as good in both coordinates (Zitzler & Thiele 1999, section
+    4: the size of the space covered).
+    """
+    area, height = 0.0, floor[1]
+    for x, y in sorted(points, reverse=True):
+        if x > floor[0] and y > height:
+            area += (x - floor[0]) * (y - height)
+            height = y
+    return area / ((1.0 - floor[0]) * (1.0 - floor[1]))
+
+
+def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALPHA) -> pd.DataFrame:
+    """Return the hypervolume of each trade-off curve, and its difference from the reference's.
+
+    Hypervolumes are taken seed by seed, over the same points, so that differences are paired. A
+    curve of more points covers more by chance alone: compare curves with equal numbers of points.
+
+    Parameters
+    ----------
+    cells
+        Cells of a run; those without a ``family`` are ignored.
+    reference
+        The baseline whose curve the others are compared with.
+    alpha
+        Error rate of all comparisons together.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns as in `COLUMNS`, a row for each scenario and curve: number of points and of seeds
+        that all of them have, mean hypervolume above the floors with its 95 % t interval, the names
+        on the front of the mean points, and the comparison with the reference.
+    """
+    import pandas as pd
+
+    volumes: dict[str, dict[str, dict[int, float]]] = {}
+    rows: list[dict[str, object]] = []
+    for scenario, by_name in curves(cells).items():
+        floor = _floor(cells, scenario)
+        for name, curve in by_name.items():
+            seeds = sorted(set.intersection(*map(set, curve.values())))
+            values = {s: hypervolume([p[s] for p in curve.values()], floor) for s in seeds}
+            volumes.setdefault(scenario, {})[name] = values
+            row = {"scenario": scenario, "method": name, "points": len(curve), "seeds": len(seeds)}
+            if values:
+                summary = summarise(list(values.values()))
+                row |= {"hypervolume": summary.mean, "low": summary.low, "high": summary.high}
+            rows.append({**row, "front": ", ".join(front(mean_points(curve)))})
+    groups = {
+        scenario: {
+            name: Differences(
+                tuple(
+                    values[seed] - by_name[reference][seed]
+                    for seed in sorted(values.keys() & by_name[reference])
+                ),
+                _step(cells, scenario),
+            )
+            for name, values in by_name.items()
+            if name != reference
+        }
+        for scenario, by_name in volumes.items()
+        if reference in by_name
+    }
+    answers = compare(groups, alpha=alpha)
+    for row in rows:
+        answer = answers.get((str(row["scenario"]), str(row["method"])))
+        if answer is not None:
+            names = ("difference", "difference_low", "difference_high", "p_family", "verdict")
+            row |= {name: getattr(answer, name) for name in names}
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _floor(cells: Sequence[CellResult], scenario: str) -> Point:
+    """Return the floors of the new and the old task; 0 where they were not measured."""
+    for cell in cells:
+        floors = getattr(cell, "floors", None)
+        if cell.scenario == scenario and cell.family and floors:
+            return floors[-1] or 0.0, floors[0] or 0.0
+    return 0.0, 0.0
+
+
+def _step(cells: Sequence[CellResult], scenario: str) -> float:
+    """Return the smallest change of a score on either task."""
+    steps = (score_steps(cell) for cell in cells if cell.scenario == scenario and cell.family)
+    return min((value for step in steps for value in step.values()), default=0.0)

@@ -1,0 +1,50 @@
+"""Trade-off curves and their hypervolumes, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from handmade import pair
+
+from clbench.results.cell import CellResult, without_extra_points
+from clbench.results.fronts import fronts_frame, hypervolume
+
+
+def point(family: str, name: str, seed: int, p_o: float, p_s: float) -> CellResult:
+    cell: Any = pair(name, seed, [[0.9, 0.5], [p_o, p_s]])
+    return CellResult.model_validate({**cell.model_dump(), "family": family})
+
+
+def test_the_hypervolume_is_the_dominated_share() -> None:
+    assert hypervolume([(0.5, 0.4)]) == pytest.approx(0.2)
+    assert hypervolume([(0.5, 0.4), (0.2, 0.8)]) == pytest.approx(0.2 + 0.2 * 0.4)
+    assert hypervolume([(0.5, 0.4), (0.2, 0.8), (0.1, 0.1)]) == pytest.approx(0.28)
+    assert hypervolume([(0.75, 0.75)], (0.5, 0.5)) == pytest.approx(0.25)
+    assert hypervolume([(0.4, 0.9)], (0.5, 0.5)) == 0.0
+
+
+def test_curves_are_compared_seed_by_seed() -> None:
+    cells = []
+    for seed, shift in enumerate((0.0, 0.02, -0.02, 0.01, 0.0)):
+        cells += [
+            point("vanilla", "vanilla", seed, 0.4 + shift, 0.5),
+            point("vanilla", "vanilla-0.1", seed, 0.5 + shift, 0.4),
+            point("ewc", "ewc", seed, 0.6 + shift, 0.5),
+            point("ewc", "ewc-10", seed, 0.1, 0.1),
+            pair("alone", seed, [[0.9, 0.5], [0.9, 0.9]]),
+        ]
+    table = fronts_frame(cells, "vanilla").set_index("method")
+    assert list(table.index) == ["vanilla", "ewc"]
+    assert table.loc["vanilla", "hypervolume"] == pytest.approx(0.4 * 0.502 + 0.1 * 0.402)
+    assert table.loc["ewc", "front"] == "ewc"
+    assert table.loc["ewc", "difference"] == pytest.approx(0.5 * 0.602 - 0.241, abs=1e-3)
+    assert (table["points"] == 2).all()
+    assert (table["seeds"] == 5).all()
+    assert table.loc["ewc", "verdict"] == "better"
+
+
+def test_points_of_a_sweep_are_left_out_elsewhere() -> None:
+    cells = [point("ewc", "ewc", 0, 0.5, 0.5), point("ewc", "ewc-10", 0, 0.4, 0.4)]
+    assert without_extra_points(cells) == cells[:1]
+    assert without_extra_points(cells[1:]) == cells[1:]

@@ -1,0 +1,136 @@
+"""Tuning: equal budgets over declared sweeps, resumed from its folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeExecutor
+
+from clbench.errors import SearchError, SettingsError
+from clbench.evaluation.listener import Listener
+from clbench.evaluation.run_plan import run_plan
+from clbench.search.tune import (
+    Study,
+    TuneSettings,
+    make_tuning,
+    read_studies,
+    tuning_rounds,
+    write_tuned,
+)
+from clbench.suite.baselines import read_baseline
+from clbench.suite.options import RunOptions
+
+SUITE = """
+name = "pair"
+methods = ["vanilla", "ewc"]
+seeds = [0, 1]
+
+[[scenario]]
+shift = "dataset"
+tasks = ["synthetic/sentiment", "synthetic/acceptability"]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    path = tmp_path / "pair.toml"
+    path.write_text(SUITE)
+    return path
+
+
+def tune(
+    suite: Path, trials: int = 8, p_o: Callable[[Any], float] = lambda cell: 0.5, **changes: Any
+) -> tuple[list[Study], FakeExecutor, Any]:
+    """Tune on cells whose p_o is given and whose p_s is 0.7; return the studies."""
+    options = RunOptions(out=suite.parent / "tuned")
+    plan = make_tuning(suite, TuneSettings(trials=trials, **changes), options)
+    fake = FakeExecutor()
+    fake.p_o = p_o
+    for state in tuning_rounds(plan):
+        if state.pending:
+            run_plan(state, Listener(), fake)
+    return read_studies(plan), fake, plan
+
+
+def peak(cell: Any) -> float:
+    """Highest at an importance of 1e5 and half of the rate."""
+    settings = cell.baseline.settings
+    distance = abs(math.log10(settings.get("importance", 1000.0)) - 5)
+    return 0.8 - 0.1 * distance - 0.1 * abs(settings.get("lr_multiple", 1.0) - 0.5)
+
+
+def test_methods_get_the_same_trials_and_the_best_is_written(suite: Path) -> None:
+    studies, fake, plan = tune(suite, 12, peak)
+    vanilla, ewc = studies
+    assert len(ewc.trials) == 12
+    assert len(vanilla.trials) == 5  # its sweep has no more points
+    assert len(fake.ran) == 2 * (12 + 5)
+    assert {key.rpartition("seed")[2] for key in fake.ran} == {"1000", "1001"}
+    assert ewc.trials[0].settings == {}
+    best = max(ewc.trials, key=lambda trial: trial.score)
+    assert best.score > ewc.trials[0].score
+    assert best.score == pytest.approx((best.p_o + best.p_s) / 2)
+    paths = write_tuned(plan, studies)
+    assert [path.name for path in paths] == ["vanilla.toml", "ewc.toml"]
+    tuned = read_baseline(str(paths[1]))
+    assert tuned.name == "ewc"
+    assert tuned.settings["importance"] == best.settings["importance"]
+    assert tuned.settings["half"] is True
+    assert tuned.sources["importance"].startswith("Tuned: the best of 12 trials of clbench tune")
+    assert tuned.sweep == read_baseline("ewc").sweep
+    assert tuned.cost is not None
+    assert (tuned.cost.trials, tuned.cost.epochs) == (12, 12 * 2 * 2 * 3)
+    assert read_baseline(str(paths[0])).settings == {"lr_multiple": 0.5}
+
+
+def test_tuning_goes_on_where_it_stopped(suite: Path) -> None:
+    first, _, plan = tune(suite, 4)
+    more, fake, _ = tune(suite, 8)
+    assert [trial.settings for trial in more[1].trials[:4]] == [t.settings for t in first[1].trials]
+    assert not {key for key in fake.ran if "ewc-t2" in key}
+    assert len(more[1].trials) == 8
+    fewer, fake, _ = tune(suite, 4)
+    assert (len(fewer[1].trials), fake.ran) == (4, [])
+    assert len(json.loads((plan.out / "tune.json").read_text())["proposals"]["ewc"]) == 8
+
+
+def test_a_method_out_of_time_gets_no_further_round(suite: Path) -> None:
+    studies, _, _ = tune(suite, 40, minutes=1.0)  # 24 s a trial
+    assert len(studies[1].trials) == 10
+
+
+def test_failed_trials_count_and_never_win(suite: Path) -> None:
+    plan = make_tuning(suite, TuneSettings(trials=4), RunOptions(out=suite.parent / "tuned"))
+    fake = FakeExecutor()
+    for state in tuning_rounds(plan):
+        fake.fails = {cell.key for cell in state.pending if cell.baseline.name != "ewc-t2"}
+        run_plan(state, Listener(), fake)
+    assert len(fake.ran) == len({*fake.ran}) == 2 * (4 + 4)
+    vanilla, ewc = read_studies(plan)
+    assert ewc.best().number == 2
+    with pytest.raises(SearchError, match="vanilla: none of its 4 trials succeeded"):
+        vanilla.best()
+    assert [path.name for path in write_tuned(plan, [vanilla, ewc])] == ["ewc.toml"]
+
+
+def test_reported_seeds_are_refused(suite: Path) -> None:
+    with pytest.raises(SettingsError, match=r"the suite reports 1\. Choose other seeds"):
+        make_tuning(suite, TuneSettings(seeds=(1, 7)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"trials": 0}, "--trials 0"),
+        ({"minutes": 0.0}, "--minutes 0"),
+        ({"searcher": "grid"}, "--searcher 'grid'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: Any, text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        TuneSettings(**settings)

@@ -1,0 +1,60 @@
+"""Sweeps of baselines: their ranges, dials, and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from clbench.errors import SuiteError
+from clbench.suite.baselines import read_baseline
+from clbench.suite.sweep import LR_MULTIPLES, Range, axes, dial_points
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_values_lie_at_equal_distances() -> None:
+    assert Range(low=1.0, high=100.0).values(3) == [1.0, 10.0, 100.0]
+    assert Range(low=0.0, high=1.0, scale="linear").values(3) == [0.0, 0.5, 1.0]
+    assert Range(low=1, high=8).values(4) == [1, 2, 4, 8]
+    assert Range(low=1, high=3).values(9) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ends", [(1.0, 1.0), (2.0, 1.0), (0.0, 1.0)])
+def test_ends_must_be_ordered_and_fit_the_scale(ends: tuple[float, float]) -> None:
+    with pytest.raises(ValidationError, match="low must be below high"):
+        Range(low=ends[0], high=ends[1])
+
+
+def test_the_flat_rate_of_every_method_is_swept() -> None:
+    assert axes(read_baseline("vanilla")) == {"lr_multiple": LR_MULTIPLES}
+    assert list(axes(read_baseline("ewc"))) == ["importance", "lr_multiple"]
+
+
+def test_the_dial_is_the_first_setting() -> None:
+    points = dial_points(read_baseline("wise-ft"), 3)
+    assert [point.name for point in points] == ["wise-ft", "wise-ft-0.05", "wise-ft-0.95"]
+    assert [point.settings["alpha"] for point in points] == [0.5, 0.05, 0.95]
+    assert {point.family for point in points} == {"wise-ft"}
+    rates = [point.settings for point in dial_points(read_baseline("vanilla"), 3)]
+    assert rates == [{}, {"lr_multiple": 0.1}, {"lr_multiple": 0.5}, {"lr_multiple": 2.0}]
+
+
+def test_a_written_baseline_reads_back() -> None:
+    Path("ewc.toml").write_text(read_baseline("ewc").to_toml())
+    read, packaged = read_baseline("./ewc.toml"), read_baseline("ewc")
+    for name in ("method", "settings", "sources", "description", "sweep", "cost"):
+        assert getattr(read, name) == getattr(packaged, name)
+
+
+def test_errors_of_a_sweep_are_listed() -> None:
+    text = 'method = "ewc"\n[sweep]\nimportance = { low = -1.0, high = 5.0, scale = "linear" }\n'
+    Path("own.toml").write_text(text + 'mode = ["sampled", "guessed"]\nstrenght = [1, 2]\n')
+    with pytest.raises(SuiteError) as caught:
+        read_baseline("./own.toml")
+    for part in ("importance -1.0: ", 'mode "guessed": ', "strenght 1: "):
+        assert part in str(caught.value)
