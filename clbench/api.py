@@ -83,7 +83,7 @@ def run(
     precision: str | None = None,
     corpus: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
-    references: bool = False,
+    references: bool = True,
     replace: bool = False,
     workers: int | None = None,
     address: str | None = None,

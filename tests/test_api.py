@@ -21,12 +21,14 @@ def test_run_returns_frame_summary_and_failures(place: Path, engine: FakeExecuto
     assert run.frame.groupby("method")[["p_o", "p_s"]].mean().loc["vanilla"].tolist() == [0.8, 0.7]
     assert [cell.key for cell in run.failed] == ["one-two--frozen--seed1"]
     assert run.summary["seeds"].tolist() == [2, 1]
-    assert len(run.cells) == 4
+    assert len(run.cells) == 6  # with a single-task reference for each seed
 
 
 def test_single_values_stand_for_lists(place: Path, engine: FakeExecutor) -> None:
     run = clbench.run("mine.toml", methods="frozen", scenarios="one*", seeds=3)
-    assert [cell.key for cell in run.cells] == ["one-two--frozen--seed3"]
+    assert [cell.key for cell in run.cells] == [
+        "one-two--frozen--seed3", "one-two--reference1--seed3",
+    ]  # fmt: skip
 
 
 def test_cells_of_other_settings_are_refused(place: Path, engine: FakeExecutor) -> None:
@@ -46,11 +48,11 @@ def test_the_listener_is_called(place: Path, engine: FakeExecutor) -> None:
             return lambda *arguments: self.calls.append(name)
 
     recorder = Recorder()
-    clbench.run("mine.toml", seeds=[0], listener=recorder)
+    clbench.run("mine.toml", seeds=[0], listener=recorder, references=False)
     cell = ["cell_started", "progress", "cell_finished"]
     assert recorder.calls == ["started", *cell, *cell]
     recorder = Recorder()
-    clbench.run("mine.toml", seeds=[0], listener=recorder)
+    clbench.run("mine.toml", seeds=[0], listener=recorder, references=False)
     assert recorder.calls == ["started"]
 
 

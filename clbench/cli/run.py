@@ -68,8 +68,12 @@ def run(
     ] = None,
     plugin: Plugins = None,
     references: Annotated[
-        bool, flag("--references", "Also train each scenario's last task alone, for intransigence.")
-    ] = False,
+        bool,
+        flag(
+            "--references/--no-references",
+            "Whether to also train each scenario's last task alone, for intransigence.",
+        ),
+    ] = True,
     replace: Annotated[
         bool,
         flag("--replace", "Rerun cells of other settings; move their files to cells/replaced/."),

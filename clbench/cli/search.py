@@ -117,6 +117,7 @@ def search(
         precision=precision,
         device=device,
         plugins=plugin or (),
+        references=False,
         out=out,
     )
     plan = make_search(suite, scenario, settings, run_options)

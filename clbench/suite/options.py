@@ -51,7 +51,7 @@ class RunOptions:
     precision: str | None = None
     device: str = "auto"
     plugins: Sequence[str | Path] = ()
-    references: bool = False
+    references: bool = True
     out: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +93,9 @@ class RunOptions:
                 continue
             if field.name == "seeds" and self.looks:
                 continue
+            if field.name == "references":
+                words += ["--no-references"]
+                continue
             option = "--plugin" if field.name == "plugins" else f"--{field.name}"
             if field.name in ("scenarios", "plugins"):
                 for item in value:
@@ -100,7 +103,7 @@ class RunOptions:
             elif isinstance(value, tuple):
                 words += [option, ",".join(map(_word, value))]
             else:
-                words += [option] if value is True else [option, _word(value)]
+                words += [option, _word(value)]
         return tuple(words)
 
     def data_folder(self) -> Path | None:

@@ -152,8 +152,9 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         shared = shared_recipe(scenario)
         shared_text = json_sections(shared)
         methods: list[tuple[Baseline, int | None]] = [(baseline, None) for baseline in baselines]
-        if options.references:
-            last = stages_of(scenario) - 1
+        if options.references and (
+            last := stages_of(scenario) - 1
+        ):  # vanilla learns one task alone
             reference = replace(read_baseline("vanilla"), name=f"reference{last}")
             methods.append((reference, last))
         for seed in seeds:
