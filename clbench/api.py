@@ -39,7 +39,7 @@ class Run:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per cell, with the columns of ``scores.csv``."""
-        return scores_frame(self.cells)
+        return scores_frame(self.cells, Store(self.path).questions()[-1].reference)
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -117,7 +117,7 @@ def run(
     plugins
         Python files that register methods, shifts, tasks or models.
     references
-        Also train each scenario's last task alone, for intransigence.
+        Also train each scenario's last task alone, once for each seed, for intransigence.
     replace
         Rerun cells that finished with other settings; their files move to ``cells/replaced/``.
     workers, address, threads, gpus
@@ -220,7 +220,8 @@ def execute(
         cells = state.with_new(())
         if not state.scores_are_current():
             try:
-                Store(plan.out).write_scores(to_csv(scores_frame(cells)))
+                table = scores_frame(cells, plan.question.reference)
+                Store(plan.out).write_scores(to_csv(table))
             except RunFolderError as error:  # the folder may be on a read-only disk
                 listener.note(f"The table is not renewed: {error}")
     keys = {cell.key for cell in plan.cells}

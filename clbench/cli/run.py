@@ -149,7 +149,8 @@ def run(
                     listener = TensorBoard(listener, state.plan.out / "tensorboard")
                 result = api.execute(state, resources, listener)
         except ClusterError:
-            show_results(state.plan.out, read_run_state(state.plan).present)
+            present = read_run_state(state.plan).present
+            show_results(state.plan.out, present, state.plan.question.reference)
             raise
         if not options.looks:
             break
@@ -157,7 +158,7 @@ def run(
         err().print(_look(len(step.seeds or ()), comparisons), soft_wrap=True)
         if not comparisons:
             break
-    return show_results(result.path, result.cells)
+    return show_results(result.path, result.cells, state.plan.question.reference)
 
 
 def _look(seeds: int, comparisons: list[str]) -> str:

@@ -52,6 +52,7 @@ def run_cell(
     try:
         prepared = prepare(cell.scenario)
         result["tasks"] = [name for name, _ in prepared.scenario.columns]
+        result["floors"] = prepared.floors
         result["scenario_report"] = prepared.scenario.report.to_json()
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
         settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows

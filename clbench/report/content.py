@@ -53,7 +53,7 @@ def gather(
     alpha: float = ALPHA,
 ) -> Content:
     """Return the tables and statistics of cells; see `comparisons_frame`."""
-    frame = scores_frame(cells)
+    frame = scores_frame(cells, question.reference)
     comparisons = comparisons_frame(cells, question, alpha)
     return Content(question, tuple(cells), frame, summary(frame), comparisons)
 

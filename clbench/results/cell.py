@@ -197,6 +197,7 @@ class CellResult(_Record):
     metrics: Metrics = []
     R: Matrix = []
     correct: Correct = []
+    floors: list[Number] = []
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
     train_seconds: Amount = 0.0
@@ -234,6 +235,8 @@ class CellResult(_Record):
         for name, table in (("metrics", self.metrics), ("correct", self.correct or self.R)):
             if expected and [len(row) for row in table] != shape:
                 raise ValueError(f"{name}: must have the shape of R")
+        if expected and self.floors and len(self.floors) != len(self.R[0]):
+            raise ValueError("floors: must hold one entry for each column of R")
         for stage in self.stages:
             curves: Mapping[str, Any] = stage.curves
             points = curves.get("step", [])
