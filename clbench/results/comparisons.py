@@ -96,9 +96,10 @@ def comparisons_frame(
     shifts = dict(zip(frame["scenario"], frame["shift"], strict=True))
     rows = []
     for group, by_method in values.items():
+        step = steps[group[0]].get(group[1], 0.0)
         names = {"scenario": group[0], "shift": shifts[group[0]], "score": group[1]}
         for method, seeds in by_method.items():
-            row = {**names, "method": method, **asdict(summarise(list(seeds.values())))}
+            row = {**names, "method": method, **asdict(summarise(list(seeds.values()), step))}
             row["primary"] = is_primary = (group, method) in primary
             comparison = (answers if is_primary else others).get((group, method))
             if method == question.reference:
@@ -147,7 +148,7 @@ def _rows(
     table = None if task is None else row_differences(method, reference, task)
     if table is None:
         return {}
-    low, high = crossed_interval(table)
+    low, high = crossed_interval(table, step=1.0 / table.shape[1])
     return {
         "rows": table.shape[1],
         "rows_difference": float(table.mean()),

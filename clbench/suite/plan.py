@@ -158,9 +158,9 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         shared = shared_recipe(scenario)
         shared_text = json_sections(shared)
         methods: list[tuple[Baseline, int | None]] = [(baseline, None) for baseline in baselines]
-        if options.references and (
-            last := stages_of(scenario) - 1
-        ):  # vanilla learns one task alone
+        # In a scenario of one task, vanilla itself learns that task alone.
+        last = stages_of(scenario) - 1 if options.references else 0
+        if last:
             reference = replace(read_baseline("vanilla"), name=f"reference{last}")
             methods.append((reference, last))
         for seed in seeds:

@@ -117,6 +117,16 @@ def test_the_interval_over_rows_is_beside_that_over_seeds() -> None:
     assert math.isnan(row(comparisons_frame(some, Question()), "ewc", "forgetting")["rows"])
 
 
+def test_overall_intervals_have_a_width_where_all_seeds_agree() -> None:
+    same = {"vanilla": [(0.6, 0.8)] * 3, "ewc": [(0.61, 0.8)] * 3}
+    table = overall_frame([*cells("one", **same), *cells("two", **same)])
+    row = table[(table["method"] == "ewc") & (table["score"] == "p_o")].iloc[0]
+    # 500 rows of the old task in each scenario: a seed's mean has a step of sqrt(2) / 500 / 2
+    half = 4.302653 * math.sqrt(2) / 1000 / math.sqrt(3)
+    assert (row["low"], row["high"]) == pytest.approx((0.01 - half, 0.01 + half))
+    assert row["high_anywhere"] - row["low_anywhere"] == pytest.approx(2 * half)
+
+
 def test_overall_differences_and_ranks() -> None:
     two = [*cells(**STEADY), *cells("other", **STEADY)]
     table = overall_frame(two)
