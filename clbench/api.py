@@ -218,12 +218,20 @@ def execute(
             listener.note(text)
         listener.started(len(plan.cells), 0)
         cells = state.with_new(())
-        if not state.scores_are_current():
-            try:
-                table = scores_frame(cells, plan.question.reference)
-                Store(plan.out).write_scores(to_csv(table))
-            except RunFolderError as error:  # the folder may be on a read-only disk
-                listener.note(f"The table is not renewed: {error}")
+        store = Store(plan.out)
+        is_changed = store.questions()[-1] != plan.question
+        try:
+            if is_changed:
+                with store.lock():
+                    questions = plan.resolved()["questions"]
+                    store.write_suite(
+                        {**plan.resolved(), **store.read_suite(), "questions": questions}
+                    )
+            if is_changed or not state.scores_are_current():
+                store.write_scores(to_csv(scores_frame(cells, plan.question.reference)))
+        except RunFolderError as error:  # the folder may be on a read-only disk
+            what = "question" if is_changed else "table"
+            listener.note(f"The {what} is not renewed: {error}")
     keys = {cell.key for cell in plan.cells}
     return Run(plan.out, tuple(cell for cell in cells if cell.key in keys))
 

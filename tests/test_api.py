@@ -56,6 +56,28 @@ def test_the_listener_is_called(place: Path, engine: FakeExecutor) -> None:
     assert recorder.calls == ["started"]
 
 
+def test_a_changed_question_is_kept_even_if_no_cell_is_left(
+    place: Path, engine: FakeExecutor
+) -> None:
+    suite, store = place / "mine.toml", Store(place / "out")
+    text = suite.read_text()
+
+    def scores(*question: str) -> list[list[str]]:
+        suite.write_text("\n".join([text, *question]))
+        clbench.run("mine.toml", out="out")
+        return [each.scores for each in store.questions()]
+
+    first, second = ["p_o", "p_s"], ["forgetting"]
+    asked = ("[question]", 'scores = ["forgetting"]')
+    assert scores() == [first]
+    engine.ran.clear()
+    before = store.read_suite()
+    assert scores(*asked) == scores(*asked) == [first, second]
+    assert scores() == [first, second, first]  # the last one counts
+    assert engine.ran == []
+    assert {**store.read_suite(), "questions": before["questions"]} == before
+
+
 @pytest.mark.parametrize(
     ("p_o", "seeds"),
     [
