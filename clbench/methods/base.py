@@ -56,11 +56,15 @@ class Method(Configured):
     needs_task_id
         Set to True if `scoring` gives each task weights of its own: the method must then be told
         the task of each row, even where tasks share a head. Results and tables mark it too.
+    control
+        Set to True for a control: a simple way to forget less. The report says which methods do
+        not beat the cheapest control of a run that keeps no rows.
     """
 
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
     needs_task_id: ClassVar[bool] = False
+    control: ClassVar[bool] = False
 
     def acts_in(self, index: int) -> bool:
         """Whether this method trains stage `index` differently from vanilla.

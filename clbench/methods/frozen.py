@@ -24,6 +24,7 @@ class Frozen(Method):
     """
 
     name: ClassVar[str] = "frozen"
+    control: ClassVar[bool] = True
     lr: LearningRate | None = None
 
     def setup(self, context: Context) -> None:

@@ -26,6 +26,7 @@ class LowRate(Method):
     """
 
     name: ClassVar[str] = "low-rate"
+    control: ClassVar[bool] = True
     multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 0.1519074799
 
     def acts_in(self, index: int) -> bool:

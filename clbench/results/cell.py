@@ -177,6 +177,8 @@ class CellResult(_Record):
         that may not.
     needs_task_id
         Whether the method is told the task of each row at test time, even where tasks share a head.
+    control
+        Whether the method is a control for other methods; False in results of earlier versions.
     """
 
     schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
@@ -205,6 +207,7 @@ class CellResult(_Record):
     peak_memory_mb: Amount | None = None
     keeps_rows: bool = False
     needs_task_id: bool = False
+    control: bool = False
     search: _Search = {}
     versions: dict[str, Any] = {}
     host: dict[str, Any] = {}

@@ -112,9 +112,10 @@ SCORES = (
     Score("reference_gain", "reference gain", "the same of the reference method", single_task=True,
           needs=("floors", "reference"),
           formula=lambda r, floors, reference: _gain([reference], floors[-1:])),
-    Score("retained", "retained", "share of old gain that is left at the end", None,
+    Score("retained", "retained", "share of what was learned of the earlier tasks above their "
+          "floors that is left at the end", None,
           ratio=("old_gain_left", "old_gain"), visibility="always"),
-    Score("learned", "learned", "share of the reference method’s new gain", None,
+    Score("learned", "learned", "p_s above its floor, as a share of the reference method’s", None,
           ratio=("new_gain", "reference_gain"), single_task=True, visibility="always"),
 )  # fmt: skip
 """All scores in the order of their columns.

@@ -11,7 +11,7 @@ from report_runs import STEADY, cell, cells
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, score_steps
 from clbench.results.overall import overall_frame
-from clbench.results.rows import correct_at_end, pack_rows, row_differences, unpack_rows
+from clbench.results.rows import correct_after, pack_rows, row_differences, row_flips, unpack_rows
 from clbench.suite.question import Question
 
 
@@ -100,7 +100,29 @@ def test_differences_by_row() -> None:
     assert table.tolist() == [[0, 0, 0, 1, 1, -1, 0]]
     assert row_differences(ewc, {4: one}, 0) is None  # other rows
     assert row_differences(ewc, {9: one}, 0) is None
-    assert correct_at_end(one, 1) is None
+    assert correct_after(one, 1) is None
+
+
+def test_rows_that_flipped_are_counted_by_seed() -> None:
+    some = [
+        with_rows("vanilla", 0, "1111100", "1110001"),  # two lost, one gained
+        with_rows("vanilla", 1, "1111100", "1111100"),
+        with_rows("ewc", 0, "1111100", "1101101"),  # one lost, one gained
+        with_rows("ewc", 1, "1111100", "0111111"),  # one lost, two gained
+        with_rows("ewc", 2, "1111100", "0000000"),  # all five lost; vanilla has no such seed
+    ]
+    assert [row_flips(cell) for cell in some] == [
+        (7, 2, 1), (7, 0, 0), (7, 1, 1), (7, 1, 2), (7, 5, 0),
+    ]  # fmt: skip
+    table = comparisons_frame(some, Question())
+    ewc = row(table, "ewc", "p_o")
+    assert (ewc["rows_lost"], ewc["rows_gained"]) == (7 / 3, 1)
+    # 1110001 against 1101101: one right in vanilla only, two in ewc only; 1111100, 0111111: 1 and 2
+    assert (ewc["rows_only_reference"], ewc["rows_only_method"]) == (1, 2)
+    assert ewc["rows_difference"] == pytest.approx((2 - 1) / 7)
+    vanilla = row(table, "vanilla", "p_o")
+    assert (vanilla["rows"], vanilla["rows_lost"], vanilla["rows_gained"]) == (7, 1, 0.5)
+    assert math.isnan(row(table, "ewc", "p_s")["rows_lost"])
 
 
 def test_the_interval_over_rows_is_beside_that_over_seeds() -> None:
