@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def scores_of(
     alone: float | None = None,
     floors: Floors | None = None,
     reference: float | None = None,
+    file_scores: Mapping[str, float | None] = MappingProxyType({}),
 ) -> dict[str, float | None]:
     """Return the scores of one cell by name; most are None for a single task.
 
@@ -166,6 +168,8 @@ def scores_of(
         The floor of each task; None where it has none.
     reference
         The reference method's score on the last task, p_s.
+    file_scores
+        Scores of the cell file, which are not computed again.
 
     Raises
     ------
@@ -177,8 +181,10 @@ def scores_of(
     if not r or not square or any(len(row) != i for i, row in enumerate(r, 1)):
         raise ValueError("a score matrix must be square, with every score up to its diagonal")
     options = {"alone": alone, "floors": floors or None, "reference": reference}
-    scores: dict[str, float | None] = {}
+    scores = dict(file_scores)
     for score in SCORES:
+        if score.name in file_scores:
+            continue
         values = [options[name] for name in score.needs]
         if None in values or (score.ratio and not scores.keys() >= set(score.ratio)):
             continue
@@ -280,8 +286,9 @@ def _row(cell: CellResult, alone: float | None, reference: float | None) -> dict
     }
     if cell.status == "ok":
         # Files lack scores that need other cells or floors, and those added after their version.
-        scores = scores_of(cell.R, alone=alone, floors=cell.floors, reference=reference)
-        row |= scores | cell.scores
+        row |= scores_of(
+            cell.R, alone=alone, floors=cell.floors, reference=reference, file_scores=cell.scores
+        )
     return row
 
 
