@@ -236,14 +236,15 @@ def position(stage: int, stages: int, step: int, steps: int) -> str:
 
 
 def outcome(result: CellResult) -> str:
-    """Return a line with the scores of a cell, as in the table of results, or its failure."""
+    """Return a line with the scores of a cell, without shares, which are noisy, or its failure."""
     if result.status == "failed":
         return f"{result.key}: failed: {result.reason}"
     if result.reference_of is not None:
         scores = {"score": reference_score(result)}
     else:
         (row,) = means(score_rows([result]))
-        scores = {score.name: row[f"{score.name}_mean"] for score in visible_scores([row])}
+        visible = [score.name for score in visible_scores([row]) if not score.ratio]
+        scores = {name: row[f"{name}_mean"] for name in visible}
     numbers = {name: value for name, value in scores.items() if value is not None}
     texts = [f"{name} {value:.3f}" for name, value in numbers.items() if not math.isnan(value)]
     return f"{result.key}: {'  '.join(texts)}"
