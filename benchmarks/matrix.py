@@ -228,6 +228,7 @@ def main() -> None:
                     out=folder / setup,
                     plugins=[plugin],
                     threads=1,
+                    references=False,
                     listener=listener,
                     **options,
                 )

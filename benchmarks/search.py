@@ -102,6 +102,7 @@ def main() -> None:
                     out=folder / f"run {label}",
                     workers=args.workers,
                     threads=1,
+                    references=False,
                 )
                 scores[label].append(float(run.frame["p"].mean()))
     print(

@@ -39,7 +39,7 @@ class Run:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per cell, with the columns of ``scores.csv``."""
-        return scores_frame(self.cells)
+        return scores_frame(self.cells, Store(self.path).questions()[-1].reference)
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -83,7 +83,7 @@ def run(
     precision: str | None = None,
     corpus: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
-    references: bool = False,
+    references: bool = True,
     sweep: int | None = None,
     replace: bool = False,
     workers: int | None = None,
@@ -118,7 +118,7 @@ def run(
     plugins
         Python files that register methods, shifts, tasks or models.
     references
-        Also train each scenario's last task alone, for intransigence.
+        Also train each scenario's last task alone, once for each seed, for intransigence.
     sweep
         Also run each baseline at this many values of its dial, the first setting of its
         ``[sweep]``, to compare trade-off curves.
@@ -223,11 +223,20 @@ def execute(
             listener.note(text)
         listener.started(len(plan.cells), 0)
         cells = state.with_new(())
-        if not state.scores_are_current():
-            try:
-                Store(plan.out).write_scores(to_csv(scores_frame(cells)))
-            except RunFolderError as error:  # the folder may be on a read-only disk
-                listener.note(f"The table is not renewed: {error}")
+        store = Store(plan.out)
+        is_changed = store.questions()[-1] != plan.question
+        try:
+            if is_changed:
+                with store.lock():
+                    questions = plan.resolved()["questions"]
+                    store.write_suite(
+                        {**plan.resolved(), **store.read_suite(), "questions": questions}
+                    )
+            if is_changed or not state.scores_are_current():
+                store.write_scores(to_csv(scores_frame(cells, plan.question.reference)))
+        except RunFolderError as error:  # the folder may be on a read-only disk
+            what = "question" if is_changed else "table"
+            listener.note(f"The {what} is not renewed: {error}")
     keys = {cell.key for cell in plan.cells}
     return Run(plan.out, tuple(cell for cell in cells if cell.key in keys))
 

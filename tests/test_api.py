@@ -21,12 +21,14 @@ def test_run_returns_frame_summary_and_failures(place: Path, engine: FakeExecuto
     assert run.frame.groupby("method")[["p_o", "p_s"]].mean().loc["vanilla"].tolist() == [0.8, 0.7]
     assert [cell.key for cell in run.failed] == ["one-two--frozen--seed1"]
     assert run.summary["seeds"].tolist() == [2, 1]
-    assert len(run.cells) == 4
+    assert len(run.cells) == 6  # with a single-task reference for each seed
 
 
 def test_single_values_stand_for_lists(place: Path, engine: FakeExecutor) -> None:
     run = clbench.run("mine.toml", methods="frozen", scenarios="one*", seeds=3)
-    assert [cell.key for cell in run.cells] == ["one-two--frozen--seed3"]
+    assert [cell.key for cell in run.cells] == [
+        "one-two--frozen--seed3", "one-two--reference1--seed3",
+    ]  # fmt: skip
 
 
 def test_cells_of_other_settings_are_refused(place: Path, engine: FakeExecutor) -> None:
@@ -46,12 +48,34 @@ def test_the_listener_is_called(place: Path, engine: FakeExecutor) -> None:
             return lambda *arguments: self.calls.append(name)
 
     recorder = Recorder()
-    clbench.run("mine.toml", seeds=[0], listener=recorder)
+    clbench.run("mine.toml", seeds=[0], listener=recorder, references=False)
     cell = ["cell_started", "progress", "cell_finished"]
     assert recorder.calls == ["started", *cell, *cell]
     recorder = Recorder()
-    clbench.run("mine.toml", seeds=[0], listener=recorder)
+    clbench.run("mine.toml", seeds=[0], listener=recorder, references=False)
     assert recorder.calls == ["started"]
+
+
+def test_a_changed_question_is_kept_even_if_no_cell_is_left(
+    place: Path, engine: FakeExecutor
+) -> None:
+    suite, store = place / "mine.toml", Store(place / "out")
+    text = suite.read_text()
+
+    def scores(*question: str) -> list[list[str]]:
+        suite.write_text("\n".join([text, *question]))
+        clbench.run("mine.toml", out="out")
+        return [each.scores for each in store.questions()]
+
+    first, second = ["p_o", "p_s"], ["forgetting"]
+    asked = ("[question]", 'scores = ["forgetting"]')
+    assert scores() == [first]
+    engine.ran.clear()
+    before = store.read_suite()
+    assert scores(*asked) == scores(*asked) == [first, second]
+    assert scores() == [first, second, first]  # the last one counts
+    assert engine.ran == []
+    assert {**store.read_suite(), "questions": before["questions"]} == before
 
 
 @pytest.mark.parametrize(

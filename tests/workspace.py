@@ -96,7 +96,7 @@ class Workspace:
         self.plugin = folder / "opposite.py"
 
     def run(self, out: str = "out", *, scenario: str = "mood-thing", **options: Any) -> clbench.Run:
-        options.setdefault("plugins", [self.plugin])
+        options = {"plugins": [self.plugin], "references": False, **options}
         return clbench.run(self.suite, out=self.folder / out, scenarios=[scenario], **options)
 
     def write(self, name: str, text: str) -> Path:

@@ -40,7 +40,7 @@ def progress_listener(state: RunState) -> Iterator[Listener]:
     if not console.is_terminal or not state.pending:
         yield Lines(suite, out, console)
         return
-    bars = Bars(suite, out, console)
+    bars = Bars(suite, out, console, reference=state.plan.question.reference)
     bars.add_results(state.present)
     with bars.live:
         yield bars
@@ -125,18 +125,24 @@ class Lines(Listener):
 class Bars(Lines):
     """A bar for the run with the time left, one for each running cell, and a table above.
 
-    The table has the scenarios whose cells finished last, as many as fit into the window.
-    Display all of it inside ``with bars.live``.
+    The table has the scenarios whose cells finished last, as many as fit into the window; scores
+    that need a reference method take `reference`. Display all of it inside ``with bars.live``.
     """
 
     def __init__(
-        self, suite: str, out: Path, console: Console, clock: Callable[[], float] = time.monotonic
+        self,
+        suite: str,
+        out: Path,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        reference: str = "vanilla",
     ) -> None:
         # Imported here, as a plain log and a finished run do not need rich.
         from rich.live import Live
         from rich.progress import BarColumn, Progress, TextColumn
 
         super().__init__(suite, out, console, clock)
+        self.reference = reference
         self.cell_bars: dict[str, TaskID] = {}
         self.results: dict[str, dict[str, CellResult]] = {}
         self.table: Table | None = None
@@ -160,7 +166,7 @@ class Bars(Lines):
         start = self.clock()
         if not self.is_current and start >= self.next_table:
             self.is_current = True
-            rows = means(score_rows(self._visible()))
+            rows = means(score_rows(self._visible(), self.reference))
             self.table = results_table(rows, self.console) if rows else None
             self.next_table = self.clock() + (self.clock() - start) / TABLE_SHARE
         return Group(self.bars) if self.table is None else Group(self.table, "", self.bars)
@@ -230,14 +236,15 @@ def position(stage: int, stages: int, step: int, steps: int) -> str:
 
 
 def outcome(result: CellResult) -> str:
-    """Return a line with the scores of a cell, as in the table of results, or its failure."""
+    """Return a line with the scores of a cell, without shares, which are noisy, or its failure."""
     if result.status == "failed":
         return f"{result.key}: failed: {result.reason}"
     if result.reference_of is not None:
         scores = {"score": reference_score(result)}
     else:
         (row,) = means(score_rows([result]))
-        scores = {score.name: row[f"{score.name}_mean"] for score in visible_scores([row])}
+        visible = [score.name for score in visible_scores([row]) if not score.ratio]
+        scores = {name: row[f"{name}_mean"] for name in visible}
     numbers = {name: value for name, value in scores.items() if value is not None}
     texts = [f"{name} {value:.3f}" for name, value in numbers.items() if not math.isnan(value)]
     return f"{result.key}: {'  '.join(texts)}"

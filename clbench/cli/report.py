@@ -40,15 +40,16 @@ def report(
     with garbage_collection_paused():
         cells, notes = read_runs([Store(run) for run in runs])
         gc.freeze()  # all cells stay in memory, so later searches can skip them
+    reference = Store(runs[0]).questions()[-1].reference
     if len(runs) == 1:
         try:
-            Store(runs[0]).write_scores(to_csv(scores_frame(cells)))
+            Store(runs[0]).write_scores(to_csv(scores_frame(cells, reference)))
         except RunFolderError as error:
             # The run may be on a read-only disk; the report can go elsewhere.
             err().print(f"scores.csv is left unchanged: {error}", soft_wrap=True)
     for line in notes:
         err().print(line, soft_wrap=True)
-    code = show_results(runs[0] if len(runs) == 1 else None, cells)
+    code = show_results(runs[0] if len(runs) == 1 else None, cells, reference)
     files = write_report(runs, out, formats=kinds, contents=(cells, notes))
     stdout().print(f"Report: {files.page}", soft_wrap=True)
     return code

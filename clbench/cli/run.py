@@ -68,8 +68,12 @@ def run(
     ] = None,
     plugin: Plugins = None,
     references: Annotated[
-        bool, flag("--references", "Also train each scenario's last task alone, for intransigence.")
-    ] = False,
+        bool,
+        flag(
+            "--references/--no-references",
+            "Whether to also train each scenario's last task alone, for intransigence.",
+        ),
+    ] = True,
     sweep: Annotated[
         int | None,
         option(
@@ -154,7 +158,8 @@ def run(
                     listener = TensorBoard(listener, state.plan.out / "tensorboard")
                 result = api.execute(state, resources, listener)
         except ClusterError:
-            show_results(state.plan.out, read_run_state(state.plan).present)
+            present = read_run_state(state.plan).present
+            show_results(state.plan.out, present, state.plan.question.reference)
             raise
         if not options.looks:
             break
@@ -162,7 +167,7 @@ def run(
         err().print(_look(len(step.seeds or ()), comparisons), soft_wrap=True)
         if not comparisons:
             break
-    return show_results(result.path, result.cells)
+    return show_results(result.path, result.cells, state.plan.question.reference)
 
 
 def _look(seeds: int, comparisons: list[str]) -> str:

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 COSTS = {"train_seconds_mean": "train s", "training_memory_mb_mean": "memory MB"}
 
 
-def show_results(path: Path | None, cells: Sequence[CellResult]) -> int:
+def show_results(path: Path | None, cells: Sequence[CellResult], reference: str = "vanilla") -> int:
     """Print the table of results, the costs of searches, and the failures.
 
-    Returns the exit code: 1 if a cell failed, else 0. `path` is None for cells of several runs.
+    Returns the exit code: 1 if a cell failed, else 0. `path` is None for cells of several runs;
+    `reference` is that of the question.
     """
     console = out()
-    rows = means(score_rows(cells))
+    rows = means(score_rows(cells, reference))
     if rows:
         table = results_table(rows, console)
         # If no layout fits, lines run over the edge; numbers are never cut.
@@ -69,7 +70,7 @@ def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
     """Return mean ± sample standard deviation over seeds in the widest layout that fits.
 
     As the window narrows, the table drops the costs, then puts scenarios on lines of their own,
-    then deviations below the means.
+    then drops shares such as ``retained``, then puts deviations below the means.
     """
     scores = visible_scores(rows)
     # Printing a sign that the terminal's encoding lacks would raise.
@@ -77,10 +78,17 @@ def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
     order = list(dict.fromkeys(row["scenario"] for row in rows))
     rows = sorted(rows, key=lambda row: order.index(row["scenario"]))
     table = _layout(rows, scores, sign, costs=True)
-    for own_lines, below in ((False, False), (True, False), (True, True)):
+    few = [score for score in scores if not score.ratio]
+    narrower = (
+        (False, False, scores),
+        (True, False, scores),
+        (True, False, few),
+        (True, True, few),
+    )
+    for own_lines, below, columns in narrower:
         if _widths(table, console).maximum <= console.width:
             break
-        table = _layout(rows, scores, sign, own_lines=own_lines, below=below)
+        table = _layout(rows, columns, sign, own_lines=own_lines, below=below)
     return table
 
 

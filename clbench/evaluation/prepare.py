@@ -29,6 +29,7 @@ from clbench.shifts.base import ColumnScorer
 from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus
+from clbench.tasks.metrics import floor_score
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import IntArray, Rows, Task, stratified
 from clbench.training.batches import TaskData
@@ -57,6 +58,9 @@ class PreparedScenario:
         Ids of the tokens that occur, ascending; None if the embedding table stays whole.
     scorers
         Scorers of the columns of R before those of the tasks.
+    floors
+        For each column of R the score of always predicting the training rows' majority class;
+        None for the columns of scorers.
     """
 
     scenario: Scenario
@@ -65,6 +69,7 @@ class PreparedScenario:
     curve: tuple[TaskData, ...]
     vocabulary: IntArray | None
     scorers: tuple[ColumnScorer, ...] = ()
+    floors: tuple[float | None, ...] = ()
 
 
 @dataclass(eq=False)
@@ -165,8 +170,18 @@ class ScenarioPreparer:
             make: Any = column.scorer
             make = load_object(make, "scorer") if isinstance(make, str) else make
             scorers.append(make(protocol, self.device, **column.settings))
+        floors = [
+            floor_score(task.metrics[0], rows.labels, labelled.labels, task.outputs)
+            for task, rows, labelled in zip(scenario.tasks, train, scored, strict=True)
+        ]
         return PreparedScenario(
-            scenario, data(train), data(scored), data(curve), vocabulary, tuple(scorers)
+            scenario,
+            data(train),
+            data(scored),
+            data(curve),
+            vocabulary,
+            tuple(scorers),
+            (*[None] * len(scorers), *floors),
         )
 
     @cached_property

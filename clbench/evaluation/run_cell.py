@@ -52,10 +52,11 @@ def run_cell(
     try:
         prepared = prepare(cell.scenario)
         result["tasks"] = [name for name, _ in prepared.scenario.columns]
+        result["floors"] = prepared.floors
         result["scenario_report"] = prepared.scenario.report.to_json()
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
         settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
-        result["needs_task_id"] = method.needs_task_id
+        result["needs_task_id"], result["control"] = method.needs_task_id, method.control
         outcome = CellRunner(cell, prepared, method, compute, cache, listener).run()
         result |= _measured(cell, prepared, outcome)
     except KeyboardInterrupt:

@@ -110,7 +110,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
             """Write the table; return when to write it again."""
             start = time.monotonic()
             if cells := state.with_new(new):
-                store.write_scores(to_csv(scores_frame(cells)))
+                store.write_scores(to_csv(scores_frame(cells, plan.question.reference)))
             end = time.monotonic()
             return end + max(SCORES_EVERY, (end - start) / SCORES_SHARE)
 

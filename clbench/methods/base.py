@@ -56,6 +56,9 @@ class Method(Configured):
     needs_task_id
         Set to True if `scoring` gives each task weights of its own: the method must then be told
         the task of each row, even where tasks share a head. Results and tables mark it too.
+    control
+        Set to True for a control: a simple way to forget less. The report says which methods do
+        not beat the cheapest control of a run that keeps no rows.
     lr, lr_multiple
         Settings of every method. The flat rate of its stages is ``lr · lr_multiple``, where an
         `lr` of None stands for the protocol's. Hooks read it as ``stage.protocol.lr``.
@@ -64,6 +67,7 @@ class Method(Configured):
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
     needs_task_id: ClassVar[bool] = False
+    control: ClassVar[bool] = False
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
 
@@ -197,6 +201,7 @@ for _name, _class in {
     "l2-sp": "l2_sp:L2SP",
     "layerwise": "layerwise:Layerwise",
     "lora": "lora:Lora",
+    "low-rate": "low_rate:LowRate",
     "lwf": "lwf:LwF",
     "mas": "mas:MAS",
     "mixout": "mixout:Mixout",

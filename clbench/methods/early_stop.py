@@ -32,6 +32,7 @@ class EarlyStop(Method):
     """
 
     name: ClassVar[str] = "early-stop"
+    control: ClassVar[bool] = True
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
 
     def acts_in(self, index: int) -> bool:

@@ -18,6 +18,7 @@ class Frozen(Method):
     """
 
     name: ClassVar[str] = "frozen"
+    control: ClassVar[bool] = True
 
     def setup(self, context: Context) -> None:
         """Freeze the backbone."""

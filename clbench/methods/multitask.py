@@ -28,6 +28,7 @@ class Multitask(Method):
     """
 
     name: ClassVar[str] = "multitask"
+    control: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = True
 
     def acts_in(self, index: int) -> bool:

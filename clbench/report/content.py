@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.comparisons import comparisons_frame
+from clbench.results.controls import controls_frame
+from clbench.results.fronts import fronts_frame
 from clbench.results.scores import (
     MARKS,
     failures,
@@ -37,7 +40,8 @@ class Content:
     """Everything in a report but its figures: cells (references included) and tables.
 
     `frame` has a row for each cell, `means` for each method; `comparisons` are with the reference
-    of the `question`.
+    of the `question`, `controls` with the cheapest control; `floors` has a row for each task,
+    `fronts` one for each trade-off curve. Only `frame` and `fronts` hold the points of sweeps.
     """
 
     question: Question
@@ -45,6 +49,9 @@ class Content:
     frame: pd.DataFrame
     means: pd.DataFrame
     comparisons: pd.DataFrame
+    controls: pd.DataFrame
+    floors: pd.DataFrame
+    fronts: pd.DataFrame
 
 
 def gather(
@@ -53,10 +60,70 @@ def gather(
     alpha: float = ALPHA,
 ) -> Content:
     """Return the tables and statistics of cells; see `comparisons_frame`."""
-    frame = scores_frame(cells)
-    means = summary(scores_frame(without_extra_points(cells)))
-    comparisons = comparisons_frame(cells, question, alpha)
-    return Content(question, tuple(cells), frame, means, comparisons)
+    frame = scores_frame(cells, question.reference)
+    main = without_extra_points(cells)
+    return Content(
+        question,
+        tuple(cells),
+        frame,
+        means=summary(scores_frame(main, question.reference)),
+        comparisons=comparisons_frame(main, question, alpha),
+        controls=controls_frame(main, question.reference),
+        floors=floors_frame(main),
+        fronts=fronts_frame(cells, question.reference),
+    )
+
+
+def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
+    """Return the floors of each scenario's tasks, a row for each; empty if no cell has floors.
+
+    ``constant`` is the score of always predicting the majority class, and ``frozen`` that of the
+    method of this name after all training, as a mean over seeds, where it was run.
+    """
+    import pandas as pd
+
+    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    ends: dict[str, list[list[float | None]]] = {}
+    for cell in good:
+        if cell.method == "frozen":
+            ends.setdefault(cell.scenario, []).append(cell.R[-1])
+    rows = []
+    for cell in {cell.scenario: cell for cell in good if cell.floors}.values():
+        for j, (task, floor) in enumerate(zip(cell.tasks, cell.floors, strict=True)):
+            scores = [end[j] for end in ends.get(cell.scenario, [])]
+            frozen = fmean(score or 0.0 for score in scores) if scores else None
+            rows.append({"scenario": cell.scenario, "task": task, "constant": floor})
+            rows[-1]["frozen"] = frozen
+    return pd.DataFrame(rows, columns=["scenario", "task", "constant", "frozen"])
+
+
+def flip_rows(content: Content) -> list[dict[str, Any]]:
+    """Return the rows of the table of rows that flipped: of p_o, for what the question asks."""
+    table = content.comparisons
+    table = table[table["primary"] | (table["method"] == content.question.reference)]
+    table = table[(table["score"] == "p_o") & table["rows_lost"].notna()]
+    names = ("rows_lost", "rows_gained", "rows_only_reference", "rows_only_method")
+    return [
+        {
+            "scenario": row["scenario"],
+            "method": row["method"],
+            "rows": row["rows"],
+            "counts": [
+                (count, None if count is None else count / row["rows"])
+                for count in (number(row[name]) for name in names)
+            ],
+        }
+        for row in table.to_dict("records")
+    ]
+
+
+def front_rows(content: Content) -> list[dict[str, Any]]:
+    """Return the rows of the table of trade-off curves: numbers as floats or None."""
+    texts = ("scenario", "method", "verdict")
+    return [
+        {str(key): value if key in texts else number(value) for key, value in row.items()}
+        for row in content.fronts.drop(columns="front").to_dict("records")
+    ]
 
 
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:

@@ -64,6 +64,12 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
             f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
             "are not due to their methods alone."
         )
+    plans = [(store.questions()[-1], store.looks()) for store in stores]
+    notes += [
+        f"The {what} of these runs differ; the verdicts are for those of {labels[0]}."
+        for what, position in (("questions", 0), ("looks", 1))
+        if any(plan[position] != plans[0][position] for plan in plans)
+    ]
     return cells, notes
 
 

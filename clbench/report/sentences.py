@@ -1,69 +1,148 @@
-"""Verdicts in sentences."""
+"""Verdicts and error rates in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clbench.suite.question import FEWEST
+from clbench.results.statistics import ALPHA, spend
+from clbench.results.store import look_at
+from clbench.suite.question import FEWEST, Question
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[Any, Any]
 
+TITLES = {
+    "p_o": "p_o, the old task",
+    "p_s": "p_s, the new task",
+    "forgetting": "forgetting, less is better",
+}
+"""What a line of the verdict is about, by score of the question."""
 
-def sentences(comparisons: pd.DataFrame, scenario: str, reference: str) -> list[str]:
-    """Return sentences on one scenario, one for each kind of verdict on p_o.
 
-    They claim only what an interval supports, and state a settled difference in p_s.
+@dataclass(frozen=True)
+class Line:
+    """A line of the verdict: its texts, each with the style in which the page shows it."""
+
+    parts: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "".join(text for text, _ in self.parts)
+
+
+def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) -> list[Line]:
+    """Return lines on one scenario: one for each score of the question, or why there is none.
+
+    They name the methods by verdict, the largest difference first, with the interval.
     """
-    rows = comparisons[comparisons["scenario"] == scenario].to_dict("records")
-    old: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_o"}
-    new: dict[str, Row] = {row["method"]: row for row in rows if row["score"] == "p_s"}
-    if not old:
-        return ["No finished cell has scores on two tasks."]
-    if reference not in old:
-        return [f"{reference} was not run, so there is nothing to compare with."]
-    compared = {name: row for name, row in old.items() if isinstance(row["verdict"], str)}
-    if not compared:
-        if len(old) == 1:
-            return [f"Only {reference} was run."]
-        return [f"No method is compared with {reference} in p_o."]
-    most = max(int(row["pairs"]) for row in compared.values())
-    if most < FEWEST:
-        return [f"No verdict: at least {FEWEST} common seeds are needed (here {most})."]
-    by_verdict: dict[str, list[str]] = {}
-    for name in sorted(compared, key=lambda name: -abs(compared[name]["difference"])):
-        by_verdict.setdefault(compared[name]["verdict"], []).append(name)
+    table = comparisons[comparisons["scenario"] == scenario]
+    rows = [row for row in table.to_dict("records") if row["score"] in question.scores]
+    reference = question.reference
+    names = {row["method"] for row in rows}
+    compared = [row for row in rows if isinstance(row["verdict"], str)]
+    problem = ""
+    if not rows:
+        problem = "No finished cell has scores on two tasks."
+    elif reference not in names:
+        problem = f"{reference} was not run, so there is nothing to compare with."
+    elif names == {reference}:
+        problem = f"Only {reference} was run."
+    elif not compared:
+        problem = f"The question compares no method with {reference} here."
+    elif (most := max(int(row["pairs"]) for row in compared)) < FEWEST:
+        problem = f"No verdict: at least {FEWEST} common seeds are needed (here {most})."
+    if problem:
+        return [Line(((problem, ""),))]
     lines = []
-    for verdict, word in (("better", "more"), ("worse", "less")):
-        if names := by_verdict.get(verdict):
-            keep = "keeps" if len(names) == 1 else "keep"
-            methods = _join([_describe(name, compared[name], new.get(name, {})) for name in names])
-            lines.append(f"{methods} {keep} {word} of the old task than {reference}.")
-    if names := by_verdict.get("equivalent"):
-        methods = _join([f"{name} ({_interval(compared[name])})" for name in names])
-        verb = "differs" if len(names) == 1 else "differ"
-        lines.append(f"{methods} {verb} from {reference} in p_o by less than matters.")
-    if names := by_verdict.get("no difference shown"):
-        methods = _join([f"{name} ({_interval(compared[name])})" for name in names])
-        lines.append(f"No difference in p_o from {reference} is shown for {methods}.")
-    if names := by_verdict.get("no verdict"):
-        lines.append(f"There are too few seeds for a verdict on {_join(names)}.")
+    for score in question.scores:
+        by_verdict: dict[str, list[Row]] = {}
+        some = [row for row in compared if row["score"] == score]
+        for row in sorted(some, key=lambda row: -abs(row["difference"])):
+            by_verdict.setdefault(row["verdict"], []).append(row)
+        groups = {
+            "better": f"better than {reference}",
+            "worse": f"worse than {reference}",
+            "equivalent": f"within ±{question.margin:g} of {reference}",
+            "no difference shown": "no difference shown",
+            "no verdict": "too few seeds",
+        }
+        parts = [(TITLES[score], "title")]
+        for verdict, title in groups.items():
+            if methods := by_verdict.get(verdict):
+                texts = [_describe(row, verdict) for row in methods]
+                first = len(parts) == 1
+                parts += [
+                    (". " if first else "; ", ""),
+                    (title[0].upper() + title[1:] if first else title, verdict),
+                    (f": {', '.join(texts)}", ""),
+                ]
+        if some:
+            lines.append(Line((*parts, (".", ""))))
     return lines
 
 
-def _interval(row: Row) -> str:
-    low, high = row["difference_low"], row["difference_high"]
-    return f"{row['difference']:+.3f}, {low:+.3f} to {high:+.3f}"
+def control_line(controls: pd.DataFrame, scenario: str, reference: str) -> Line | None:
+    """Return a line on the methods that do not beat the cheapest control; None if all do."""
+    table = controls[(controls["scenario"] == scenario) & (controls["verdict"] != "no verdict")]
+    rows = table.to_dict("records")
+    beaten = [row for row in rows if row["verdict"] != "better"]
+    if not beaten:
+        return None
+    winners = [row["method"] for row in rows if row["verdict"] == "better"]
+    but = f" but {_join(winners)}" if winners else ""
+    time = beaten[0]["time"]
+    cost = "" if time != time else f" ({time:.2g} × the time of {reference})"  # NaN
+    texts = [_describe(row, row["verdict"]) for row in beaten]
+    return Line(
+        (
+            ("p_o + p_s", "title"),
+            (f". No method{but} beats the control {beaten[0]['control']}{cost}: ", ""),
+            (f"{', '.join(texts)}.", ""),
+        )
+    )
 
 
-def _describe(name: str, row: Row, new: Row) -> str:
-    numbers = f"p_o {_interval(row)}"
-    if new.get("verdict") in ("better", "worse"):
-        numbers += f"; p_s {new['difference']:+.3f}, {new['verdict']}"
-    return f"{name} ({numbers})"
+def error_rates(looks: Sequence[int], seeds: int, controls: int) -> list[str]:
+    """Return sentences on the error rates of the page.
+
+    Parameters
+    ----------
+    looks, seeds
+        Planned looks, if any, and the number of seeds that the run has.
+    controls
+        Number of comparisons with controls.
+    """
+    risk = "the risk of a single wrong “better” or “worse” on this page is at most"
+    if looks:
+        shares, position = spend(looks), look_at(looks, seeds)
+        share, spent = shares[position], sum(shares[: position + 1])
+        numbers = _join([str(look) for look in looks])
+        lines = [
+            f"Looks were planned after {numbers} seeds. This is look {position + 1} of "
+            f"{len(looks)}, with {seeds} seeds: it spends {share:.2%} of the error rate of "
+            f"{ALPHA:.0%}, and {spent:.2%} are spent so far. All these intervals hold jointly at "
+            f"{1 - share:.2%} or more, and over all looks {risk} {ALPHA:.0%}."
+        ]
+    else:
+        lines = [
+            f"All these intervals hold jointly at {1 - ALPHA:.0%} or more, so {risk} {ALPHA:.0%}."
+        ]
+    if controls:
+        lines.append(
+            f"Comparisons with the cheapest control are exploratory. The {controls} of them are a "
+            f"family of their own, with an error rate of {ALPHA:.0%}."
+        )
+    return [line.replace("%", " %") for line in lines]
+
+
+def _describe(row: Row, verdict: str) -> str:
+    if verdict == "no verdict":
+        return str(row["method"])
+    interval = f"{row['difference_low']:+.3f} to {row['difference_high']:+.3f}"
+    return f"{row['method']} {row['difference']:+.3f} ({interval})"
 
 
 def _join(parts: Sequence[str]) -> str:

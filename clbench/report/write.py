@@ -16,6 +16,8 @@ from clbench.report.content import (
     COSTS,
     Content,
     finished_scenarios,
+    flip_rows,
+    front_rows,
     gather,
     overview,
     table_rows,
@@ -23,8 +25,8 @@ from clbench.report.content import (
 from clbench.report.details import cell_details
 from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
-from clbench.report.sentences import sentences
-from clbench.results.cell import CellResult
+from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
+from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.output_folder import as_folder_error, write_text
 from clbench.results.overall import overall_frame
 from clbench.results.published import compare_published
@@ -118,10 +120,12 @@ def write_report(
         "scores": content.frame,
         "means": content.means,
         "comparisons": content.comparisons,
-        "overall": overall_frame(cells, content.question.reference),
+        "overall": overall_frame(without_extra_points(cells), content.question.reference),
     }
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
     published = [row for name in names for row in compare_published(name, cells).to_dict("records")]
+    extra = {"controls": content.controls, "floors": content.floors, "fronts": content.fronts}
+    frames |= {name: frame for name, frame in extra.items() if len(frame)}
     if published:
         frames["published"] = pd.DataFrame(published)
     for name, frame in frames.items():
@@ -135,10 +139,11 @@ def write_report(
         notes=notes,
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
-        verdicts=[
-            (name, sentences(content.comparisons, name, content.question.reference))
-            for name in scenarios
-        ],
+        verdicts=[(name, _verdict(content, name)) for name in scenarios],
+        error_rates=error_rates(stores[0].looks(), len(seeds), len(content.controls)),
+        floors=content.floors.to_dict("records"),
+        flips=flip_rows(content),
+        fronts=front_rows(content),
         scores=visible_scores(content.means.to_dict("records")),
         rows=rows,
         columns={name for row in rows for name, value in row.items() if value is not None},
@@ -154,6 +159,13 @@ def write_report(
     return Report(page, content, tuple(notes))
 
 
+def _verdict(content: Content, scenario: str) -> list[Line]:
+    """Return the lines on a scenario: on the question, and on controls."""
+    lines = verdict_lines(content.comparisons, scenario, content.question)
+    line = control_line(content.controls, scenario, content.question.reference)
+    return lines if line is None else [*lines, line]
+
+
 def render(**values: Any) -> str:
     """Return the HTML of the page, with every value escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -166,7 +178,7 @@ def render(**values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"score": _score, "signed": _signed, "amount": _amount}
+    environment.filters |= {"score": _score, "signed": _signed, "amount": _amount, "share": _share}
     return environment.get_template("page.html").render(**values)
 
 
@@ -253,3 +265,7 @@ def _signed(value: float | None) -> str:
 
 def _amount(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}" if value < 10 and value % 1 else f"{value:,.0f}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}".replace("%", " %")

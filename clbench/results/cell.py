@@ -177,6 +177,8 @@ class CellResult(_Record):
         that may not.
     needs_task_id
         Whether the method is told the task of each row at test time, even where tasks share a head.
+    control
+        Whether the method is a control for other methods; False in results of earlier versions.
     family
         Baseline of which this one is a setting among several, as in a sweep; else empty.
     """
@@ -199,6 +201,7 @@ class CellResult(_Record):
     metrics: Metrics = []
     R: Matrix = []
     correct: Correct = []
+    floors: list[Number] = []
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
     train_seconds: Amount = 0.0
@@ -206,6 +209,7 @@ class CellResult(_Record):
     peak_memory_mb: Amount | None = None
     keeps_rows: bool = False
     needs_task_id: bool = False
+    control: bool = False
     family: Text = ""
     search: _Search = {}
     versions: dict[str, Any] = {}
@@ -237,6 +241,8 @@ class CellResult(_Record):
         for name, table in (("metrics", self.metrics), ("correct", self.correct or self.R)):
             if expected and [len(row) for row in table] != shape:
                 raise ValueError(f"{name}: must have the shape of R")
+        if expected and self.floors and len(self.floors) != len(self.R[0]):
+            raise ValueError("floors: must hold one entry for each column of R")
         for stage in self.stages:
             curves: Mapping[str, Any] = stage.curves
             points = curves.get("step", [])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.rows import row_differences
+from clbench.results.rows import row_differences, row_flips
 from clbench.results.scores import SCORE, SCORES, scores_frame
 from clbench.results.statistics import (
     ALPHA,
@@ -26,6 +27,7 @@ COLUMNS = (
     *("minimum", "maximum", "low", "high", "primary"),
     *("pairs", "difference", "spread", "freedom", "difference_low", "difference_high", "level"),
     *("p", "p_family", "verdict", "why", "rows", "rows_difference", "rows_low", "rows_high"),
+    *("rows_only_method", "rows_only_reference", "rows_lost", "rows_gained"),
 )
 Row = Mapping[Any, Any]
 Group = tuple[str, str]  # scenario, score
@@ -54,8 +56,11 @@ def comparisons_frame(
         Columns as in `COLUMNS`; scores are fractions. For each score that is `compared`: ``n``
         seeds, mean, median, deviation, range, t interval at 95 %; whether the comparison is
         ``primary``; the fields of `Comparison`; ``why`` there is no verdict; and for p_o and p_s
-        in classification the number of ``rows``, the difference in the share of right ones, and
-        its 95 % interval for other seeds *and* other rows of the same kind.
+        in classification the number of ``rows``, the difference in the share of right ones, its
+        95 % interval for other seeds *and* other rows of the same kind, and how many rows are right
+        in the method or the reference only, as means over the common seeds. For p_o also how many
+        rows the method lost and gained between the end of the first stage and that of the last, as
+        means over its seeds.
     """
     import pandas as pd
 
@@ -97,10 +102,15 @@ def comparisons_frame(
     shifts = dict(zip(frame["scenario"], frame["shift"], strict=True))
     rows = []
     for group, by_method in values.items():
+        step = steps[group[0]].get(group[1], 0.0)
         names = {"scenario": group[0], "shift": shifts[group[0]], "score": group[1]}
         for method, seeds in by_method.items():
-            row = {**names, "method": method, **asdict(summarise(list(seeds.values())))}
+            row = {**names, "method": method, **asdict(summarise(list(seeds.values()), step))}
             row["primary"] = is_primary = (group, method) in primary
+            ours, theirs = (
+                by_seed.get((group[0], name), {}) for name in (method, question.reference)
+            )
+            row |= _flips(ours) if group[1] == "p_o" else {}
             comparison = (answers if is_primary else others).get((group, method))
             if method == question.reference:
                 row["why"] = "the reference"
@@ -111,7 +121,6 @@ def comparisons_frame(
             else:
                 row |= asdict(comparison)
                 row |= _judgement(comparison.pairs, is_primary, comparison.verdict)
-                ours, theirs = (by_seed[group[0], name] for name in (method, question.reference))
                 row |= _rows(ours, theirs, group[1])
             rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -148,13 +157,24 @@ def _rows(
     table = None if task is None else row_differences(method, reference, task)
     if table is None:
         return {}
-    low, high = crossed_interval(table)
+    low, high = crossed_interval(table, step=1.0 / table.shape[1])
     return {
         "rows": table.shape[1],
         "rows_difference": float(table.mean()),
         "rows_low": low,
         "rows_high": high,
+        "rows_only_method": float((table > 0).sum(axis=1).mean()),
+        "rows_only_reference": float((table < 0).sum(axis=1).mean()),
     }
+
+
+def _flips(cells: Mapping[int, CellResult]) -> dict[str, float]:
+    """Return the rows of the first task, and the mean numbers that a method lost and gained."""
+    flips = [flip for cell in cells.values() if (flip := row_flips(cell)) is not None]
+    if len(flips) < len(cells) or len({rows for rows, _, _ in flips}) != 1:
+        return {}
+    rows, lost, gained = map(fmean, zip(*flips, strict=True))
+    return {"rows": rows, "rows_lost": lost, "rows_gained": gained}
 
 
 def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | None]:

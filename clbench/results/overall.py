@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clbench.results.cell import CellResult
+from clbench.results.comparisons import score_steps
 from clbench.results.scores import SCORE
 from clbench.results.statistics import critical_difference, crossed_interval, summarise
 
@@ -54,9 +55,11 @@ def overall_frame(
     """
     import pandas as pd
 
+    all_steps = {cell.scenario: score_steps(cell) for cell in cells if cell.reference_of is None}
     rows: list[dict[str, Any]] = []
     for score in scores:
         values = _values(cells, score)
+        steps = {name: by_score.get(score, 0.0) for name, by_score in all_steps.items()}
         ranks = mean_ranks(values, higher_is_better=SCORE[score].higher_is_better)
         blocks = len({scenario for by_scenario in values.values() for scenario in by_scenario})
         critical = math.nan
@@ -66,7 +69,7 @@ def overall_frame(
             row: dict[str, Any] = {"score": score, "method": method}
             row |= {"mean_rank": ranks.get(method, math.nan), "critical_difference": critical}
             if method != reference:
-                row |= _difference(by_scenario, values.get(reference, {}))
+                row |= _difference(by_scenario, values.get(reference, {}), steps)
             rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -99,9 +102,14 @@ def _values(cells: Sequence[CellResult], score: str) -> Values:
 
 
 def _difference(
-    method: Mapping[str, Mapping[int, float]], reference: Mapping[str, Mapping[int, float]]
+    method: Mapping[str, Mapping[int, float]],
+    reference: Mapping[str, Mapping[int, float]],
+    steps: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the mean difference over common scenarios and seeds, and its intervals."""
+    """Return the mean difference over common scenarios and seeds, and its intervals.
+
+    `steps` are the smallest changes of the score by scenario.
+    """
     scenarios = [scenario for scenario in method if scenario in reference]
     if not scenarios:
         return {"scenarios": 0, "seeds": 0}
@@ -109,8 +117,9 @@ def _difference(
     if not seeds:
         return {"scenarios": len(scenarios), "seeds": 0}
     table = np.array([[method[s][seed] - reference[s][seed] for s in scenarios] for seed in seeds])
-    here = summarise(list(table.mean(1)))
-    low, high = crossed_interval(table)
+    step = math.hypot(*(steps[s] for s in scenarios)) / len(scenarios)  # of a seed's mean
+    here = summarise(list(table.mean(1)), step)
+    low, high = crossed_interval(table, step=step)
     return {
         "scenarios": len(scenarios),
         "seeds": len(seeds),

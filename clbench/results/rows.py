@@ -32,10 +32,21 @@ def correct_rows(outputs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Bits:
     return correct
 
 
-def correct_at_end(cell: CellResult, task: int) -> Bits | None:
-    """Return which rows of a task are right after the last stage; None if it was not recorded."""
-    text = cell.correct[-1][task] if cell.correct else None
+def correct_after(cell: CellResult, task: int, stage: int = -1) -> Bits | None:
+    """Return which rows of a task are right after a stage; None if it was not recorded."""
+    text = cell.correct[stage][task] if cell.correct else None
     return None if text is None else unpack_rows(text)
+
+
+def row_flips(cell: CellResult) -> tuple[int, int, int] | None:
+    """Return the rows of the first task, and how many became wrong and right after its stage.
+
+    None if it was not recorded, as for the pretraining and in regression.
+    """
+    before, after = correct_after(cell, 0, 0), correct_after(cell, 0)
+    if before is None or after is None:
+        return None
+    return len(after), int((before & ~after).sum()), int((~before & after).sum())
 
 
 def row_differences(
@@ -58,7 +69,7 @@ def row_differences(
     """
     differences = []
     for seed in sorted(method.keys() & other.keys()):
-        ours, theirs = (correct_at_end(cells[seed], task) for cells in (method, other))
+        ours, theirs = (correct_after(cells[seed], task) for cells in (method, other))
         if ours is None or theirs is None or len(ours) != len(theirs):
             return None
         differences.append(ours.astype(np.float64) - theirs)

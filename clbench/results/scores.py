@@ -1,6 +1,7 @@
 """Scores computed from the score matrix, and tables of cells and of means over seeds.
 
 R[i][j] is the score on task j after stage i, 0-based; with T tasks, L = T - 1 is the last stage.
+f[j] is the floor of task j: the score of always predicting the majority class.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 Matrix = Sequence[Sequence[float | None]]
 Triangle = list[list[float]]
 """R on and below the diagonal: row i has i + 1 entries."""
+Floors = Sequence[float | None]
+"""The floor of each column of R; None for a column without one, such as the pretraining."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,13 @@ class Score:
     name, label, meaning
         Column of ``scores.csv`` and key in cell files; heading in tables; explanation.
     formula
-        Function of `Triangle`.
-    reference
-        Whether `formula` also takes R*[L], the score of the last task when trained alone. Such
-        scores are not in the cell files.
+        Function of `Triangle` and of what it `needs`; None for a `ratio`.
+    needs
+        What else `formula` takes, of the options of `scores_of`. Such scores are not in the cell
+        files.
+    ratio
+        Names of the two scores whose quotient it is. Tables over seeds show the quotient of the
+        sums, since the quotient of a single seed is noisy.
     higher_is_better
         Direction, for verdicts.
     single_task
@@ -47,10 +54,11 @@ class Score:
     name: str
     label: str
     meaning: str
-    formula: Callable[..., float]
+    formula: Callable[..., float | None] | None
     higher_is_better: bool = True
     single_task: bool = False
-    reference: bool = False
+    needs: tuple[Literal["alone", "floors", "reference"], ...] = ()
+    ratio: tuple[str, str] | None = None
     visibility: Literal["always", "sequences", "never"] = "never"
     compared: bool = False
 
@@ -64,6 +72,12 @@ def _mean_forgetting(r: Triangle) -> float:
     last = len(r) - 1
     best = [max(r[stage][task] for stage in range(task, last)) for task in range(last)]
     return sum(best[task] - r[last][task] for task in range(last)) / last
+
+
+def _gain(scores: Sequence[float], floors: Floors) -> float | None:
+    """Return the sum of scores above their floors, or None if a floor is missing."""
+    above = [s - floor for s, floor in zip(scores, floors, strict=True) if floor is not None]
+    return math.fsum(above) if len(above) == len(scores) else None
 
 
 SCORES = (
@@ -86,14 +100,31 @@ SCORES = (
     # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
     Score("intransigence", "intrans.", "score on the last task when trained alone, minus p_s",
           lambda r, alone: alone - r[-1][-1],
-          higher_is_better=False, single_task=True, reference=True, visibility="always"),
+          higher_is_better=False, single_task=True, needs=("alone",), visibility="always"),
+    # Sums over j < L of R[j, j] - f[j] and of R[L, j] - f[j]
+    Score("old_gain", "old gain", "sum of the scores of the earlier tasks above their floors, each "
+          "right after the task", needs=("floors",),
+          formula=lambda r, floors: _gain([r[j][j] for j in range(len(r) - 1)], floors[:-1])),
+    Score("old_gain_left", "old gain left", "the same sum after the last task", needs=("floors",),
+          formula=lambda r, floors: _gain(r[-1][:-1], floors[:-1])),
+    # R[L, L] - f[L], of the method and of the reference method
+    Score("new_gain", "new gain", "p_s above its floor", needs=("floors",), single_task=True,
+          formula=lambda r, floors: _gain(r[-1][-1:], floors[-1:])),
+    Score("reference_gain", "reference gain", "the same of the reference method", single_task=True,
+          needs=("floors", "reference"),
+          formula=lambda r, floors, reference: _gain([reference], floors[-1:])),
+    Score("retained", "retained", "share of what was learned of the earlier tasks above their "
+          "floors that is left at the end", None,
+          ratio=("old_gain_left", "old_gain"), visibility="always"),
+    Score("learned", "learned", "p_s above its floor, as a share of the reference method’s", None,
+          ratio=("new_gain", "reference_gain"), single_task=True, visibility="always"),
 )  # fmt: skip
 """All scores in the order of their columns.
 
 Forward transfer is left out: it is undefined for untrained heads.
 """
 SCORE: Mapping[str, Score] = {score.name: score for score in SCORES}
-CELL_SCORES = {score.name for score in SCORES if not score.reference}
+CELL_SCORES = {score.name for score in SCORES if not (score.needs or score.ratio)}
 """Names of the scores that a cell's file holds."""
 
 COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
@@ -115,16 +146,30 @@ def marks(flags: Iterable[str]) -> str:
     return f" {signs}" if signs else ""
 
 
-def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | None]:
+def scores_of(
+    matrix: Matrix,
+    *,
+    alone: float | None = None,
+    floors: Floors | None = None,
+    reference: float | None = None,
+    file_scores: Mapping[str, float | None] = MappingProxyType({}),
+) -> dict[str, float | None]:
     """Return the scores of one cell by name; most are None for a single task.
+
+    Scores that need what is not given are left out.
 
     Parameters
     ----------
     matrix
         T rows of T entries; only those above the diagonal may be None.
     alone
-        R*[L], the score of the last task when trained alone. Without it, scores with a
-        `reference` are left out.
+        R*[L], the score of the last task when trained alone.
+    floors
+        The floor of each task; None where it has none.
+    reference
+        The reference method's score on the last task, p_s.
+    file_scores
+        Scores of the cell file, which are not computed again.
 
     Raises
     ------
@@ -135,13 +180,29 @@ def scores_of(matrix: Matrix, alone: float | None = None) -> dict[str, float | N
     square = all(len(row) == len(matrix) for row in matrix)
     if not r or not square or any(len(row) != i for i, row in enumerate(r, 1)):
         raise ValueError("a score matrix must be square, with every score up to its diagonal")
-    scores: dict[str, float | None] = {}
+    options = {"alone": alone, "floors": floors or None, "reference": reference}
+    scores = dict(file_scores)
     for score in SCORES:
-        if not score.reference:
-            scores[score.name] = score.formula(r) if len(r) > 1 or score.single_task else None
-        elif alone is not None:
-            scores[score.name] = score.formula(r, alone)
+        if score.name in file_scores:
+            continue
+        values = [options[name] for name in score.needs]
+        if None in values or (score.ratio and not scores.keys() >= set(score.ratio)):
+            continue
+        scores[score.name] = None
+        if len(r) > 1 or score.single_task:
+            if score.ratio:
+                scores[score.name] = _quotient([scores], score.ratio)
+            elif score.formula:
+                scores[score.name] = score.formula(r, *values)
     return scores
+
+
+def _quotient(rows: Iterable[Mapping[Any, Any]], names: tuple[str, str]) -> float | None:
+    """Return Σ first / Σ second over the rows that have both; None if Σ second is not above 0."""
+    pairs = [[row.get(name) for name in names] for row in rows]
+    pairs = [pair for pair in pairs if not any(v is None or math.isnan(v) for v in pair)]
+    first, second = (math.fsum(values) for values in zip(*pairs, strict=True)) if pairs else (0, 0)
+    return first / second if second > 0 else None
 
 
 def reference_score(cell: CellResult) -> float | None:
@@ -165,34 +226,38 @@ def has_value(rows: Iterable[Mapping[Any, Any]], name: str) -> bool:
     return any(row[name] is not None and not math.isnan(row[name]) for row in rows)
 
 
-def score_rows(cells: Iterable[CellResult]) -> list[dict[str, Any]]:
+def score_rows(cells: Iterable[CellResult], reference: str = "vanilla") -> list[dict[str, Any]]:
     """Return a row for each cell, in the cells' order, with the keys of `COLUMNS`.
 
     ``method`` is the baseline's name, since two baselines may share a method. Single-task
     references have no row of their own; they give scores such as intransigence to the cells of the
-    same scenario, seed and protocol. Rows of failed cells have no keys for scores.
+    same scenario, seed and protocol, and the baseline `reference` gives them ``learned``. Rows of
+    failed cells have no keys for scores.
     """
     all_cells = list(cells)
-    references = {
-        (*_reference_key(cell), cell.reference_of): reference_score(cell)
+    # The last score of a cell is p_s, or the only one of a single-task reference.
+    last_scores = {
+        (*_reference_key(cell), cell.reference_of): cell.R[-1][-1]
+        if cell.reference_of is None
+        else reference_score(cell)
         for cell in all_cells
-        if cell.reference_of is not None and cell.status == "ok"
+        if cell.status == "ok" and (cell.reference_of is not None or cell.baseline == reference)
     }
     rows = []
     for cell in all_cells:
         if cell.reference_of is None:
             # The pretraining, where it is the first task, has no stage and no reference.
             last = (len(cell.stages) or len(cell.tasks)) - 1
-            alone = references.get((*_reference_key(cell), last)) if references else None
-            rows.append(_row(cell, alone))
+            key = _reference_key(cell)
+            rows.append(_row(cell, last_scores.get((*key, last)), last_scores.get((*key, None))))
     return rows
 
 
-def scores_frame(cells: Iterable[CellResult]) -> pd.DataFrame:
+def scores_frame(cells: Iterable[CellResult], reference: str = "vanilla") -> pd.DataFrame:
     """Return `score_rows` as a table; scores are floats, NaN where missing."""
     import pandas as pd
 
-    frame = pd.DataFrame(score_rows(cells), columns=list(COLUMNS))
+    frame = pd.DataFrame(score_rows(cells, reference), columns=list(COLUMNS))
     numbers: dict[str, Any] = dict.fromkeys((*SCORE, *COSTS), "float64")
     flags = dict.fromkeys(MARKS, "bool")
     return frame.astype({**numbers, "seed": "int64", "tasks": "int64", **flags})
@@ -203,7 +268,7 @@ def _reference_key(cell: CellResult) -> tuple[str, int, str, str]:
     return cell.scenario, cell.seed, cell.model, str(cell.settings.get("protocol"))
 
 
-def _row(cell: CellResult, alone: float | None) -> dict[str, Any]:
+def _row(cell: CellResult, alone: float | None, reference: float | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "scenario": cell.scenario,
         "shift": cell.shift,
@@ -220,9 +285,10 @@ def _row(cell: CellResult, alone: float | None) -> dict[str, Any]:
         "reason": cell.reason or "",
     }
     if cell.status == "ok":
-        # Files lack scores with a reference, and those that were added after their version.
-        complete = alone is None and cell.scores.keys() >= CELL_SCORES
-        row |= cell.scores if complete else scores_of(cell.R, alone) | cell.scores
+        # Files lack scores that need other cells or floors, and those added after their version.
+        row |= scores_of(
+            cell.R, alone=alone, floors=cell.floors, reference=reference, file_scores=cell.scores
+        )
     return row
 
 
@@ -231,7 +297,8 @@ def means(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
 
     `rows` come from `score_rows`. The keys are those of `GROUP`, tasks, ``seeds`` (finished cells),
     ``failed`` (failed cells), those of `MARKS`, and for each score and cost ``NAME_mean`` and
-    ``NAME_std`` (ddof 1; NaN for a single seed).
+    ``NAME_std`` (ddof 1; NaN for a single seed). A score that is a `Score.ratio` has the quotient
+    of the sums over seeds as its mean, and no standard deviation.
     """
     groups: dict[tuple[Any, ...], list[Mapping[Any, Any]]] = {}
     for row in rows:
@@ -250,6 +317,9 @@ def means(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
             values = [v for row in good if (v := row.get(name)) is not None and not math.isnan(v)]
             n = len(values)
             mean = math.fsum(values) / n if n else math.nan
+            if name in SCORE and (ratio := SCORE[name].ratio):
+                quotient, n = _quotient(good, ratio), 0
+                mean = math.nan if quotient is None else quotient
             squares = math.fsum((value - mean) ** 2 for value in values)
             entry[f"{name}_mean"] = mean
             entry[f"{name}_std"] = math.sqrt(squares / (n - 1)) if n > 1 else math.nan

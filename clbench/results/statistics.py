@@ -50,14 +50,18 @@ class Summary:
     high: float
 
 
-def summarise(values: Sequence[float]) -> Summary:
-    """Return mean, median, range and t interval of one or more finite values."""
+def summarise(values: Sequence[float], step: float = 0.0) -> Summary:
+    """Return mean, median, range and t interval of one or more finite values.
+
+    `step` is the smallest change that a value can show. Its square is added to the variance of the
+    interval, as in `compare`, so that equal values on a few seeds do not count as certain.
+    """
     x = _finite(values)
     mean, median = float(x.mean()), float(np.median(x))
     deviation = float(x.std(ddof=1)) if len(x) > 1 else math.nan
     half = math.nan
     if len(x) >= FEWEST:
-        half = _t_quantile(LEVEL, len(x) - 1) * deviation / math.sqrt(len(x))
+        half = _t_quantile(LEVEL, len(x) - 1) * math.hypot(deviation, step) / math.sqrt(len(x))
     low, high = float(x.min()), float(x.max())
     return Summary(len(x), mean, median, deviation, low, high, mean - half, mean + half)
 
@@ -260,7 +264,7 @@ def spread_interval(spread: float, freedom: float, level: float = LEVEL) -> tupl
     return low, high
 
 
-def crossed_interval(table: Floats, level: float = LEVEL) -> tuple[float, float]:
+def crossed_interval(table: Floats, level: float = LEVEL, step: float = 0.0) -> tuple[float, float]:
     """Return the interval of the mean of a table whose rows and columns are both samples.
 
     Rows may be seeds and columns the rows of a data set, or scenarios. In the model
@@ -272,6 +276,11 @@ def crossed_interval(table: Floats, level: float = LEVEL) -> tuple[float, float]
     ----------
     table
         Shape (rows, columns), finite.
+    level
+        Level of the interval.
+    step
+        Smallest change that the mean of a row can show. Its square is added to the variance of
+        the rows' means, as in `compare`.
     """
     a, b = table.shape
     if min(a, b) < 2:
@@ -281,7 +290,7 @@ def crossed_interval(table: Floats, level: float = LEVEL) -> tuple[float, float]
     rest = table - rows[:, None] - columns[None, :] + mean
     squares = np.array(
         [
-            b * np.sum((rows - mean) ** 2) / (a - 1),
+            b * (np.sum((rows - mean) ** 2) / (a - 1) + step**2),
             a * np.sum((columns - mean) ** 2) / (b - 1),
             np.sum(rest**2) / ((a - 1) * (b - 1)),
         ]

@@ -197,17 +197,21 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite with the command's options.
 
-        Commands, questions and looks of earlier runs in this folder are kept.
+        Commands, questions and looks of earlier runs in this folder are kept; the last question is
+        the current one.
 
         Raises a RunFolderError if the folder holds a run of another suite.
         """
         self.check(resolved.get("name"))
         before = self.read_suite()
         lists: dict[str, list[Any]] = {}
-        for name in ("commands", "questions", "looks"):
+        for name in ("commands", "looks"):
             entries = [*before.get(name, []), *resolved.get(name, [])]
             if entries:
                 lists[name] = list({json.dumps(entry): entry for entry in entries}.values())
+        questions, latest = before.get("questions", []), resolved.get("questions", [])[-1:]
+        if questions or latest:
+            lists["questions"] = questions + (latest if questions[-1:] != latest else [])
         suite = plain({**resolved, **lists})
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
         write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -225,16 +229,18 @@ class Store:
         questions = [Question(**table) for table in self.read_suite().get("questions", [])]
         return questions or [Question()]
 
+    def looks(self) -> list[int]:
+        """Return the numbers of seeds after which the run is looked at; empty for other runs."""
+        looks: list[list[int]] = self.read_suite().get("looks", [])
+        return looks[0] if looks else []
+
     def alpha(self, seeds: int) -> float:
         """Return the error rate of the run's comparisons at a number of seeds.
 
         It is `ALPHA` for a run without looks, else the share of the look at these seeds.
         """
-        looks: list[int] | None = next(iter(self.read_suite().get("looks", [])), None)
-        if not looks:
-            return ALPHA
-        position = sum(look < seeds for look in looks[:-1])
-        return spend(looks)[position]
+        looks = self.looks()
+        return spend(looks)[look_at(looks, seeds)] if looks else ALPHA
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
         """Return the data for `clbench.figures.shift` by scenario, where there is any."""
@@ -298,6 +304,11 @@ class Store:
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
         return target.relative_to(self.out)
+
+
+def look_at(looks: Sequence[int], seeds: int) -> int:
+    """Return the position of the look that a run with that many seeds has reached or awaits."""
+    return sum(look < seeds for look in looks[:-1])
 
 
 @contextmanager

@@ -114,7 +114,9 @@ def make_search(
     protocol = source.file.protocol.model_copy(update=scoring)
     source = replace(source, file=source.file.model_copy(update={"protocol": protocol}))
     scenarios = None if scenario is None else [scenario]
-    cell = replace(options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed])
+    cell = replace(
+        options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed], references=False
+    )
     cell.choose_scenarios(source, "--scenario")  # so that a message names this option
     plan = make_plan(source, cell)
     names = [spec.name for spec in plan.scenarios]

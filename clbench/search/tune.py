@@ -246,7 +246,7 @@ def make_tuning(
     options = replace(options, seeds=settings.seeds, references=False, out=out)
     plan = make_plan(replace(source, file=file), options)
     names = tuple(scenario.name for scenario in plan.scenarios)
-    words = ("clbench", "tune", *plan.command[2:])
+    words = ("clbench", "tune", *(w for w in plan.command[2:] if w != "--no-references"))
     return TunePlan(plan.suite, options, settings, plan.baselines, names, words)
 
 

@@ -54,7 +54,7 @@ class RunOptions:
     precision: str | None = None
     device: str = "auto"
     plugins: Sequence[str | Path] = ()
-    references: bool = False
+    references: bool = True
     sweep: int | None = None
     out: str | Path | None = None
 
@@ -99,6 +99,9 @@ class RunOptions:
                 continue
             if field.name == "seeds" and self.looks:
                 continue
+            if field.name == "references":
+                words += ["--no-references"]
+                continue
             option = "--plugin" if field.name == "plugins" else f"--{field.name}"
             if field.name in ("scenarios", "plugins"):
                 for item in value:
@@ -106,7 +109,7 @@ class RunOptions:
             elif isinstance(value, tuple):
                 words += [option, ",".join(map(_word, value))]
             else:
-                words += [option] if value is True else [option, _word(value)]
+                words += [option, _word(value)]
         return tuple(words)
 
     def data_folder(self) -> Path | None:

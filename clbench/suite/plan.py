@@ -16,6 +16,7 @@ from clbench.messages import display_path, raise_errors
 from clbench.suite.baselines import Baseline, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
+from clbench.suite.question import Question
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.sweep import dial_points
@@ -94,6 +95,11 @@ class Plan:
         return tuple({cell.baseline.name: cell.baseline for cell in cells}.values())
 
     @property
+    def question(self) -> Question:
+        """The suite's primary question."""
+        return self.suite.file.question
+
+    @property
     def scenarios(self) -> tuple[ScenarioSpec, ...]:
         """The scenarios in order."""
         return tuple({cell.scenario.name: cell.scenario for cell in self.cells}.values())
@@ -110,7 +116,7 @@ class Plan:
             "references": any(cell.reference_of is not None for cell in self.cells),
             "plugins": {plugin.path.name: plugin.digest for plugin in self.plugins},
             **({"looks": [list(self.looks)]} if self.looks else {}),
-            "questions": [file.question.model_dump(mode="json")],
+            "questions": [self.question.model_dump(mode="json")],
             "protocol": self.protocol.model_dump(mode="json"),
             "task": {name: spec.model_dump(mode="json") for name, spec in file.task.items()},
             "scenario": [scenario.model_dump(mode="json") for scenario in self.scenarios],
@@ -153,8 +159,9 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         shared = shared_recipe(scenario)
         shared_text = json_sections(shared)
         methods: list[tuple[Baseline, int | None]] = [(baseline, None) for baseline in baselines]
-        if options.references:
-            last = stages_of(scenario) - 1
+        # In a scenario of one task, vanilla itself learns that task alone.
+        last = stages_of(scenario) - 1 if options.references else 0
+        if last:
             reference = replace(read_baseline("vanilla"), name=f"reference{last}")
             methods.append((reference, last))
         for seed in seeds:

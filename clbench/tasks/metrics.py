@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from clbench.boundary import unchanged
-from clbench.errors import DataError, NonFiniteLossError, PluginError, did_you_mean
+from clbench.boundary import unchanged, user_code
+from clbench.errors import ClbenchError, DataError, NonFiniteLossError, PluginError, did_you_mean
 from clbench.messages import describe_type
 from clbench.registry import Registry
 
@@ -174,3 +174,32 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
         if not np.isfinite(scores[name]):
             raise DataError(f"Metric {name!r} returned {scores[name]}, not a finite number.")
     return scores
+
+
+def floor_score(metric: str, train: Array, labels: Array, outputs: int) -> float | None:
+    """Return the score of a constant prediction: the majority class, or the mean in regression.
+
+    Parameters
+    ----------
+    metric
+        Name in `METRICS`.
+    train, labels
+        Labels of the training rows, which decide the constant (the smaller class if tied), and of
+        the rows to score.
+    outputs
+        Number of logits of a row, for classification.
+
+    Returns
+    -------
+    float or None
+        Pearson's and Spearman's correlation are 0 for a constant. None if the metric of a plug-in
+        cannot score constant outputs.
+    """
+    if METRICS.get(metric).regression:
+        constant = np.full(len(labels), np.mean(train), dtype=np.float64)
+    else:
+        constant = np.zeros((len(labels), outputs))
+        constant[:, np.bincount(train).argmax()] = 1.0
+    with suppress(ClbenchError), user_code(f"metric {metric!r}"):
+        return score([metric], constant, labels)[metric]
+    return None

@@ -16,6 +16,7 @@ from clbench.errors import ClusterError
 from clbench.results.store import Store
 
 Call = Callable[..., tuple[int, str, str]]
+RUN = ("run", "mine.toml", "--no-references")
 KEYS = [
     "one-two--vanilla--seed0",
     "one-two--frozen--seed0",
@@ -35,13 +36,14 @@ def spaced(text: str) -> str:
 def test_a_run_from_end_to_end(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     code, out, err = clbench("run", "mine.toml")
     assert code == 0
-    assert engine.ran == KEYS
+    references = [f"one-two--reference1--seed{seed}" for seed in (0, 1)]
+    assert engine.ran == [*KEYS[:2], references[0], *KEYS[2:], references[1]]
     lines = err.splitlines()
-    assert lines[0] == "mine: 4 cells to run, results in results/mine"
+    assert lines[0] == "mine: 6 cells to run, results in results/mine"
     assert lines[1].startswith(
-        "[1/4] one-two--vanilla--seed0: p_o 0.800  p_s 0.700  forgetting 0.100 (0 s; about "
+        "[1/6] one-two--vanilla--seed0: p_o 0.800  p_s 0.700  forgetting 0.100 (0 s; about "
     )
-    assert lines[4] == "[4/4] one-two--frozen--seed1: p_o 0.800  p_s 0.700  forgetting 0.100 (0 s)"
+    assert lines[6] == "[6/6] one-two--reference1--seed1: score 0.750 (0 s)"
     assert "0.800 ±0.000" in out
     frame = pd.read_csv(place / "results" / "mine" / "scores.csv")
     assert len(frame) == 4
@@ -51,10 +53,10 @@ def test_a_run_from_end_to_end(place: Path, engine: FakeExecutor, clbench: Call)
 
 
 def test_a_finished_run_trains_nothing(place: Path, engine: FakeExecutor, clbench: Call) -> None:
-    clbench("run", "mine.toml")
+    clbench(*RUN)
     engine.ran.clear()
     (place / "results" / "mine" / "scores.csv").unlink()
-    code, out, err = clbench("run", "mine.toml")
+    code, out, err = clbench(*RUN)
     assert code == 0
     assert engine.ran == []
     assert err == "mine: 4 cells, all already finished in results/mine; nothing to run\n"
@@ -65,14 +67,14 @@ def test_a_finished_run_trains_nothing(place: Path, engine: FakeExecutor, clbenc
 def test_a_finished_run_in_a_read_only_folder_says_that_the_table_is_old(
     place: Path, engine: FakeExecutor, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clbench("run", "mine.toml", "--seeds", "0")
+    clbench(*RUN, "--seeds", "0")
     (place / "results/mine/scores.csv").unlink()
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr("clbench.results.output_folder.write_atomically", refuse)
-    code, out, err = clbench("run", "mine.toml", "--seeds", "0")
+    code, out, err = clbench(*RUN, "--seeds", "0")
     assert code == 0
     assert "The table is not renewed: " in err
     assert "Read-only file system" in err
@@ -81,13 +83,13 @@ def test_a_finished_run_in_a_read_only_folder_says_that_the_table_is_old(
 
 def test_failed_cells_are_tried_again(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     engine.fails = {KEYS[3]}
-    code, out, err = clbench("run", "mine.toml")
+    code, out, err = clbench(*RUN)
     assert code == 1
     assert f"[4/4] {KEYS[3]}: failed: loss is nan (0 s)" in err
     assert f"failed: {KEYS[3]}: loss is nan" in out
     assert "1 of 4 cells failed; repeat clbench run to retry." in out
     engine.fails, engine.ran = set(), []
-    code, _, err = clbench("run", "mine.toml")
+    code, _, err = clbench(*RUN)
     assert code == 0
     assert engine.ran == [KEYS[3]]
     assert err.startswith("mine: 4 cells, 3 already finished, 1 to run, results in results/mine\n")
@@ -97,12 +99,12 @@ def test_an_interrupted_run_can_be_resumed(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
     engine.raises = KeyboardInterrupt()
-    code, _, err = clbench("run", "mine.toml")
+    code, _, err = clbench(*RUN)
     assert code == 130
     assert err.splitlines()[-1] == "stopped; run the same command again to resume"
     assert len(pd.read_csv(place / "results" / "mine" / "scores.csv")) == 1
     engine.raises = None
-    assert clbench("run", "mine.toml")[0] == 0
+    assert clbench(*RUN)[0] == 0
     assert engine.ran == KEYS
 
 
@@ -110,7 +112,7 @@ def test_a_run_that_loses_ray_shows_what_is_kept(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
     engine.raises = ClusterError("Ray died on this machine.")
-    code, output, error = clbench("run", "mine.toml", "--out", "out")
+    code, output, error = clbench(*RUN, "--out", "out")
     assert code == 2
     assert error.splitlines()[-1] == "error: Ray died on this machine."
     assert "one-two" in output
@@ -131,7 +133,7 @@ def test_other_signals_end_a_run_as_ctrl_c_does(
     monkeypatch.setattr(engine, "between", lambda: os.kill(os.getpid(), number))
     before = signal.signal(number, signal.SIG_DFL)  # the tests may run under nohup
     try:
-        exit_code, _, err = clbench("run", "mine.toml")
+        exit_code, _, err = clbench(*RUN)
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
@@ -147,7 +149,7 @@ def test_a_run_under_nohup_outlives_its_terminal(
     monkeypatch.setattr(engine, "between", lambda: os.kill(os.getpid(), signal.SIGHUP))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert clbench("run", "mine.toml")[0] == 0
+        assert clbench(*RUN)[0] == 0
     finally:
         signal.signal(signal.SIGHUP, before)
     assert engine.ran == KEYS
@@ -157,7 +159,7 @@ def test_options_reach_the_plan(place: Path, engine: FakeExecutor, clbench: Call
     code, _, _ = clbench(
         *("run", "mine.toml", "--out", "there", "--methods", "frozen", "--seeds", "2-3"),
         *("--scenarios", "one*", "--limit", "20", "--epochs", "1", "--precision", "float32"),
-        "--references",
+        "--references",  # the default
     )
     assert code == 0
     assert engine.ran == [
@@ -175,8 +177,8 @@ def test_options_reach_the_plan(place: Path, engine: FakeExecutor, clbench: Call
 def test_cells_of_other_settings_need_replace(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
-    clbench("run", "mine.toml")
-    code, _, err = clbench("run", "mine.toml", "--epochs", "1")
+    clbench(*RUN)
+    code, _, err = clbench(*RUN, "--epochs", "1")
     assert code == 2
     assert err == (
         "error: results/mine/cells/one-two--vanilla--seed0.json was run with epochs = 3, now 1 "
@@ -184,7 +186,7 @@ def test_cells_of_other_settings_need_replace(
         "old files in cells/replaced/.\n"
     )
     engine.ran.clear()
-    code, _, err = clbench("run", "mine.toml", "--epochs", "1", "--replace")
+    code, _, err = clbench(*RUN, "--epochs", "1", "--replace")
     assert code == 0
     assert engine.ran == KEYS
     assert err.startswith("4 cells of other settings moved to cells/replaced/.\n")
@@ -192,10 +194,10 @@ def test_cells_of_other_settings_need_replace(
 
 
 def test_edited_rows_are_noticed(place: Path, engine: FakeExecutor, clbench: Call) -> None:
-    clbench("run", "mine.toml")
+    clbench(*RUN)
     text = (place / "one.csv").read_text()
     (place / "one.csv").write_text(text.replace("number 3", "number three"))
-    code, _, err = clbench("run", "mine.toml")
+    code, _, err = clbench(*RUN)
     assert code == 2
     assert "was run with different rows of one (and 3 more cells)" in err
 
@@ -203,10 +205,10 @@ def test_edited_rows_are_noticed(place: Path, engine: FakeExecutor, clbench: Cal
 def test_a_broken_cell_is_named_and_run_again(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
-    clbench("run", "mine.toml")
+    clbench(*RUN)
     engine.ran.clear()
     (place / f"results/mine/cells/{KEYS[1]}.json").write_text('{"schema_ver')
-    code, _, err = clbench("run", "mine.toml")
+    code, _, err = clbench(*RUN)
     assert code == 0
     assert engine.ran == [KEYS[1]]
     assert err.splitlines()[0] == (
@@ -218,15 +220,15 @@ def test_a_broken_cell_is_named_and_run_again(
 def test_another_method_in_the_same_folder(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
-    clbench("run", "mine.toml", "--methods", "vanilla")
-    _, out, _ = clbench("run", "mine.toml", "--methods", "frozen")
+    clbench(*RUN, "--methods", "vanilla")
+    _, out, _ = clbench(*RUN, "--methods", "frozen")
     assert "vanilla" not in out
     assert len(pd.read_csv(place / "results/mine/scores.csv")) == 4
 
 
 def test_dry_run_writes_nothing(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     before = files(place)
-    code, out, err = clbench("run", "mine.toml", "--dry-run")
+    code, out, err = clbench(*RUN, "--dry-run")
     assert code == 0
     assert err == ""
     assert files(place) == before
@@ -241,10 +243,10 @@ def test_dry_run_estimates_from_what_was_run(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
     engine.fails = {KEYS[3]}
-    clbench("run", "mine.toml")
+    clbench(*RUN)
     (place / f"results/mine/cells/{KEYS[2]}.json").write_text("{")
     before = files(place)
-    code, out, err = clbench("run", "mine.toml", "--dry-run")
+    code, out, err = clbench(*RUN, "--dry-run")
     assert code == 0
     assert files(place) == before
     assert f"{KEYS[0]} finished" in spaced(out)
@@ -257,7 +259,7 @@ def test_dry_run_estimates_from_what_was_run(
 def test_a_report_changes_nothing_but_the_scores(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
-    clbench("run", "mine.toml")
+    clbench(*RUN)
     cells = place / "results/mine/cells"
     (cells / f"{KEYS[1]}.json").write_text('{"schema_ver')
     (cells / "foreign.json").write_text('{"a": 1}')
@@ -272,9 +274,9 @@ def test_a_report_changes_nothing_but_the_scores(
     ]
     assert {path: path.read_bytes() for path in cells.rglob("*.json")} == before
     assert len(pd.read_csv(place / "results/mine/scores.csv")) == 3
-    _, _, err = clbench("run", "mine.toml", "--dry-run")
+    _, _, err = clbench(*RUN, "--dry-run")
     assert "foreign.json is not a valid cell file (key: is missing). It is left out." in err
-    clbench("run", "mine.toml")
+    clbench(*RUN)
     assert (cells / "foreign.json").exists()
     assert (cells / f"broken/{KEYS[1]}.json").exists()
 
@@ -282,7 +284,7 @@ def test_a_report_changes_nothing_but_the_scores(
 def test_a_report_of_a_folder_that_cannot_be_written(
     place: Path, engine: FakeExecutor, clbench: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clbench("run", "mine.toml")
+    clbench(*RUN)
 
     def refuse(*arguments: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -300,7 +302,7 @@ def test_a_report_of_a_folder_that_cannot_be_written(
 
 def test_report_of_a_run_with_failures(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     engine.fails = {KEYS[0]}
-    clbench("run", "mine.toml")
+    clbench(*RUN)
     code, out, _ = clbench("report", "results/mine", "--formats", "png")
     assert code == 1
     assert f"failed: {KEYS[0]}: loss is nan" in out
@@ -309,7 +311,7 @@ def test_report_of_a_run_with_failures(place: Path, engine: FakeExecutor, clbenc
 def test_bad_data_leaves_nothing_behind(place: Path, clbench: Call) -> None:
     (place / "one.csv").write_text("text,label\n")
     before = files(place)
-    code, out, err = clbench("run", "mine.toml")
+    code, out, err = clbench(*RUN)
     assert code == 2
     assert out == ""
     assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 1

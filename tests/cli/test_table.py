@@ -61,6 +61,19 @@ def test_long_names_fold(width: int) -> None:
     assert text.count("±0.000") == 5
 
 
+def test_shares_are_dropped_before_deviations_move_below() -> None:
+    some = [pair("vanilla", seed, floors=[0.5, 0.5]) for seed in (0, 1)]
+    wide, narrow = (
+        printed([*some, reference(1, 0.75)], 100),
+        printed([*some, reference(1, 0.75)], 80),
+    )
+    assert wide[0].split()[-3:] == ["retained", "learned", "seeds"]
+    # .3 of .4 is left, and vanilla is the reference
+    assert next(line for line in wide if "vanilla" in line).split()[-3:] == ["0.750", "1.000", "2"]
+    assert narrow[0].split()[-2:] == ["intrans.", "seeds"]
+    assert "0.800 ±0.000" in "".join(narrow)
+
+
 def test_a_narrow_window_puts_deviations_below() -> None:
     lines = printed(cells(), 50)
     assert max(map(len, lines)) <= 50

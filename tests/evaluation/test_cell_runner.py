@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 from workspace import Steps, Workspace, measured
 
@@ -164,6 +165,15 @@ def test_references_give_intransigence(world: Workspace) -> None:
     assert reference == alone.R[0][1]
     row = run.frame[run.frame.method == "vanilla"].iloc[0]
     assert row.intransigence == pytest.approx(reference - pair.R[1][1])
+
+
+def test_cells_hold_the_floors_of_their_tasks(world: Workspace) -> None:
+    (cell,) = world.run(epochs=1, methods=["vanilla"], seeds=[0]).cells
+    for task, floor in zip(("mood", "thing"), cell.floors, strict=True):
+        train, dev = (
+            pd.read_csv(world.folder / name)["label"] for name in (f"{task}.csv", f"{task}-dev.csv")
+        )
+        assert floor == pytest.approx((dev == train.mode()[0]).mean())
 
 
 def test_tuning_rows_are_scored_and_not_trained_on(world: Workspace) -> None:

@@ -15,6 +15,7 @@ from clbench.results.store import Store
 
 def state_of(**options: Any) -> RunState:
     replace = options.pop("replace", False)
+    options = {"references": False, **options}
     return read_run_state(api.plan_run("mine.toml", RunOptions(**options)), replace=replace)
 
 

@@ -41,6 +41,18 @@ def test_methods_of_another_protocol_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
+def test_other_questions_and_looks_are_noted(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", better=0.0)
+    store = Store(second)
+    with store.lock():
+        plan = {"questions": [{"scores": ["p_s"]}], "looks": [[3, 6]]}
+        store.write_suite({**store.read_suite(), **plan})
+    assert read(first, second)[1] == [
+        "The questions of these runs differ; the verdicts are for those of a.",
+        "The looks of these runs differ; the verdicts are for those of a.",
+    ]
+
+
 def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Path) -> None:
     def run(name: str, seed: int, task: str, importance: float) -> Path:
         store = Store(tmp_path / name)

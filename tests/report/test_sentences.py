@@ -1,30 +1,42 @@
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 from report_runs import STEADY, cells
 
-from clbench.report.sentences import sentences
+from clbench.report.sentences import control_line, error_rates, verdict_lines
 from clbench.results.comparisons import comparisons_frame
+from clbench.results.controls import controls_frame
 from clbench.suite.question import Question
 
 
-def lines(**methods: list[tuple[float, float]]) -> list[str]:
-    return sentences(comparisons_frame(cells(**methods), Question()), "pair", "vanilla")
+def lines(question: Question | None = None, **methods: list[tuple[float, float]]) -> list[str]:
+    question = question or Question()
+    table = comparisons_frame(cells(**methods), question)
+    return list(map(str, verdict_lines(table, "pair", question)))
 
 
-def test_sentences_follow_the_verdicts() -> None:
-    first, second = lines(**STEADY)
-    assert first.startswith("ewc (p_o +0.200, +0.")
-    assert first.endswith("worse) keeps more of the old task than vanilla.")
-    assert second.startswith("No difference in p_o from vanilla is shown for mas (+0.037, -0.")
+def test_a_line_for_each_score_groups_the_methods_by_verdict() -> None:
+    old, new = lines(**STEADY)
+    assert old.startswith("p_o, the old task. Better than vanilla: ewc +0.200 (+0.")
+    assert "); no difference shown: mas +0.037 (-0." in old
+    assert new.startswith("p_s, the new task. Worse than vanilla: ewc -0.100 (-0.")
+    assert "); no difference shown: mas +0.000 (-0." in new  # the step alone is too wide for .01
+
+
+def test_a_question_about_forgetting_is_answered() -> None:
+    (line,) = lines(Question(scores=["forgetting"]), **STEADY)
+    assert line.startswith(
+        "forgetting, less is better. Better than vanilla: ewc -0.200 (-0.2"  # it forgets less
+    )
 
 
 def test_a_method_within_the_margin_is_said_to_be_equivalent() -> None:
     base = [(0.6 + 0.01 * seed, 0.8) for seed in range(10)]
     near = [(p_o + 0.002 * (seed % 2), 0.8) for seed, (p_o, _) in enumerate(base)]
-    assert lines(vanilla=base, near=near)[0].endswith(
-        "differs from vanilla in p_o by less than matters."
-    )
+    assert "Within ±0.01 of vanilla: near +0.001 (" in lines(vanilla=base, near=near)[0]
 
 
 @pytest.mark.parametrize(
@@ -46,3 +58,75 @@ def test_sentences_say_why_there_is_no_verdict(
     methods: dict[str, list[tuple[float, float]]], text: str
 ) -> None:
     assert lines(**methods) == [text]
+
+
+def test_a_scenario_outside_the_question_is_not_judged() -> None:
+    assert lines(Question(methods=["si"]), **STEADY) == [
+        "The question compares no method with vanilla here."
+    ]
+
+
+def control_cells(**methods: tuple[float, list[tuple[float, float]]]) -> list[Any]:
+    """Cells with seconds and scores; methods whose names end in -control are controls."""
+    some = cells(**{name: values for name, (_, values) in methods.items()})
+    return [
+        cell.model_copy(
+            update={
+                "train_seconds": methods[cell.baseline][0],
+                "control": cell.baseline.endswith("control"),
+                "keeps_rows": cell.baseline.startswith("rows"),
+            }
+        )
+        for cell in some
+    ]
+
+
+CONTROLS: dict[str, tuple[float, list[tuple[float, float]]]] = {
+    "vanilla": (10.0, [(0.60, 0.8), (0.70, 0.9), (0.65, 0.7)]),
+    "cheap-control": (7.5, [(0.60, 0.8), (0.70, 0.9), (0.65, 0.7)]),
+    "slow-control": (10.0, [(0.90, 0.9)] * 3),
+    "rows-control": (1.0, [(0.90, 0.9)] * 3),
+    "ewc": (20.0, [(0.80, 0.85), (0.90, 0.95), (0.85, 0.75)]),
+    "mas": (20.0, [(0.70, 0.8), (0.68, 0.9), (0.68, 0.7)]),
+    "new": (20.0, [(0.70, 0.8)]),
+}
+
+
+def test_methods_that_do_not_beat_the_cheapest_control_are_named() -> None:
+    table = controls_frame(control_cells(**CONTROLS))
+    assert set(table["control"]) == {"cheap-control"}
+    assert list(table["method"]) == ["vanilla", "ewc", "mas", "new"]
+    row = table.set_index("method").loc["ewc"]
+    assert (row["time"], row["pairs"]) == (0.75, 3)
+    assert row["difference"] == pytest.approx(0.25)  # .2 in p_o and .05 in p_s
+    # no spread, so only the steps of 1/500 and 1/200 are left, with those of mas
+    assert row["level"] == pytest.approx(1 - 0.05 / 3)  # vanilla, ewc and mas have three seeds
+    line = str(control_line(table, "pair", "vanilla"))
+    assert line.startswith(
+        "p_o + p_s. No method but ewc beats the control cheap-control (0.75 × the time of "
+        "vanilla): vanilla +0.000 (-0."
+    )
+    assert "mas +0.037 (-0." in line
+    assert "new" not in line
+
+
+def test_no_line_on_controls_where_all_methods_beat_it_or_none_was_run() -> None:
+    some = {name: CONTROLS[name] for name in ("cheap-control", "ewc")}
+    table = controls_frame(control_cells(**some))
+    assert table["verdict"].tolist() == ["better"]
+    assert math.isnan(table["time"][0])
+    assert control_line(table, "pair", "vanilla") is None
+    assert controls_frame(cells(**STEADY)).empty
+
+
+def test_error_rates_name_the_looks() -> None:
+    (line,) = error_rates([], 5, 0)
+    assert line.startswith("All these intervals hold jointly at 95 % or more, so the risk")
+    looks, controls = error_rates([5, 10, 20], 10, 8)
+    # shares of .05: ln(1 + 1.718 * .25), ln(1 + 1.718 * .5) - ln(1 + 1.718 * .25), and the rest
+    assert looks.startswith(
+        "Looks were planned after 5, 10 and 20 seeds. This is look 2 of 3, with 10 seeds: it "
+        "spends 1.31 % of the error rate of 5 %, and 3.10 % are spent so far. All these intervals "
+        "hold jointly at 98.69 % or more"
+    )
+    assert "The 8 of them are a family of their own, with an error rate of 5 %." in controls

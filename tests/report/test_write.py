@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
@@ -13,6 +14,7 @@ import clbench
 from clbench.cli import main
 from clbench.errors import RunFolderError
 from clbench.report.write import table_files, write_report
+from clbench.results.rows import pack_rows
 from clbench.results.store import Store
 
 
@@ -38,7 +40,8 @@ def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
     text = page_of(run)
     assert "16 cells: 2 scenarios, 2 methods, 4 seeds" in text
     assert '<strong class="failed">1 failed</strong>' in text
-    assert "keeps more of the old task than vanilla." in text
+    assert '<span class="title">p_o, the old task</span>' in text
+    assert '<span class="better">Better than vanilla</span>: ewc +0.053 (+0.0' in text
     assert "clbench run mine --model tiny --methods vanilla,ewc --seeds 0,1,2,3" in text
     assert (run / "report/index.html").stat().st_size < 4e6
 
@@ -90,6 +93,32 @@ def test_the_page_marks_a_method_that_is_told_the_task(tmp_path: Path) -> None:
         write_report([folder])
         assert (footnote in page_of(folder)) == flag
         assert ("vanilla #</td>" in page_of(folder)) == flag
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_floors_shares_and_flipped_rows_are_on_the_page(tmp_path: Path) -> None:
+    before, after = (pack_rows(np.arange(10) < count) for count in (9, 6))
+    correct = [[before, None], [after, after]]
+    folder = make_run(tmp_path / "run", floors=[0.5, 0.6], correct=correct)
+    with Store(folder).lock() as store:
+        for seed, p_o in ((0, 0.85), (1, 0.8)):
+            store.write_cell(cell("one", "frozen", seed, p_o, floors=[0.5, 0.6]))
+    write_report([folder])
+    text = page_of(folder)
+    frozen = '<td>one</td><td>a</td><td class="n">0.500</td><td class="n">0.825</td>'
+    assert frozen in text
+    assert '<th scope="col" class="n">retained</th>' in text
+    # of ten rows three are lost and none is gained; vanilla and ewc agree
+    flips = (
+        '<td class="n">10</td><td class="n">3 <span class="sd">30.0 %</span></td><td class="n">0'
+    )
+    assert text.count(flips) == 4
+    back = pd.read_csv(folder / "report/tables/floors.csv")
+    assert back["constant"].tolist() == [0.5, 0.6, 0.5, 0.6]
+    means = pd.read_csv(folder / "report/tables/means.csv").set_index(["scenario", "method"])
+    # vanilla's p_o is .6, .65, .7 and .75 after .9: it keeps .7 of 4 * .4
+    assert means.loc[("one", "vanilla"), "retained_mean"] == pytest.approx(0.7 / 1.6)
+    assert means.loc[("one", "vanilla"), "learned_mean"] == 1.0
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -11,7 +11,7 @@ from report_runs import STEADY, cell, cells
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, score_steps
 from clbench.results.overall import overall_frame
-from clbench.results.rows import correct_at_end, pack_rows, row_differences, unpack_rows
+from clbench.results.rows import correct_after, pack_rows, row_differences, row_flips, unpack_rows
 from clbench.suite.question import Question
 
 
@@ -100,7 +100,29 @@ def test_differences_by_row() -> None:
     assert table.tolist() == [[0, 0, 0, 1, 1, -1, 0]]
     assert row_differences(ewc, {4: one}, 0) is None  # other rows
     assert row_differences(ewc, {9: one}, 0) is None
-    assert correct_at_end(one, 1) is None
+    assert correct_after(one, 1) is None
+
+
+def test_rows_that_flipped_are_counted_by_seed() -> None:
+    some = [
+        with_rows("vanilla", 0, "1111100", "1110001"),  # two lost, one gained
+        with_rows("vanilla", 1, "1111100", "1111100"),
+        with_rows("ewc", 0, "1111100", "1101101"),  # one lost, one gained
+        with_rows("ewc", 1, "1111100", "0111111"),  # one lost, two gained
+        with_rows("ewc", 2, "1111100", "0000000"),  # all five lost; vanilla has no such seed
+    ]
+    assert [row_flips(cell) for cell in some] == [
+        (7, 2, 1), (7, 0, 0), (7, 1, 1), (7, 1, 2), (7, 5, 0),
+    ]  # fmt: skip
+    table = comparisons_frame(some, Question())
+    ewc = row(table, "ewc", "p_o")
+    assert (ewc["rows_lost"], ewc["rows_gained"]) == (7 / 3, 1)
+    # 1110001 against 1101101: one right in vanilla only, two in ewc only; 1111100, 0111111: 1 and 2
+    assert (ewc["rows_only_reference"], ewc["rows_only_method"]) == (1, 2)
+    assert ewc["rows_difference"] == pytest.approx((2 - 1) / 7)
+    vanilla = row(table, "vanilla", "p_o")
+    assert (vanilla["rows"], vanilla["rows_lost"], vanilla["rows_gained"]) == (7, 1, 0.5)
+    assert math.isnan(row(table, "ewc", "p_s")["rows_lost"])
 
 
 def test_the_interval_over_rows_is_beside_that_over_seeds() -> None:
@@ -115,6 +137,16 @@ def test_the_interval_over_rows_is_beside_that_over_seeds() -> None:
     assert ewc["rows_difference"] == pytest.approx(ewc["difference"])
     assert ewc["rows_low"] < ewc["rows_difference"] < ewc["rows_high"]
     assert math.isnan(row(comparisons_frame(some, Question()), "ewc", "forgetting")["rows"])
+
+
+def test_overall_intervals_have_a_width_where_all_seeds_agree() -> None:
+    same = {"vanilla": [(0.6, 0.8)] * 3, "ewc": [(0.61, 0.8)] * 3}
+    table = overall_frame([*cells("one", **same), *cells("two", **same)])
+    row = table[(table["method"] == "ewc") & (table["score"] == "p_o")].iloc[0]
+    # 500 rows of the old task in each scenario: a seed's mean has a step of sqrt(2) / 500 / 2
+    half = 4.302653 * math.sqrt(2) / 1000 / math.sqrt(3)
+    assert (row["low"], row["high"]) == pytest.approx((0.01 - half, 0.01 + half))
+    assert row["high_anywhere"] - row["low_anywhere"] == pytest.approx(2 * half)
 
 
 def test_overall_differences_and_ranks() -> None:

@@ -14,6 +14,7 @@ from clbench.results.scores import (
     SCORES,
     Score,
     failures,
+    score_rows,
     scores_frame,
     scores_of,
     summary,
@@ -132,6 +133,54 @@ def test_intransigence_is_the_reference_minus_the_last_task_of_the_same_seed() -
     assert frame.loc[0, "intransigence"] == pytest.approx(0.05)
     assert math.isnan(frame.loc[1, "intransigence"])
     assert summary(frame).iloc[0]["intransigence_mean"] == pytest.approx(0.05)
+
+
+def test_shares_of_what_was_learned_above_the_floors() -> None:
+    matrix = [[0.9, None, None], [0.7, 0.6, None], [0.6, 0.7, 0.55]]
+    scores = scores_of(matrix, floors=[0.5, 0.4, 0.35], reference=0.75)
+    # learned .4 of the first task and .2 of the second; left at the end .1 and .3
+    assert scores["old_gain"] == pytest.approx(0.6)
+    assert scores["old_gain_left"] == pytest.approx(0.4)
+    assert scores["retained"] == pytest.approx(2 / 3)
+    # .2 above the floor, where the reference is .4 above it
+    assert scores["learned"] == pytest.approx(0.5)
+    assert not {"retained", "learned", "old_gain"} & scores_of(matrix, reference=0.75).keys()
+    assert scores_of(matrix, floors=[None, 0.4, 0.35])["retained"] is None
+    assert scores_of(matrix, floors=[0.95, 0.9, 0.35])["retained"] is None  # nothing was learned
+    assert scores_of(matrix, floors=[0.5, 0.4, 0.8], reference=0.8)["learned"] is None
+    alone = scores_of([[0.9]], floors=[0.5], reference=0.7)
+    assert (alone["retained"], alone["learned"]) == (None, pytest.approx(2.0))
+
+
+def test_shares_over_seeds_are_ratios_of_sums() -> None:
+    floors = [0.5, 0.6]
+    cells = [
+        pair("vanilla", 0, [[0.9, None], [0.6, 0.7]], floors=floors),
+        pair("vanilla", 1, [[0.6, None], [0.6, 0.9]], floors=floors),
+        pair("ewc", 0, [[0.9, None], [0.7, 0.65]], floors=floors),
+        pair("ewc", 1, [[0.5, None], [0.5, 0.9]], floors=floors),  # learned nothing of the old task
+        pair("ewc", 2, [[0.8, None], [0.5, 0.95]], floors=floors),  # vanilla has no such seed
+    ]
+    rows = score_rows(cells)
+    assert [row["learned"] for row in rows[2:4]] == pytest.approx([0.5, 1.0])
+    assert "learned" not in rows[4]
+    assert rows[3]["retained"] is None
+    vanilla, ewc = summary(scores_frame(cells)).to_dict("records")
+    # left .1 + .1 of .4 + .1; the mean of the ratios would be .625
+    assert vanilla["retained_mean"] == pytest.approx(0.4)
+    assert vanilla["learned_mean"] == pytest.approx(1.0)
+    # left .2 + 0 + 0 of .4 + 0 + .3; learned .05 + .3 of vanilla's .1 + .3, without seed 2
+    assert ewc["retained_mean"] == pytest.approx(0.2 / 0.7)
+    assert ewc["learned_mean"] == pytest.approx(0.35 / 0.4)
+    assert math.isnan(ewc["learned_std"])
+    other = score_rows(cells, "ewc")
+    assert [row.get("learned") for row in other] == pytest.approx([2.0, 1.0, 1.0, 1.0, 1.0])
+
+
+def test_cells_of_earlier_versions_have_no_floors() -> None:
+    frame = scores_frame([pair("vanilla"), pair("ewc")])
+    assert frame[["retained", "learned"]].isna().all(axis=None)
+    assert "retained" not in {s.name for s in visible_scores(summary(frame).to_dict("records"))}
 
 
 def test_references_of_another_protocol_are_ignored() -> None:

@@ -155,6 +155,19 @@ def test_crossed_interval_of_seeds_only_is_the_t_interval() -> None:
     assert crossed_interval(np.ones((3, 4))) == (1.0, 1.0)
 
 
+def test_equal_seeds_do_not_count_as_certain() -> None:
+    # deviation 0, step .01: half-width t(.975, 2) * .01 / sqrt(3), with t = 4.302653
+    half = 4.302653 * 0.01 / math.sqrt(3)
+    equal = summarise([0.5] * 3, 0.01)
+    assert (equal.low, equal.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-7)
+    assert equal.deviation == 0.0
+    # every seed differs from the reference on all of four rows: only the step of .01 is left
+    assert crossed_interval(np.ones((3, 4)), step=0.01) == pytest.approx((1 - half, 1 + half))
+    # deviation .01 and step .01: sqrt(2) as wide
+    spread = summarise([0.49, 0.5, 0.51], 0.01)
+    assert spread.high - spread.mean == pytest.approx(math.sqrt(2) * half, abs=1e-7)
+
+
 def test_crossed_interval_is_wider_than_that_of_seeds_alone() -> None:
     rng = np.random.default_rng(1)
     table = 0.01 * rng.normal(size=(5, 1)) + rng.choice([-1.0, 0.0, 1.0], (1, 200))

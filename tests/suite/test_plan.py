@@ -80,7 +80,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def test_order_and_names_of_cells(make: Make) -> None:
-    plan = make(scenarios=["a-b", "b-l*"], references=True)
+    plan = make(scenarios=["a-b", "b-l*"])
     assert [cell.key for cell in plan.cells] == [
         "a-b--vanilla--seed0",
         "a-b--frozen--seed0",
@@ -99,8 +99,14 @@ def test_order_and_names_of_cells(make: Make) -> None:
     assert plan.cells[2].baseline.method == "vanilla"
     assert plan.out == Path("results/s")
     assert [b.name for b in plan.baselines] == ["vanilla", "frozen"]
-    clusters = make(scenarios=["*clusters"], references=True, seeds=[7]).cells
+    clusters = make(scenarios=["*clusters"], seeds=[7]).cells
     assert clusters[-1].key == "b-clusters--reference2--seed7"
+    assert not any(cell.reference_of for cell in make(references=False).cells)
+    one = SUITE.replace(
+        'shift = "dataset"\ntasks = ["a", "b"]', 'shift = "pretraining"\ntasks = ["a"]'
+    )
+    cells = [cell for cell in make(one).cells if cell.scenario.shift == "pretraining"]
+    assert {cell.baseline.name for cell in cells} == {"vanilla", "frozen"}  # one task needs none
 
 
 def test_patterns_keep_the_suites_order(make: Make) -> None:
@@ -195,7 +201,7 @@ def test_two_baselines_of_one_name_are_an_error(make: Make) -> None:
 
 
 def test_settings_of_shifts_and_methods_are_checked(make: Make) -> None:
-    plan = make(SUITE.replace("k = 3", 'k = "3"\nkk = 1'))
+    plan = make(SUITE.replace("k = 3", 'k = "3"\nkk = 1'), references=False)
     with pytest.raises(SuiteError) as raised:
         validate(plan, plan.cells)
     assert str(raised.value) == (
@@ -311,7 +317,7 @@ def test_an_edited_metric_of_the_protocol_changes_the_fingerprint(make: Make) ->
 
 
 def test_the_resolved_suite_is_plain_json(make: Make) -> None:
-    plan = make(epochs=1, seeds=[3], references=True, scenarios=["a-b"])
+    plan = make(epochs=1, seeds=[3], scenarios=["a-b"])
     resolved = json.loads(json.dumps(plan.resolved(), allow_nan=False))
     assert resolved["protocol"]["epochs"] == 1
     assert resolved["seeds"] == [3]
@@ -326,14 +332,14 @@ def test_the_recorded_command_makes_the_same_cells(make: Make, tmp_path: Path) -
     (tmp_path / "mirror").mkdir()
     Path("text.txt").write_text("a line of five words\n" * 20)
     options: dict[str, Any] = {
-        "epochs": 1, "seeds": [3, 5], "references": True, "scenarios": ["a-b", "b-l*"],
+        "epochs": 1, "seeds": [3, 5], "references": False, "scenarios": ["a-b", "b-l*"],
         "methods": ["vanilla", read_baseline("frozen")], "data": tmp_path / "mirror",
         "corpus": "text.txt", "device": "cpu",
     }  # fmt: skip
     command = make(**options).command
     assert shlex.join(command) == (
         "clbench run s.toml --data mirror --corpus text.txt --methods vanilla,frozen "
-        "--scenarios a-b --scenarios 'b-l*' --seeds 3,5 --epochs 1 --device cpu --references"
+        "--scenarios a-b --scenarios 'b-l*' --seeds 3,5 --epochs 1 --device cpu --no-references"
     )
     assert make_plan(read_suite("quick"), RunOptions(seeds=[0])).command == (
         "clbench", "run", "quick", "--seeds", "0",
@@ -349,7 +355,7 @@ def test_planning_imports_nothing_heavy(make: Make) -> None:
         "from clbench.suite.plan import make_plan\n"
         "import clbench.models.locate as locate\n"
         "locate.model_identity = lambda name, revision=None: {}\n"
-        "make_plan(read_suite('s.toml'), RunOptions(references=True))\n"
+        "make_plan(read_suite('s.toml'), RunOptions())\n"
         "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas', 'matplotlib', 'ray'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )

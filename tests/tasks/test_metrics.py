@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import clbench
 from clbench.errors import DataError, NonFiniteLossError, PluginError, UnknownNameError
-from clbench.tasks.metrics import METRICS, metrics_for, score
+from clbench.tasks.metrics import METRICS, floor_score, metrics_for, score
 
 
 def logits(predicted: list[int], classes: int) -> np.ndarray:
@@ -23,6 +23,23 @@ def test_class_metrics_of_two_classes() -> None:
     outputs = logits([1, 1, 0, 0, 0, 1, 0, 1], 2)
     scores = score(["accuracy", "f1", "matthews"], outputs, labels)
     assert scores == {"accuracy": 6 / 8, "f1": 2 * 3 / (2 * 3 + 1 + 1), "matthews": (9 - 1) / 16}
+
+
+def test_the_floor_always_predicts_what_is_most_frequent_in_training() -> None:
+    train, labels = np.array([1, 1, 2, 0]), np.array([0, 1, 0, 2, 1])
+    assert floor_score("accuracy", train, labels, 3) == 2 / 5
+    assert floor_score("accuracy", np.array([2, 2, 0, 0]), labels, 3) == 2 / 5  # the smaller class
+    assert floor_score("f1", np.array([1, 1, 0]), np.array([0, 1, 1, 0]), 2) == 2 / 3
+    assert floor_score("pearson", np.array([1.0, 4.0]), np.array([2.0, 3.0, 5.0]), 1) == 0.0
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_metric_that_cannot_score_a_constant_gives_no_floor() -> None:
+    @clbench.metric("needs-two-values")
+    def needs_two_values(outputs, labels):  # type: ignore[no-untyped-def]
+        raise SystemExit(f"{np.ptp(outputs)} is too narrow")
+
+    assert floor_score("needs-two-values", np.array([0]), np.array([0, 1]), 2) is None
 
 
 def test_f1_of_two_classes_is_that_of_class_1() -> None:
