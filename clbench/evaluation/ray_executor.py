@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from clbench.boundary import explain, user_code
+from clbench.boundary import explain
 from clbench.errors import ClbenchError, ClusterError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
@@ -23,9 +24,8 @@ from clbench.evaluation.resources import (
     cores,
 )
 from clbench.evaluation.run_cell import failed
-from clbench.methods.base import METHODS
+from clbench.evaluation.sharing import stage_groups, stages_to_share
 from clbench.results.cell import CellResult
-from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell, Plan
 
 POLL_SECONDS = 0.5
@@ -37,8 +37,9 @@ ANSWER_SECONDS = 5.0
 class RayExecutor:
     """Runs cells as Ray tasks.
 
-    In a group of cells that share a first stage, the first cell leads: it trains that stage while
-    the others wait. No more cells are submitted than can run at once.
+    In a group of cells that share a first stage, one cell leads: it trains that stage, and later
+    ones that others can use, while the others wait. No more cells are submitted than can run at
+    once.
 
     If a worker dies or a node leaves, Ray restarts its running cell, at most twice. Results come
     to this process, which writes them.
@@ -88,8 +89,9 @@ class RayExecutor:
         """
         ray, threads, workers = self._ray, self._cell.threads, self.resources.workers or 1
         self._preparer, self._listener = preparer, listener
-        self._waiting = OrderedDict((cell.key, cell) for cell in pending)
-        self._groups = _groups(pending)
+        sharing = stages_to_share(pending)
+        self._waiting = OrderedDict((cell.key, cell) for cell in _leaders_first(pending, sharing))
+        self._groups = stage_groups(pending)
         self._left.update(cell.scenario.name for cell in pending)
         self._left.update(self._groups.values())
         if self.resources.address is None and workers * threads > cores():
@@ -99,7 +101,7 @@ class RayExecutor:
             )
         self._out = plan.out
         self._require_ray()
-        self._setup = ray.put(WorkerSetup.of(plan, threads))
+        self._setup = ray.put(replace(WorkerSetup.of(plan, threads), sharing=sharing))
         # On this node, so that it is not lost with another one.
         node = ray.get_runtime_context().get_node_id()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
@@ -236,19 +238,12 @@ class RayExecutor:
                 )
 
 
-def _groups(cells: Sequence[Cell]) -> dict[str, Hashable | None]:
-    """Return for each cell scenario and seed if vanilla's first stage can serve it, else None."""
-    baselines = {cell.baseline.name: cell.baseline for cell in cells}
-    shares = {name for name, baseline in baselines.items() if _shares_first_stage(baseline)}
-    return {
-        cell.key: (cell.scenario.name, cell.seed)
-        if cell.baseline.name in shares and cell.reference_of in (None, 0)
-        else None
-        for cell in cells
-    }
-
-
-def _shares_first_stage(baseline: Baseline) -> bool:
-    with suppress(ClbenchError), user_code("acts_in"):
-        return not METHODS.get(baseline.method)(**baseline.settings).acts_in(0)
-    return False  # after an error: the cells will fail with it
+def _leaders_first(cells: Sequence[Cell], sharing: Mapping[str, int]) -> list[Cell]:
+    """Return `cells` with those first, in each scenario and seed, that share the most stages."""
+    blocks: dict[tuple[str, int], int] = {}
+    for cell in cells:
+        blocks.setdefault((cell.scenario.name, cell.seed), len(blocks))
+    return sorted(
+        cells,
+        key=lambda cell: (blocks[cell.scenario.name, cell.seed], -sharing.get(cell.key, 1)),
+    )

@@ -16,6 +16,7 @@ from clbench.evaluation.prepare import InputChecker, ScenarioPreparer
 from clbench.evaluation.resources import Resources, check_reachable
 from clbench.evaluation.run_cell import numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state
+from clbench.evaluation.sharing import stages_to_share
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
 from clbench.results.output_folder import check_folder
@@ -72,7 +73,7 @@ class InProcessExecutor:
         self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
         """Yield the results in the order of the cells."""
-        cache = StageCache(plan.out / "stages")
+        cache = StageCache(plan.out / "stages", stages_to_share(pending))
         with thread_count(self.threads):
             settings = compute_settings(plan)
             for cell in pending:
@@ -126,6 +127,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
         finally:
             # Even after an interruption, the table must hold every cell on disk.
             write_scores()
+        StageCache(plan.out / "stages").drop_of_run()
     return state.with_new(new)
 
 

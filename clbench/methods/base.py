@@ -56,11 +56,17 @@ class Method(Configured):
     needs_task_id
         Set to True if `scoring` gives each task weights of its own: the method must then be told
         the task of each row, even where tasks share a head. Results and tables mark it too.
+    only_consolidates
+        Set to True if every stage is trained as by vanilla and only `after_stage` differs, after
+        stages for which `acts_in` returns True. Of the hooks of training, only `before_stage` is
+        then called, which must not change the model. A stage that starts from vanilla's weights is
+        trained once for vanilla and all such methods.
     """
 
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
     needs_task_id: ClassVar[bool] = False
+    only_consolidates: ClassVar[bool] = False
 
     def acts_in(self, index: int) -> bool:
         """Whether this method trains stage `index` differently from vanilla.

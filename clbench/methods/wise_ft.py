@@ -28,6 +28,7 @@ class WiseFT(Method):
     """
 
     name: ClassVar[str] = "wise-ft"
+    only_consolidates: ClassVar[bool] = True
     alpha: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
 
     def acts_in(self, index: int) -> bool:
