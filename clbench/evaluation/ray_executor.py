@@ -48,7 +48,7 @@ class RayExecutor:
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self._tasks: dict[Any, tuple[Cell, bool]] = {}
-        self._scenarios: dict[str, Any] = {}
+        self._scenarios: dict[Hashable, Any] = {}
         self._stages: dict[Hashable, Any] = {}
         self._starts: Counter[str] = Counter()
         self._left: Counter[Hashable] = Counter()
@@ -92,7 +92,7 @@ class RayExecutor:
         sharing = stages_to_share(pending)
         self._waiting = OrderedDict((cell.key, cell) for cell in _leaders_first(pending, sharing))
         self._groups = stage_groups(pending)
-        self._left.update(cell.scenario.name for cell in pending)
+        self._left.update(map(_rows_of, pending))
         self._left.update(self._groups.values())
         if self.resources.address is None and workers * threads > cores():
             listener.note(
@@ -153,20 +153,20 @@ class RayExecutor:
             ready = (c for c in self._waiting.values() if self._groups[c.key] not in training)
             if (cell := next(ready, None)) is None:
                 return
-            spec, group = cell.scenario, self._groups[cell.key]
+            rows, group = _rows_of(cell), self._groups[cell.key]
             del self._waiting[cell.key]
-            self._left.subtract([spec.name, group])
+            self._left.subtract([rows, group])
             self._listener.cell_started(cell)
             try:
-                if spec.name not in self._scenarios:
-                    prepared = self._preparer.prepare(spec)
+                if rows not in self._scenarios:
+                    prepared = self._preparer.prepare(cell.scenario, cell.seed)
                     self._require_ray()
-                    self._scenarios[spec.name] = self._ray.put(prepared)
+                    self._scenarios[rows] = self._ray.put(prepared)
             except Exception as error:
                 self._require_ray()
                 yield failed(cell, explain(error))
                 continue
-            scenario, shared = self._scenarios[spec.name], self._stages.get(group)
+            scenario, shared = self._scenarios[rows], self._stages.get(group)
             leads = bool(group and self._left[group] and shared is None)
             result, stage = self._run.options(name=cell.key).remote(
                 self._setup, cell, [scenario], shared, leads, self._progress
@@ -177,8 +177,8 @@ class RayExecutor:
             # Release the data that no later cell can use.
             if not self._left[group]:
                 self._stages.pop(group, None)
-            if not self._left[spec.name]:
-                del self._scenarios[spec.name]
+            if not self._left[rows]:
+                del self._scenarios[rows]
 
     def _room(self) -> int:
         """Return how many cells can run at once."""
@@ -236,6 +236,11 @@ class RayExecutor:
                     f"{key}: its worker died or its node left; attempt {self._starts[key]} of "
                     f"{1 + RETRIES} has started."
                 )
+
+
+def _rows_of(cell: Cell) -> Hashable:
+    """Return what identifies the prepared scenario of a cell."""
+    return "rows", cell.scenario.name, cell.protocol.subset_seed(cell.seed)
 
 
 def _leaders_first(cells: Sequence[Cell], sharing: Mapping[str, int]) -> list[Cell]:
