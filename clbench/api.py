@@ -78,6 +78,7 @@ def run(
     scenarios: Sequence[str] | None = None,
     seeds: Sequence[int] | str | None = None,
     limit: int | None = None,
+    subset: str | None = None,
     epochs: int | None = None,
     device: str = "auto",
     precision: str | None = None,
@@ -100,9 +101,10 @@ def run(
         Name of a packaged suite, or path of a suite file.
     out
         The run's folder; by default ``results/<suite>``.
-    model, limit, epochs, precision
-        Override the suite's protocol: the model, the maximum rows of a split, the passes over each
-        task's rows (also where the suite sets epochs or steps per task), the precision.
+    model, limit, subset, epochs, precision
+        Override the suite's protocol: the model, the maximum rows of a split, whether each seed
+        trains on other rows (``seed``) or not (``fixed``), the passes over each task's rows (also
+        where the suite sets epochs or steps per task), the precision.
     data
         Folder with copies of hub repositories, such as ``DIR/glue``; by default the hub itself.
     methods, scenarios, seeds
@@ -154,6 +156,7 @@ def run(
         scenarios=scenarios,
         seeds=seeds,
         limit=limit,
+        subset=subset,
         epochs=epochs,
         precision=precision,
         device=device,

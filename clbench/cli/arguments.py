@@ -37,6 +37,14 @@ Data = Annotated[
     option("DIR", "Folder with copies of hub repositories, such as DIR/glue.  [default: the hub]"),
 ]
 Limit = Annotated[int | None, option("ROWS", "Maximum rows of each split.  [default: the suite's]")]
+Subset = Annotated[
+    str | None,
+    option(
+        "fixed|seed",
+        "Training rows within the limit: the same for every seed, or others for each.  "
+        "[default: the suite's]",
+    ),
+]
 Epochs = Annotated[int | None, option("N", "Passes over each task's rows.  [default: the suite's]")]
 Precision = Annotated[
     str | None,

@@ -63,7 +63,7 @@ def search(
     ] = "code",
     lowest: Annotated[float, option("RATE", "Lowest learning rate.")] = 1e-7,
     highest: Annotated[float, option("RATE", "Highest learning rate.")] = 1e-3,
-    grace: Annotated[int, option("EPOCHS", "Epochs before ASHA may stop a trial.")] = 1,
+    grace: Annotated[int, option("EPOCHS", "Epochs on D_s before ASHA may stop a trial.")] = 1,
     reduction: Annotated[float, option("X", "ASHA continues the best 1/X of the trials.")] = 2.0,
     seed: Annotated[int, option("N", "Seed of search and training.")] = 0,
     paper_split: Annotated[

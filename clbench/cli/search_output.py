@@ -76,7 +76,7 @@ def show_plan(plan: SearchPlan, resources: Resources) -> None:
     stop = "no trial is stopped early"
     if settings.scheduler == "asha":
         epochs = [math.ceil(settings.grace * settings.reduction**n) for n in range(3)]
-        stop = f"asha may stop trials after {', '.join(map(str, epochs))} … epochs"
+        stop = f"asha may stop trials after {', '.join(map(str, epochs))} … epochs on D_s"
     for line in (
         f"{plan.run.scenarios[0].name}: {count(settings.trials, 'trial')}, {settings.searcher}; "
         f"{stop}",
@@ -85,7 +85,7 @@ def show_plan(plan: SearchPlan, resources: Resources) -> None:
         f"First trial: {space.origin.flat:g} for all",
         f"Reward: p_o + p_s on {plan.split}",
         f"Results in {plan.run.out}",
-        f"Estimate: {estimate}, one trial after another; early stopping saves about half.",
+        f"Estimate: {estimate}, one trial after another; early stopping saves about a fifth.",
     ):
         out().print(line, soft_wrap=True)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +16,8 @@ import clbench
 from clbench.errors import PluginError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
-from clbench.evaluation.stage_cache import CachedStage, StageCache, recipe_digest
+from clbench.evaluation.sharing import vanilla_stages
+from clbench.evaluation.stage_cache import OF_RUN, CachedStage, StageCache, recipe_digest
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier, build_classifier
@@ -27,6 +29,7 @@ from clbench.training import hook_checks
 from clbench.training.device import Precision
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, Trace, train_stage
+from clbench.training.memory import bytes_held
 from clbench.training.stage import Context, Stage
 
 Row = list[dict[str, float] | None]
@@ -110,6 +113,8 @@ class CellRunner:
         task, count = self.cell.reference_of, len(self.scenario.train)
         self._stages = list(range(count)) if task is None else [task]
         self._scorers = self.scenario.scorers if task is None else ()
+        starts_first = self._stages[0] == 0
+        self._vanilla_stages = vanilla_stages(self.method, len(self._stages)) * starts_first
         if task is not None and task >= count:
             raise PluginError(
                 f"scenario {self.cell.scenario.name!r} has {count} tasks, so task {task} (from 0) "
@@ -118,38 +123,59 @@ class CellRunner:
 
     def run(self) -> Outcome:
         """Train and score all stages, resuming after the latest cached one; sets `context`."""
-        first = None if self._in_cache() else self._train_shared()
+        shared = [] if self._in_cache() else self._shared_stages()
         before = self._load()
         notes: list[str] = []
-        start = self._resume() or self._adopt(0, first or self._train_shared(), cached=False)
-        del first
+        start = self._resume()
+        if not start:
+            for start, (entry, cached) in enumerate(shared or self._shared_stages(), 1):
+                self._adopt(start - 1, entry, cached=cached)
+        del shared
         for position in range(start, len(self._stages)):
             stage = self._stage(position)
+            held = self._begin(stage)
             trace = self._train(stage, position)
+            trace.memory_bytes += held
             note = self._save(position, self._to_cache(position, trace))
             if note is not None and note not in notes:
                 notes.append(note)
             self._finish(stage, trace, cached=False)
-        for position in range(len(self._stages) - 1):
-            if self.cache is not None and not self._is_shared(position):
+        for position in range(len(self._stages)):
+            cached, kept = self._is_cached(position), self._is_kept(position)
+            if self.cache is not None and cached and not kept:
                 self.cache.drop(self._digest(position))  # no other cell can use it
         return Outcome(self._outcomes, [*notes, *self.context.notes], before)
 
-    def _train_shared(self) -> CachedStage | None:
-        """Train the stage that all methods share, on a model that this method never sees.
+    def _shared_stages(self) -> list[tuple[CachedStage, bool]]:
+        """Load or train the first stages that vanilla's training serves; say which were loaded.
 
-        What `setup` does to modules, such as adding hooks or adapters, then cannot affect it.
-        Return None if there is no such stage.
+        They are trained on a model that this method never sees: what `setup` does to modules, such
+        as adding hooks or adapters, then cannot affect them.
         """
-        if isinstance(self.method, Vanilla) or not self._is_shared(0):
-            return None
-        method = Vanilla(lr=self.method.lr, lr_multiple=self.method.lr_multiple)
-        runner = replace(self, method=method, model=None)
+        count = self._vanilla_stages
+        shared: list[tuple[CachedStage, bool]] = []
+        if isinstance(self.method, Vanilla):
+            return shared
+        while len(shared) < count and (stored := self._stored(len(shared))):
+            shared.append((stored, True))
+        if len(shared) == count:
+            return shared
+        vanilla = Vanilla(lr=self.method.lr, lr_multiple=self.method.lr_multiple)
+        runner = replace(self, method=vanilla, model=None)
         runner._load()
-        first = runner._to_cache(0, runner._train(runner._stage(0), 0))
-        if note := self._save(0, first):
-            first.notes.append(note)
-        return first
+        for position, (entry, _) in enumerate(shared):
+            runner._adopt(position, entry, cached=True)
+        for position in range(len(shared), count):
+            stage = runner._stage(position)
+            trace = runner._train(stage, position)
+            entry = runner._to_cache(position, trace)
+            if note := self._save(position, entry):
+                entry.notes.append(note)
+            weights = {name: value.clone() for name, value in entry.weights.items()}
+            shared.append((replace(entry, weights=weights), False))
+            if position + 1 < count:
+                runner._finish(stage, trace, cached=False)
+        return shared
 
     def _load(self) -> Row | None:
         """Load the model and set the method up; return the row of R before training, or None."""
@@ -175,13 +201,8 @@ class CellRunner:
             for scorer, values in zip(self._scorers, columns, strict=True):
                 context.note(scorer.describe(values))
             row = [*columns, *[None] * len(self.scenario.scored)]
-        before = _versions(model)
-        self.method.setup(context)
-        if not self.method.acts_in(0) and _versions(model) != before:
-            raise PluginError(
-                f"method {self.method.name!r} changes the model in setup, but acts_in(0) is False, "
-                "so stage 0 would be trained as by vanilla. Return True from acts_in(0)."
-            )
+        with self._model_unchanged("setup", 0):
+            self.method.setup(context)
         context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
         return row
@@ -194,8 +215,37 @@ class CellRunner:
         stage.heads = frozenset([stage.data.head])
         return stage
 
+    def _begin(self, stage: Stage) -> int:
+        """Begin a stage of a method that only consolidates; return the bytes that it holds."""
+        if not self.method.only_consolidates or not self.method.acts_in(stage.index):
+            return 0
+        with self._model_unchanged("before_stage", stage.index):
+            self.method.before_stage(stage)
+        return bytes_held(self.method)
+
+    @contextmanager
+    def _model_unchanged(self, hook: str, index: int) -> Iterator[None]:
+        """Raise a PluginError if `hook` changes the model and vanilla trains stage `index`."""
+        before = _versions(self.context.model)
+        yield
+        if _versions(self.context.model) == before:
+            return
+        start = f"method {self.method.name!r} changes the model in {hook}, but "
+        if self.method.only_consolidates:
+            raise PluginError(
+                f"{start}declares only_consolidates, so stage {index} would be trained as by "
+                "vanilla. Remove only_consolidates, or return True from acts_in for the stage "
+                "after which it changes the model."
+            )
+        if not self.method.acts_in(index):
+            raise PluginError(
+                f"{start}acts_in({index}) is False, so stage {index} would be trained as by "
+                f"vanilla. Return True from acts_in({index})."
+            )
+
     def _train(self, stage: Stage, position: int) -> Trace:
         cell, listener, after_epoch = self.cell, self.listener, self.after_epoch
+        acts = self.method.acts_in(stage.index)
         passes = itertools.count(1)
 
         def score_epoch() -> None:
@@ -218,7 +268,7 @@ class CellRunner:
         tokens += sum(scorer.part_tokens for scorer in self.scenario.scorers)
         return train_stage(
             stage,
-            self.method if self.method.acts_in(stage.index) else Vanilla(),
+            Vanilla() if self.method.only_consolidates or not acts else self.method,
             probe=Probe(score_curve, tokens, record_drift),
             progress=partial(listener.progress, cell, position + 1, len(self._stages)),
             points=partial(listener.point, cell, position + 1),
@@ -227,7 +277,10 @@ class CellRunner:
 
     def _finish(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
         """Let the method consolidate, then score a row of R."""
-        self.method.after_stage(stage)
+        following = len(self._outcomes) + 1
+        checked = following < len(self._stages) and self._is_shared(following)
+        with self._model_unchanged("after_stage", following) if checked else nullcontext():
+            self.method.after_stage(stage)
         trace.curves.update(stage.log)
         start = time.perf_counter()
         correct: list[str | None] = []
@@ -287,12 +340,19 @@ class CellRunner:
         return range(index + 1) if self.cell.reference_of is None else [index]
 
     def _is_shared(self, position: int) -> bool:
-        """Whether cells of other methods can use this stage: the first, trained as by vanilla."""
-        return position == 0 == self._stages[0] and not self.method.acts_in(0)
+        """Whether vanilla's training serves this stage."""
+        return position < self._vanilla_stages
+
+    def _is_kept(self, position: int) -> bool:
+        """Whether the cache keeps this stage for other cells when this one is done."""
+        usable = 0 if self.cache is None else self.cache.sharing.get(self.cell.key, 1)
+        return position < min(self._vanilla_stages, usable)
 
     def _is_cached(self, position: int) -> bool:
         """Whether to cache a stage; the last one is only cached for other cells."""
-        return position < len(self._stages) - 1 or self._is_shared(position)
+        if self.cache is None:
+            return False
+        return position < len(self._stages) - 1 or self._is_kept(position)
 
     def _digest(self, position: int) -> str:
         """Return the digest of everything that decides the weights after a stage."""
@@ -302,7 +362,7 @@ class CellRunner:
         # Only plug-in metrics have a digest.
         codes = [recipe.get("metrics")]
         codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
-        return recipe_digest(
+        digest = recipe_digest(
             {
                 **({"metric_code": codes} if any(codes) else {}),
                 "clbench": clbench.__version__,
@@ -321,6 +381,7 @@ class CellRunner:
                 "method": None if shared else recipe.get("method"),
             }
         )
+        return f"{OF_RUN}{digest}" if shared and position else digest
 
     def _to_cache(self, position: int, trace: Trace) -> CachedStage:
         """Return the stage that was just trained as an entry of the cache."""
@@ -341,40 +402,50 @@ class CellRunner:
             return None
         return self.cache.save(self._digest(position), stage)
 
+    def _stored(self, position: int) -> CachedStage | None:
+        """Return a stage from the cache, or None if it is missing or damaged."""
+        if self.cache is None:
+            return None
+        return self.cache.load(self._digest(position), self.compute.device)
+
     def _in_cache(self) -> bool:
-        """Whether the cache has a file of any stage of this cell."""
+        """Whether the cache has a file of any stage that `_resume` can load."""
         return self.cache is not None and any(
-            self.cache.has(self._digest(position))
-            for position in range(len(self._stages))
-            if self._is_cached(position)
+            self.cache.has(self._digest(position)) for position in self._resumable()
         )
+
+    def _resumable(self) -> list[int]:
+        """Return the positions of cached stages with all that this method needs to go on."""
+        is_vanilla = isinstance(self.method, Vanilla)
+        return [
+            position
+            for position in range(len(self._stages))
+            if self._is_cached(position) and (is_vanilla or not self._is_shared(position))
+        ]
 
     def _resume(self) -> int:
         """Load the latest cached stage; return the position of the next one."""
-        for position in reversed(range(len(self._stages))):
-            if self.cache is None or not self._is_cached(position):
-                continue
-            stored = self.cache.load(self._digest(position), self.context.device)
-            if stored is not None:
-                return self._adopt(position, stored, cached=True)
+        for position in reversed(self._resumable()):
+            if stored := self._stored(position):
+                self._adopt(position, stored, cached=True)
+                return position + 1
         return 0
 
-    def _adopt(self, position: int, stored: CachedStage | None, *, cached: bool) -> int:
-        """Continue from a stage that was trained elsewhere; return the position of the next one."""
-        if stored is None:
-            return 0
+    def _adopt(self, position: int, stored: CachedStage, *, cached: bool) -> None:
+        """Continue from a stage that was trained elsewhere."""
+        stage, trace = self._stage(position), stored.trace
+        if self._is_shared(position):
+            trace = replace(trace, memory_bytes=trace.memory_bytes + self._begin(stage))
         self.context.model.load_state_dict(stored.weights)
         if stored.state:
             self.method.load_state(stored.state)
         for note in stored.notes:
             self.context.note(note)
-        for trace, row, seconds, correct in stored.history:
-            self._outcomes.append(StageOutcome(Trace(**trace), row, seconds, True, correct))
-        stage, trace = self._stage(position), stored.trace
+        for facts, row, seconds, correct in stored.history[len(self._outcomes) :]:
+            self._outcomes.append(StageOutcome(Trace(**facts), row, seconds, True, correct))
         stage.step = stage.steps = stage.total_steps = trace.steps
         stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
         self._finish(stage, trace, cached=cached)
-        return position + 1
 
 
 def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:

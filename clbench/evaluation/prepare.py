@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -108,25 +108,38 @@ class ScenarioPreparer:
 
     def __post_init__(self) -> None:
         self.seed = self.protocol.data_seed
-        self._prepared: dict[str, PreparedScenario] = {}
-        self._tasks: dict[str, Task] = {}
+        self._subset: int | None = None
+        self._prepared: dict[Hashable, PreparedScenario] = {}
+        self._tasks: dict[Hashable, Task] = {}
 
-    def prepare(self, spec: ScenarioSpec) -> PreparedScenario:
+    def prepare(self, spec: ScenarioSpec, seed: int = 0) -> PreparedScenario:
         """Return the scenario of `spec`, from memory if it was prepared recently.
+
+        `seed` is that of the cell; it matters only where the protocol draws rows for each seed.
 
         Raises
         ------
         ClbenchError
             If the data, the shift or the model do not allow it.
         """
-        if spec.name not in self._prepared:
+        self._subset = self.protocol.subset_seed(seed)
+        key = spec.name, self._subset
+        if key not in self._prepared:
             with self._building(spec):
                 scenario = build_scenario(spec, self)
             self.__dict__.pop("_backbone", None)
+            if self._subset is not None and scenario.split is not None:
+                raise ShiftError(
+                    f"scenario {spec.name!r}: subset = 'seed' would divide task "
+                    f"{scenario.split.task!r} differently for every seed, so that seeds would be "
+                    "scored on different rows. Use subset = 'fixed'."
+                )
             if self.output is not None:
-                _save(self.output / f"{spec.name}.json", scenario)
-            _keep(self._prepared, spec.name, self.tokenise(scenario))
-        return self._prepared[spec.name]
+                path = self.output / f"{spec.name}.json"
+                if self._subset is None or not path.exists():
+                    _save(path, scenario)
+            _keep(self._prepared, key, self.tokenise(scenario))
+        return self._prepared[key]
 
     @staticmethod
     def _building(spec: ScenarioSpec) -> AbstractContextManager[None]:
@@ -143,7 +156,9 @@ class ScenarioPreparer:
         unless there are extra columns, whose texts need all of it.
         """
         protocol, columns = self.protocol, scenario.extra_columns
-        train = [self._encode(task.train) for task in scenario.tasks]
+        # Other rows for every seed would fill the disk.
+        is_cached = self._subset is None
+        train = [self._encode(task.train, cache=is_cached) for task in scenario.tasks]
         scored = [self._encode(self._scored_rows(task)) for task in scenario.tasks]
         pad, vocabulary = int(self.tokenizer.pad_token_id), None
         if protocol.trim_embeddings and not columns:
@@ -200,15 +215,18 @@ class ScenarioPreparer:
 
     def task(self, name: str) -> Task:
         """Return the task called `name`, limited, with a tuning split if the protocol scores it."""
-        if name not in self._tasks:
+        key = name, self._subset
+        if key not in self._tasks:
             protocol = self.protocol
-            task = load_task(name, data=self.data, base=self.base, own=self.own)
-            task = task.scored_by(protocol.task_metric.get(name))
+            whole = load_task(name, data=self.data, base=self.base, own=self.own)
+            task = whole.scored_by(protocol.task_metric.get(name))
             task = task.limited(protocol.limit, self.seed)
             if protocol.score_on == "tuning":
                 task = task.with_tuning(protocol.tuning_fraction, self.seed)
-            _keep(self._tasks, name, task)
-        return self._tasks[name]
+            if self._subset is not None:
+                task = task.redrawn(whole.train, self.seed, self._subset)
+            _keep(self._tasks, key, task)
+        return self._tasks[key]
 
     def lengths(self, rows: Rows) -> IntArray:
         """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""
@@ -252,8 +270,8 @@ class ScenarioPreparer:
     def _backbone(self) -> PreTrainedModel:
         return load_backbone(self.protocol.model, self.protocol.revision)
 
-    def _encode(self, rows: Rows) -> EncodedRows:
-        return encode(rows, self.tokenizer, self.max_length, cache=True)
+    def _encode(self, rows: Rows, *, cache: bool = True) -> EncodedRows:
+        return encode(rows, self.tokenizer, self.max_length, cache=cache)
 
     def _scored_rows(self, task: Task) -> Rows:
         rows: Rows | None = getattr(task, self.protocol.score_on)
@@ -282,7 +300,7 @@ class InputChecker(ScenarioPreparer):
         raise _EmbeddingNeededError
 
 
-def _keep(items: dict[str, Any], name: str, value: Any) -> None:
+def _keep(items: dict[Hashable, Any], name: Hashable, value: Any) -> None:
     """Add `value` to `items`, and drop the oldest one beyond `MOST_IN_MEMORY`."""
     items[name] = value
     if len(items) > MOST_IN_MEMORY:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from clbench.boundary import explain, user_code
+from clbench.boundary import explain
 from clbench.errors import ClbenchError, ClusterError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import ScenarioPreparer
@@ -23,9 +24,8 @@ from clbench.evaluation.resources import (
     cores,
 )
 from clbench.evaluation.run_cell import failed
-from clbench.methods.base import METHODS
+from clbench.evaluation.sharing import stage_groups, stages_to_share
 from clbench.results.cell import CellResult
-from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell, Plan
 
 POLL_SECONDS = 0.5
@@ -37,8 +37,9 @@ ANSWER_SECONDS = 5.0
 class RayExecutor:
     """Runs cells as Ray tasks.
 
-    In a group of cells that share a first stage, the first cell leads: it trains that stage while
-    the others wait. No more cells are submitted than can run at once.
+    In a group of cells that share a first stage, one cell leads: it trains that stage, and later
+    ones that others can use, while the others wait. No more cells are submitted than can run at
+    once.
 
     If a worker dies or a node leaves, Ray restarts its running cell, at most twice. Results come
     to this process, which writes them.
@@ -47,7 +48,7 @@ class RayExecutor:
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self._tasks: dict[Any, tuple[Cell, bool]] = {}
-        self._scenarios: dict[str, Any] = {}
+        self._scenarios: dict[Hashable, Any] = {}
         self._stages: dict[Hashable, Any] = {}
         self._starts: Counter[str] = Counter()
         self._left: Counter[Hashable] = Counter()
@@ -88,9 +89,10 @@ class RayExecutor:
         """
         ray, threads, workers = self._ray, self._cell.threads, self.resources.workers or 1
         self._preparer, self._listener = preparer, listener
-        self._waiting = OrderedDict((cell.key, cell) for cell in pending)
-        self._groups = _groups(pending)
-        self._left.update(cell.scenario.name for cell in pending)
+        sharing = stages_to_share(pending)
+        self._waiting = OrderedDict((cell.key, cell) for cell in _leaders_first(pending, sharing))
+        self._groups = stage_groups(pending)
+        self._left.update(map(_rows_of, pending))
         self._left.update(self._groups.values())
         if self.resources.address is None and workers * threads > cores():
             listener.note(
@@ -99,7 +101,7 @@ class RayExecutor:
             )
         self._out = plan.out
         self._require_ray()
-        self._setup = ray.put(WorkerSetup.of(plan, threads))
+        self._setup = ray.put(replace(WorkerSetup.of(plan, threads), sharing=sharing))
         # On this node, so that it is not lost with another one.
         node = ray.get_runtime_context().get_node_id()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
@@ -151,20 +153,20 @@ class RayExecutor:
             ready = (c for c in self._waiting.values() if self._groups[c.key] not in training)
             if (cell := next(ready, None)) is None:
                 return
-            spec, group = cell.scenario, self._groups[cell.key]
+            rows, group = _rows_of(cell), self._groups[cell.key]
             del self._waiting[cell.key]
-            self._left.subtract([spec.name, group])
+            self._left.subtract([rows, group])
             self._listener.cell_started(cell)
             try:
-                if spec.name not in self._scenarios:
-                    prepared = self._preparer.prepare(spec)
+                if rows not in self._scenarios:
+                    prepared = self._preparer.prepare(cell.scenario, cell.seed)
                     self._require_ray()
-                    self._scenarios[spec.name] = self._ray.put(prepared)
+                    self._scenarios[rows] = self._ray.put(prepared)
             except Exception as error:
                 self._require_ray()
                 yield failed(cell, explain(error))
                 continue
-            scenario, shared = self._scenarios[spec.name], self._stages.get(group)
+            scenario, shared = self._scenarios[rows], self._stages.get(group)
             leads = bool(group and self._left[group] and shared is None)
             result, stage = self._run.options(name=cell.key).remote(
                 self._setup, cell, [scenario], shared, leads, self._progress
@@ -175,8 +177,8 @@ class RayExecutor:
             # Release the data that no later cell can use.
             if not self._left[group]:
                 self._stages.pop(group, None)
-            if not self._left[spec.name]:
-                del self._scenarios[spec.name]
+            if not self._left[rows]:
+                del self._scenarios[rows]
 
     def _room(self) -> int:
         """Return how many cells can run at once."""
@@ -236,19 +238,17 @@ class RayExecutor:
                 )
 
 
-def _groups(cells: Sequence[Cell]) -> dict[str, Hashable | None]:
-    """Return for each cell scenario and seed if vanilla's first stage can serve it, else None."""
-    baselines = {cell.baseline.name: cell.baseline for cell in cells}
-    shares = {name for name, baseline in baselines.items() if _shares_first_stage(baseline)}
-    return {
-        cell.key: (cell.scenario.name, cell.seed)
-        if cell.baseline.name in shares and cell.reference_of in (None, 0)
-        else None
-        for cell in cells
-    }
+def _rows_of(cell: Cell) -> Hashable:
+    """Return what identifies the prepared scenario of a cell."""
+    return "rows", cell.scenario.name, cell.protocol.subset_seed(cell.seed)
 
 
-def _shares_first_stage(baseline: Baseline) -> bool:
-    with suppress(ClbenchError), user_code("acts_in"):
-        return not METHODS.get(baseline.method)(**baseline.settings).acts_in(0)
-    return False  # after an error: the cells will fail with it
+def _leaders_first(cells: Sequence[Cell], sharing: Mapping[str, int]) -> list[Cell]:
+    """Return `cells` with those first, in each scenario and seed, that share the most stages."""
+    blocks: dict[tuple[str, int], int] = {}
+    for cell in cells:
+        blocks.setdefault((cell.scenario.name, cell.seed), len(blocks))
+    return sorted(
+        cells,
+        key=lambda cell: (blocks[cell.scenario.name, cell.seed], -sharing.get(cell.key, 1)),
+    )

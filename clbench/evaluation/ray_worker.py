@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,8 @@ class WorkerSetup:
         Contents of the plug-in files by path.
     registered
         Methods, metrics and models that the user's script registered, by registry and name.
+    sharing
+        For `StageCache`.
     """
 
     plan: Plan
@@ -53,6 +55,7 @@ class WorkerSetup:
     environment: Mapping[str, str]
     plugins: Mapping[str, bytes]
     registered: Mapping[str, Mapping[str, Any]]
+    sharing: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan, threads: int) -> WorkerSetup:
@@ -189,11 +192,11 @@ def run_in_worker(
     leads: bool,
     actor: Any,
 ) -> tuple[CellResult, dict[str, bytes] | None]:
-    """Return a cell's result, and the file of its first stage if others need it from here.
+    """Return a cell's result, and the files of its first stages if others need them from here.
 
     `scenario` holds one reference to the prepared scenario, resolved after plug-ins are loaded. A
-    cell that `leads` trains the first stage for others, and returns its file if the worker cannot
-    access the run's folder; `shared` is such a file. `actor` is the handle of the `ProgressActor`.
+    cell that `leads` trains stages for others, and returns their files if the worker cannot access
+    the run's folder; `shared` holds such files. `actor` is the handle of the `ProgressActor`.
     """
     actor.add.remote(cell.key, "started")
     setup.apply()
@@ -210,7 +213,8 @@ def run_in_worker(
             for name, content in (shared or {}).items():
                 (folder / name).write_bytes(content)
         compute, listener = compute_settings(setup.plan), RemoteListener(actor)
-        result = run_cell(cell, lambda spec: prepared, compute, StageCache(folder), listener)
+        cache = StageCache(folder, setup.sharing)
+        result = run_cell(cell, lambda cell: prepared, compute, cache, listener)
         if leads and folder == Path(temporary):
             return result, {file.name: file.read_bytes() for file in folder.iterdir()}
     return result, None

@@ -26,7 +26,6 @@ from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult, plain
 from clbench.results.scores import scores_of
 from clbench.suite.plan import Cell
-from clbench.suite.schema import ScenarioSpec
 from clbench.training.memory import PeakMemory
 
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "tokenizers")
@@ -34,7 +33,7 @@ PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "token
 
 def run_cell(
     cell: Cell,
-    prepare: Callable[[ScenarioSpec], PreparedScenario],
+    prepare: Callable[[Cell], PreparedScenario],
     compute: ComputeSettings,
     cache: StageCache,
     listener: Listener,
@@ -50,7 +49,7 @@ def run_cell(
         "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
     }
     try:
-        prepared = prepare(cell.scenario)
+        prepared = prepare(cell)
         result["tasks"] = [name for name, _ in prepared.scenario.columns]
         result["floors"] = prepared.floors
         result["scenario_report"] = prepared.scenario.report.to_json()

@@ -12,10 +12,11 @@ import torch
 from clbench.errors import PluginError
 from clbench.evaluation.cell_runner import ComputeSettings
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.prepare import InputChecker, ScenarioPreparer
+from clbench.evaluation.prepare import InputChecker, PreparedScenario, ScenarioPreparer
 from clbench.evaluation.resources import Resources, check_reachable
 from clbench.evaluation.run_cell import numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state
+from clbench.evaluation.sharing import stages_to_share
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
 from clbench.results.output_folder import check_folder
@@ -72,12 +73,16 @@ class InProcessExecutor:
         self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
         """Yield the results in the order of the cells."""
-        cache = StageCache(plan.out / "stages")
+        cache = StageCache(plan.out / "stages", stages_to_share(pending))
+
+        def prepare(cell: Cell) -> PreparedScenario:
+            return preparer.prepare(cell.scenario, cell.seed)
+
         with thread_count(self.threads):
             settings = compute_settings(plan)
             for cell in pending:
                 listener.cell_started(cell)
-                yield run_cell(cell, preparer.prepare, settings, cache, listener)
+                yield run_cell(cell, prepare, settings, cache, listener)
 
 
 def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[CellResult]:
@@ -126,6 +131,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
         finally:
             # Even after an interruption, the table must hold every cell on disk.
             write_scores()
+        StageCache(plan.out / "stages").drop_of_run()
     return state.with_new(new)
 
 
@@ -179,10 +185,12 @@ def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: 
     An unexpected error, as of a plug-in's shift, only fails the cells of its scenario.
     """
     preparer.check_model()
+    # With rows for each seed, the first one stands for all.
+    seeds = {cell.scenario.name: cell.seed for cell in reversed(pending)}
     for spec in _scenarios(pending):
         start = time.perf_counter()
         try:
-            prepared = preparer.prepare(spec)
+            prepared = preparer.prepare(spec, seeds[spec.name])
         except PluginError as error:
             listener.note(str(error))
             continue

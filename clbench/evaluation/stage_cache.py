@@ -24,6 +24,8 @@ from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_at
 from clbench.training.engine import Trace
 
 FORMAT = 3
+OF_RUN = "run-"
+"""Prefix of the stages after the first that cells share; `drop_of_run` removes them."""
 
 
 def recipe_digest(recipe: Mapping[str, Any]) -> str:
@@ -59,10 +61,14 @@ class CachedStage:
 
 
 class StageCache:
-    """Trained stages in a folder, which is created with the first one."""
+    """Trained stages in a folder, which is created with the first one.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    `sharing` says by a cell's key how many of its first stages other cells can use; it leaves out
+    those of which only the first stage may serve another cell, now or in a later run.
+    """
+
+    def __init__(self, folder: Path, sharing: Mapping[str, int] | None = None) -> None:
+        self.folder, self.sharing = folder, sharing or {}
 
     def has(self, digest: str) -> bool:
         """Whether the stage with that digest has a file, which may be damaged."""
@@ -112,6 +118,12 @@ class StageCache:
         """Remove a stage that no other cell can use."""
         with suppress(OSError):
             self._path(digest).unlink()
+
+    def drop_of_run(self) -> None:
+        """Remove the shared stages after the first; called when a run ends."""
+        for path in self.folder.glob(f"{OF_RUN}*"):
+            with suppress(OSError):
+                path.unlink()
 
     def _path(self, digest: str) -> Path:
         return self.folder / f"{digest}.safetensors"

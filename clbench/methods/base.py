@@ -59,6 +59,11 @@ class Method(Configured):
     control
         Set to True for a control: a simple way to forget less. The report says which methods do
         not beat the cheapest control of a run that keeps no rows.
+    only_consolidates
+        Set to True if every stage is trained as by vanilla and only `after_stage` differs, after
+        stages for which `acts_in` returns True. Of the hooks of training, only `before_stage` is
+        then called, which must not change the model. A stage that starts from vanilla's weights is
+        trained once for vanilla and all such methods.
     lr, lr_multiple
         Settings of every method. The flat rate of its stages is ``lr · lr_multiple``, where an
         `lr` of None stands for the protocol's. Hooks read it as ``stage.protocol.lr``.
@@ -67,6 +72,7 @@ class Method(Configured):
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
     needs_task_id: ClassVar[bool] = False
+    only_consolidates: ClassVar[bool] = False
     control: ClassVar[bool] = False
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0

@@ -29,6 +29,7 @@ class WiseFT(Method):
 
     name: ClassVar[str] = "wise-ft"
     control: ClassVar[bool] = True
+    only_consolidates: ClassVar[bool] = True
     alpha: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
 
     def acts_in(self, index: int) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.errors import SearchError, SettingsError, join_names
 from clbench.evaluation.resources import Resources
+from clbench.messages import count
 from clbench.results.output_folder import locked
 from clbench.search.outcome import SearchOutcome
 from clbench.search.search_folder import SearchFolder, TrialRecord
@@ -125,9 +126,9 @@ def make_search(
             f"--scenario: a search needs one pair of tasks, not {len(names)} scenarios. Give one "
             f"of {join_names(names)}."
         )
-    if (count := stages_of(plan.scenarios[0])) != 2:
+    if (tasks := stages_of(plan.scenarios[0])) != 2:
         raise SettingsError(
-            f"--scenario {names[0]}: has {count} tasks, and the reward p_o + p_s needs two. Choose "
+            f"--scenario {names[0]}: has {tasks} tasks, and the reward p_o + p_s needs two. Choose "
             "another scenario."
         )
     if options.out is None:
@@ -201,9 +202,9 @@ def _search(
 
     run, settings = plan.run, plan.settings
     device = resources.device_here(run.device)
-    scenario = ScenarioPreparer.of(run, device).prepare(run.scenarios[0])
+    scenario = ScenarioPreparer.of(run, device).prepare(run.scenarios[0], settings.seed)
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]
-    epochs = sum(-(-steps // epoch_steps) for steps, epoch_steps in lengths)
+    first, second = (-(-steps // epoch_steps) for steps, epoch_steps in lengths)
 
     def write(trial: TrialRecord) -> None:
         folder.write(trial)
@@ -224,15 +225,16 @@ def _search(
             "versions": versions(),
         }
         folder.begin(plan.recipe(), facts)
-        listener.started(settings.trials, pending, epochs)
+        listener.started(settings.trials, pending, first + second)
         for data in scenario.scored:
             if (rows := len(data.rows)) < FEW_ROWS:
                 listener.note(
                     f"{data.name}: rewards come from {rows} rows, so they move in steps of "
                     f"{1 / rows:.3f} and the best of many is mostly luck. Raise --limit."
                 )
-        if settings.scheduler == "asha" and settings.grace >= epochs:
-            listener.note(f"--grace {settings.grace}: no trial of {epochs} epochs stops early.")
+        if settings.scheduler == "asha" and settings.grace >= second:
+            epochs = count(second, "epoch")
+            listener.note(f"--grace {settings.grace}: no trial of {epochs} on D_s stops early.")
         setup = TrialSetup(
             plan=replace(run, plugins=(), out=run.out.resolve()),
             scenario=scenario,
@@ -240,7 +242,7 @@ def _search(
             division=plan.space.origin.division,
             worker=WorkerSetup.of(run, cell.threads),
         )
-        recorder = TrialRecorder(settings, plan.space, epochs, past, write)
+        recorder = TrialRecorder(settings, plan.space, (first, second), past, write)
         workers = resources.workers or (1 if resources.address is None else None)
         try:
             run_trials(run_trial, setup, pending, recorder, cell, workers)

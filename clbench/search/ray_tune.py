@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,8 @@ from clbench.search.search_folder import EpochRecord, TrialRecord
 from clbench.search.space import SearchSettings, SearchSpace
 from clbench.seeds import stream_seed
 
+SHIFT_EPOCHS = "shift_epochs"
+"""Key of the epochs trained on D_s, which decide when a trial is compared with others."""
 MAX_FAILURES = 3
 """A search ends after this many failures if no trial has succeeded."""
 
@@ -39,15 +41,15 @@ class _NotSaved:
 class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[misc]
     """Keeps a record of every trial, and stops a search that fails or is out of time.
 
-    A whole trial has `epochs` epochs; `past` are the trials of earlier sessions. `write` is called
-    with each record that changes.
+    A whole trial has `epochs` epochs on D_o and on D_s; `past` are the trials of earlier sessions.
+    `write` is called with each record that changes.
     """
 
     def __init__(
         self,
         settings: SearchSettings,
         space: SearchSpace,
-        epochs: int,
+        epochs: tuple[int, int],
         past: Sequence[TrialRecord],
         write: Callable[[TrialRecord], None],
     ) -> None:
@@ -86,11 +88,11 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         changes: dict[str, Any] = {"epochs": [*record.epochs, epoch], "seconds": seconds}
         if epoch.stage == 0:
             changes["p_o_before"] = epoch.scores[0]
-        if len(changes["epochs"]) == self.epochs:
+        if len(changes["epochs"]) == sum(self.epochs):
             changes["p_o"], changes["p_s"] = epoch.scores
             changes |= {"status": "complete", "finished": _now()}
         elif result.get("done"):
-            reason = self._stop_reason(trial, len(changes["epochs"]), epoch.reward)
+            reason = self._stop_reason(trial, epoch)
             changes |= {"status": "stopped", "reason": reason, "finished": _now()}
         self._succeeded = self._succeeded or "status" in changes
         self._update(trial, record.model_copy(update=changes))
@@ -127,15 +129,20 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         changes = {"status": "failed", "reason": reason, "seconds": seconds, "finished": _now()}
         self._update(trial, self._records[trial.trial_id].model_copy(update=changes))
 
-    def _stop_reason(self, trial: Any, epoch: int, reward: float) -> str:
+    def _stop_reason(self, trial: Any, epoch: EpochRecord) -> str:
         """Return the comparison by which `AsyncHyperBandScheduler` stops a trial."""
         others = [record for key, record in self._records.items() if key != trial.trial_id]
         others += self.ended
-        rewards = [t.rewards[epoch - 1] for t in others if len(t.rewards) >= epoch]
+        rewards = [
+            other.reward
+            for record in others
+            for other in record.epochs
+            if (other.stage, other.epoch) == (epoch.stage, epoch.epoch)
+        ]
         cutoff = np.percentile(rewards, 100.0 * (1.0 - 1.0 / self.settings.reduction))
         return (
-            f"reward {reward:.4f} after epoch {epoch} of {self.epochs} is below the cutoff "
-            f"{cutoff:.4f} of {count(len(rewards), 'earlier trial')}"
+            f"reward {epoch.reward:.4f} after epoch {epoch.epoch} of {self.epochs[1]} on D_s is "
+            f"below the cutoff {cutoff:.4f} of {count(len(rewards), 'earlier trial')}"
         )
 
     def _update(self, trial: Any, record: TrialRecord) -> None:
@@ -163,8 +170,9 @@ class PastTrials(_NotSaved, tune.Callback):  # type: ignore[misc]
                 self._searcher.on_trial_complete(stub.trial_id, result)
             if isinstance(self._scheduler, AsyncHyperBandScheduler):
                 self._scheduler.on_trial_add(None, stub)
-                for epoch, reward in enumerate(trial.rewards, 1):
-                    result = {"training_iteration": epoch, "reward": reward}
+                for epoch in trial.epochs:
+                    result = {SHIFT_EPOCHS: _shift_epochs(epoch.stage, epoch.epoch)}
+                    result["reward"] = epoch.reward
                     self._scheduler.on_trial_result(None, stub, result)
 
 
@@ -235,19 +243,35 @@ def make_searcher(recorder: TrialRecorder) -> Any:
 
 
 def make_scheduler(recorder: TrialRecorder) -> Any:
-    """Return ASHA, or a scheduler that stops no trial."""
-    settings = recorder.settings
-    if settings.scheduler == "none" or settings.grace >= recorder.epochs:
+    """Return ASHA, or a scheduler that stops no trial.
+
+    ASHA stops trials on D_s only: what a trial scores on D_o before the shift is no part of the
+    reward, and the searcher gets p_o + p_s of every trial.
+    """
+    settings, epochs = recorder.settings, recorder.epochs[1]
+    if settings.scheduler == "none" or settings.grace >= epochs:
         return FIFOScheduler()
     return AsyncHyperBandScheduler(
-        max_t=recorder.epochs,
+        time_attr=SHIFT_EPOCHS,
+        max_t=epochs,
         grace_period=settings.grace,
         reduction_factor=settings.reduction,
     )
 
 
 def _run_in_worker(config: dict[str, Any], objective: Any, setup: Any, space: SearchSpace) -> None:
-    objective(space.rates(config), setup, lambda result: tune.report(dict(result)))
+    def report(result: Mapping[str, Any]) -> None:
+        time = {}
+        if "failure" not in result:
+            time[SHIFT_EPOCHS] = _shift_epochs(result["stage"], result["stage_epoch"])
+        tune.report({**result, **time})
+
+    objective(space.rates(config), setup, report)
+
+
+def _shift_epochs(stage: int, epoch: int) -> int:
+    """Return the epochs trained on D_s after an epoch of a stage."""
+    return epoch if stage == 1 else 0
 
 
 def _now() -> str:

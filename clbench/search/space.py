@@ -109,8 +109,8 @@ class SearchSettings:
         ``asha`` stops weak trials early by asynchronous successive halving (Li et al. 2020,
         algorithm 2, one bracket); ``none`` trains every trial to the end.
     grace, reduction
-        After `grace`, grace·reduction, grace·reduction² … epochs, ``asha`` continues a trial only
-        if its reward is among the best 1/`reduction` so far.
+        After `grace`, grace·reduction, grace·reduction² … epochs on D_s, ``asha`` continues a
+        trial only if its reward is among the best 1/`reduction` so far.
     groups
         Number of rates, embeddings and head included; None means ten, or layers + 2 if that is
         fewer.
@@ -162,7 +162,8 @@ class SearchSettings:
 
     def recipe(self, space: SearchSpace, split: str) -> dict[str, Any]:
         """Return everything that decides which rates are tried, as plain JSON values."""
-        halving = {"grace": self.grace, "reduction": self.reduction}
+        # Before it had a task, halving counted the epochs of both.
+        halving = {"grace": self.grace, "reduction": self.reduction, "task": "D_s"}
         return {
             **asdict(space.origin),
             "groups": space.groups,

@@ -50,6 +50,7 @@ class RunOptions:
     seeds: Sequence[int] | str | None = None
     looks: tuple[int, ...] = ()
     limit: int | None = None
+    subset: str | None = None
     epochs: int | None = None
     precision: str | None = None
     device: str = "auto"
@@ -157,7 +158,7 @@ class RunOptions:
         protocol = suite.file.protocol
         changes: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("limit", "epochs", "precision")
+            for name in ("limit", "subset", "epochs", "precision")
             if getattr(self, name) is not None
         }
         if self.epochs is not None:
@@ -173,9 +174,15 @@ class RunOptions:
             changes["corpus"] = resolve_corpus(str(self.corpus), Path(), "--corpus")
         values = {**protocol.model_dump(), **changes}
         try:
-            return Protocol.model_validate(values, strict=True)
+            protocol = Protocol.model_validate(values, strict=True)
         except ValidationError as error:
             raise SettingsError(sentence(f"--{describe_errors(error, values)[0]}")) from error
+        if protocol.subset == "seed" and protocol.limit is None:
+            raise SettingsError(
+                "subset = 'seed' draws nothing without a limit. Give --limit N (key `limit` in "
+                "[protocol])."
+            )
+        return protocol
 
 
 def _looks(text: str) -> tuple[int, ...]:

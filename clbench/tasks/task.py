@@ -166,6 +166,17 @@ class Task:
             limited[split] = rows.take(stratified(rows.labels, limit, rng, self.regression))
         return replace(self, **limited)
 
+    def redrawn(self, rows: Rows, *seeds: int) -> Task:
+        """Return the task with as many training rows as it has, drawn from `rows`, stratified.
+
+        `rows` are all training rows; those of the tuning split are not drawn.
+        """
+        if self.tuning is not None:
+            rows = rows.take(np.flatnonzero(~np.isin(rows.index, self.tuning.index)))
+        rng = numpy_stream("subset", self.name, *seeds)
+        sample = stratified(rows.labels, len(self.train), rng, self.regression)
+        return replace(self, train=rows.take(sample))
+
     def scored_by(self, metric: str | None) -> Task:
         """Return the task with `metric` as its score; None changes nothing.
 

@@ -67,6 +67,10 @@ class Protocol(BaseModel):
         from the hub, a text file with one text a line, or a Parquet table.
     limit
         Largest number of rows of each split, stratified by label.
+    subset
+        Training rows within `limit`: ``fixed`` takes the same ones for every seed; ``seed`` draws
+        others for each, so that intervals over seeds include the choice of the rows. The rows that
+        are scored stay the same: differences between seeds then come from training.
     data_seed
         Seed of limits and of the tuning split; the same for all cells.
     score_on
@@ -107,6 +111,8 @@ class Protocol(BaseModel):
     precision: Literal["auto", "float32", "bf16"] = "auto"
     corpus: Annotated[str, Field(min_length=1)] = "built-in"
     limit: Positive | None = None
+    # Left out of recipes where it is the default, as in those of earlier versions.
+    subset: Annotated[Literal["fixed", "seed"], Field(exclude_if=lambda v: v == "fixed")] = "fixed"
     data_seed: Annotated[int, Field(ge=0)] = 0
     score_on: Literal["validation", "tuning"] = "validation"
     tuning_fraction: Fraction = 0.1
@@ -134,6 +140,10 @@ class Protocol(BaseModel):
         """Return the rows in a batch of `task`, or of the task that it is a part of."""
         sizes = self.task_batch_size
         return sizes.get(task, sizes.get(task.partition("[")[0], self.batch_size))
+
+    def subset_seed(self, seed: int) -> int | None:
+        """Return what draws the training rows of a cell besides `data_seed`: `seed`, or None."""
+        return seed if self.subset == "seed" else None
 
     def rate_factor(self, step: int, steps: int) -> float:
         """Return the factor on the rate at a step, counted from 0, of `steps` steps.

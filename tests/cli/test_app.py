@@ -106,7 +106,7 @@ def test_help_and_version(clbench: Call) -> None:
     code, out, _ = clbench("run", "--help")
     assert code == 0
     options = (
-        "--out --model --data --methods --scenarios --seeds --limit --epochs --device "
+        "--out --model --data --methods --scenarios --seeds --limit --subset --epochs --device "
         "--precision --plugin --references --replace --dry-run"
     )
     for option in options.split():

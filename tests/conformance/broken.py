@@ -128,6 +128,12 @@ class Modest(Method):
                 value.mul_(0.99)
 
 
+class TrainsSecretly(_Pull):
+    """Acts in training, but declares that it only consolidates."""
+
+    only_consolidates: ClassVar[bool] = True
+
+
 class KeepsData(Method):
     """Keeps the batches of a stage."""
 

@@ -74,6 +74,7 @@ BROKEN = {
     broken.Unstorable: "resumes",
     broken.AlwaysZero: "acts",
     broken.Modest: "acts",
+    broken.TrainsSecretly: "acts",
     broken.KeepsData: "rows",
     broken.KeepsReference: "rows",
     broken.KeepsTokens: "rows",

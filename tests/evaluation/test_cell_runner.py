@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 import pytest
 from workspace import Steps, Workspace, measured
+
+from clbench.evaluation.stage_cache import StageCache
+from clbench.methods.wise_ft import WiseFT
+from clbench.training.engine import train_stage
 
 ACTS_LATER = '''
 import clbench
@@ -96,6 +101,111 @@ def test_methods_that_act_later_share_the_first_stage(world: Workspace) -> None:
     assert later.R == alone.cells[0].R
     assert later.R[0] == vanilla.R[0]
     assert later.stages[1].curves["loss"] != vanilla.stages[1].curves["loss"]
+
+
+WISE = """
+[baseline."wise-{alpha}"]
+of = "wise-ft"
+settings = {{ alpha = {alpha} }}
+sources = {{ alpha = "this test" }}
+"""
+
+
+def wise(world: Workspace, *alphas: float) -> list[str]:
+    """Add variants of wise-ft to the suite; return their names."""
+    text = world.suite.read_text() + "".join(WISE.format(alpha=alpha) for alpha in alphas)
+    world.suite.write_text(text)
+    return [f"wise-{alpha}" for alpha in alphas]
+
+
+def test_methods_that_only_consolidate_train_no_stage_that_vanilla_serves(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = wise(world, 0.25, 0.5)
+    calls: list[int] = []
+
+    def count(stage: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(stage.index)
+        return train_stage(stage, *arguments, **options)
+
+    def run(out: str, **options: Any) -> dict[str, Any]:
+        calls.clear()
+        return measured(world.run(out, epochs=1, **options))
+
+    with monkeypatch.context() as patch:  # the hooks of each cell, and no cache
+        patch.setattr(WiseFT, "only_consolidates", False)
+        patch.setattr(StageCache, "load", lambda *arguments: None)
+        alone = run("alone", methods=names)
+        alone_three = run("alone-three", methods=names, scenario="three")
+    monkeypatch.setattr("clbench.evaluation.cell_runner.train_stage", count)
+    assert run("pair", methods=names) == alone
+    assert calls == [0, 1]
+    assert run("three", methods=names, scenario="three") == alone_three
+    assert calls == [0, 1, 2, 2]  # the third stage starts from an average
+    both = world.run("both", methods=["vanilla", *names], epochs=1)
+    assert [[stage.cached for stage in cell.stages] for cell in both.cells] == [
+        [False, False],
+        [True, True],
+        [True, True],
+    ]
+    vanilla, *averaged = (cell.stages[1] for cell in both.cells)
+    for stage in averaged:
+        assert stage.curves == vanilla.curves
+        assert stage.train_seconds == vanilla.train_seconds
+        assert stage.memory_mb is not None
+        assert vanilla.memory_mb is not None
+        assert stage.memory_mb > vanilla.memory_mb  # the weights before the stage
+    calls.clear()
+    reverse = measured(world.run("reverse", methods=[*names[::-1], "vanilla"], epochs=1))
+    assert reverse == measured(both)
+    assert calls == [0, 1]
+
+
+def test_shared_later_stages_are_kept_no_longer_than_a_run(world: Workspace) -> None:
+    names = wise(world, 0.25, 0.5)
+
+    def files(out: str) -> int:
+        return len(list((world.folder / out / "stages").iterdir()))
+
+    with pytest.raises(KeyboardInterrupt):  # in the first stage of the second seed
+        world.run("out", methods=names, seeds=[0, 1], epochs=1, listener=Steps(45))
+    assert files("out") == 2
+    again = Steps()
+    (world.folder / "out/cells/mood-thing--wise-0.5--seed0.json").unlink()
+    world.run("out", methods=names, seeds=[0], epochs=1, listener=again)
+    assert again.steps == 0
+    assert files("out") == 1
+    world.run("one", methods=names[:1], epochs=1)
+    assert files("one") == 1
+
+
+def test_a_cell_that_is_interrupted_after_a_shared_stage_resumes(world: Workspace) -> None:
+    (name,) = wise(world, 0.25)
+    options: dict[str, Any] = {"methods": [name], "scenario": "three", "epochs": 1}
+    whole = measured(world.run("whole", **options))
+    for stop_after in (15, 35, 55):
+        with pytest.raises(KeyboardInterrupt):
+            world.run(f"{stop_after}", listener=Steps(stop_after), **options)
+        again = Steps()
+        assert measured(world.run(f"{stop_after}", listener=again, **options)) == whole
+        assert again.steps == 60 - stop_after // 20 * 20
+
+
+@pytest.mark.parametrize("hook", ["before_stage", "setup", "after_stage"])
+def test_a_method_that_only_consolidates_changes_the_model_nowhere_else(
+    world: Workspace, hook: str
+) -> None:
+    plugin = world.write(
+        "sneaky.py",
+        "import clbench\n\n\n@clbench.method('sneaky')\nclass Sneaky(clbench.Method):\n"
+        "    only_consolidates = True\n\n"
+        "    def acts_in(self, index):\n        return index > 0\n\n"
+        f"    def {hook}(self, context):\n        context.model.randomise_backbone(1)\n",
+    )
+    run = world.run(methods=["sneaky"], plugins=[world.plugin, plugin], epochs=1)
+    assert f"changes the model in {hook}, but declares only_consolidates" in str(
+        run.cells[0].reason
+    )
 
 
 def test_two_methods_see_the_same_batches(world: Workspace) -> None:

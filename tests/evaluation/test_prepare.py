@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from workspace import Workspace
+import torch
+from workspace import Workspace, measured
 
+import clbench
 from clbench import figures
+from clbench.api import plan_run
 from clbench.errors import ModelError, ShiftError
+from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.results.store import Store
 
 
@@ -28,6 +34,67 @@ def test_a_shift_that_drops_the_tuning_split_is_refused(world: Workspace) -> Non
     )
     with pytest.raises(ShiftError, match="'lost': its shift has dropped the tuning split"):
         world.run(scenario="loses", plugins=[world.plugin, plugin])
+
+
+def rows_by_seed(world: Workspace, **options: Any) -> list[tuple[bytes, bytes, list[int]]]:
+    """Return for two seeds and their repetition what `mood` trains and is scored on."""
+    plan = plan_run(
+        world.suite,
+        clbench.RunOptions(scenarios=["mood-thing"], plugins=[world.plugin], **options),
+    )
+    result = []
+    for seed in (0, 1, 0):  # each by a new preparer
+        data = ScenarioPreparer.of(plan, torch.device("cpu")).prepare(plan.scenarios[0], seed)
+        train = data.scenario.tasks[0].train
+        counts = np.bincount(train.labels).tolist()
+        result.append((train.index.tobytes(), data.scored[0].rows.ids.tobytes(), counts))
+    return result
+
+
+@pytest.mark.parametrize("score_on", ["validation", "tuning"])
+def test_seeds_train_on_other_rows_and_are_scored_on_the_same(
+    world: Workspace, score_on: str
+) -> None:
+    text = world.suite.read_text()
+    protocol = f'[protocol]\ntrim_embeddings = false\nscore_on = "{score_on}"'
+    world.suite.write_text(text.replace("[protocol]", protocol))
+    fixed = rows_by_seed(world, limit=40)
+    assert fixed[0] == fixed[1]
+    first, second, again = rows_by_seed(world, limit=40, subset="seed")
+    assert first == again
+    assert first[0] != second[0]
+    assert first[0] != fixed[0][0]
+    assert first[1] == second[1] == fixed[0][1]
+    assert first[2] == second[2]  # stratified
+
+
+def test_rows_of_a_tuning_split_are_not_redrawn(world: Workspace) -> None:
+    world.suite.write_text(
+        world.suite.read_text().replace("[protocol]", '[protocol]\nscore_on = "tuning"')
+    )
+    plan = plan_run(
+        world.suite,
+        clbench.RunOptions(
+            scenarios=["mood-thing"], plugins=[world.plugin], limit=120, subset="seed"
+        ),
+    )
+    preparer = ScenarioPreparer.of(plan, torch.device("cpu"))
+    for seed in (0, 1, 2):
+        task = preparer.prepare(plan.scenarios[0], seed).scenario.tasks[0]
+        assert task.tuning is not None
+        assert (len(task.train), len(task.tuning)) == (108, 12)
+        assert not set(task.train.index) & set(task.tuning.index)
+        assert len(set(task.train.index)) == 108
+
+
+def test_a_run_with_other_rows_for_each_seed(world: Workspace) -> None:
+    options: dict[str, Any] = {"limit": 40, "subset": "seed", "epochs": 1}
+    run = world.run("both", seeds=[0, 1], **options)
+    assert [cell.status for cell in run.cells] == ["ok", "ok"]
+    alone = world.run("alone", seeds=[1], **options)
+    assert measured(alone).items() <= measured(run).items()
+    with pytest.raises(ShiftError, match="would divide task 'mood' differently for every seed"):
+        world.run("length", scenario="mood-length", **options)
 
 
 def test_a_run_saves_the_data_for_figures_of_its_shifts(world: Workspace) -> None:

@@ -168,9 +168,17 @@ def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
 ) -> None:
     setup = WorkerSetup.of
     monkeypatch.setattr(WorkerSetup, "of", lambda *options: replace(setup(*options), lock="other"))
-    options: dict[str, Any] = {"methods": ["vanilla", "ewc"], "threads": 1, "epochs": 1}
+    with world.suite.open("a", encoding="utf-8") as file:
+        file.write('[baseline.quarter]\nof = "wise-ft"\nsettings = { alpha = 0.25 }\n')
+        file.write('sources = { alpha = "this test" }\n')
+    methods = ["ewc", "wise-ft", "quarter"]
+    options: dict[str, Any] = {"methods": methods, "threads": 1, "epochs": 1}
     run = world.run(**options, workers=2)
-    assert [cell.stages[0].cached for cell in run.cells] == [False, True]
+    assert {cell.baseline: [stage.cached for stage in cell.stages] for cell in run.cells} == {
+        "ewc": [True, False],
+        "wise-ft": [False, False],  # leads, as it trains the most stages for others
+        "quarter": [True, True],
+    }
     assert not (run.path / "stages").exists()
     assert measured(run) == measured(world.run("alone", **options))
 

@@ -12,6 +12,7 @@ from clbench.errors import ClusterError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.ray_executor import RayExecutor
 from clbench.evaluation.resources import Resources
+from clbench.training.protocol import Protocol
 
 
 class FakeTask:
@@ -34,13 +35,15 @@ def executor_of(groups: dict[str, Any], workers: int) -> tuple[RayExecutor, Fake
     """An executor with waiting cells of one scenario, in groups that share a first stage."""
     executor, task = RayExecutor(Resources(workers=workers)), FakeTask()
     scenario = SimpleNamespace(name="one")
-    cells = [SimpleNamespace(key=key, scenario=scenario) for key in groups]
+    cells = [
+        SimpleNamespace(key=key, scenario=scenario, seed=0, protocol=Protocol()) for key in groups
+    ]
     parts: dict[str, Any] = {
         "_waiting": OrderedDict((cell.key, cell) for cell in cells),
         "_groups": groups,
-        "_left": Counter(["one"] * len(groups) + list(groups.values())),
+        "_left": Counter([("rows", "one", None)] * len(groups) + list(groups.values())),
         "_listener": Listener(),
-        "_preparer": SimpleNamespace(prepare=lambda spec: "rows"),
+        "_preparer": SimpleNamespace(prepare=lambda spec, seed: "rows"),
         "_ray": SimpleNamespace(put=lambda value: value),
         "_run": task,
         "_setup": None,
@@ -70,7 +73,7 @@ def test_nothing_is_stored_or_fetched_after_the_death_of_ray() -> None:
     executor, _ = executor_of({"a": None}, workers=1)
     moments: list[str] = []
 
-    def prepare(spec: Any) -> str:
+    def prepare(spec: Any, seed: int) -> str:
         executor._servers = SimpleNamespace(alive=lambda: False)  # type: ignore[assignment]
         moments.append("died")
         return "rows"

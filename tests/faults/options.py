@@ -9,7 +9,7 @@ from faults.cases import LONG, Case
 
 OPTIONS = {
     "run small.toml --seeds 1": "--out --model --data --methods --scenarios --seeds --limit "
-    "--epochs --device --precision --corpus --plugin --workers --threads --gpus --address",
+    "--subset --epochs --device --precision --corpus --plugin --workers --threads --gpus --address",
     "search small.toml --dry-run": "--scenario --trials --searcher --scheduler --workers --threads "
     "--gpus --time-limit --out --model --data --limit --epochs --groups --division --lowest "
     "--highest --grace --reduction --seed --device --precision --plugin --address",

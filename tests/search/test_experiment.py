@@ -146,6 +146,16 @@ def test_finished_search_writes_its_outcome_again(toy: Workspace, tmp_path: Path
     assert (folder.path / "trace.png").exists()
 
 
+def test_search_that_halved_in_both_stages_is_not_resumed(toy: Workspace, tmp_path: Path) -> None:
+    plan = plan_of(toy, out=tmp_path / "asha")
+    recipe = plan.recipe()
+    del recipe["search"]["halving"]["task"]  # as an earlier version wrote it
+    SearchFolder(plan.run.out).begin(recipe, {})
+    with pytest.raises(RunFolderError, match=r"was run with halving = .*, now .*'D_s'"):
+        search(plan)
+    assert plan_of(toy, scheduler="none").recipe()["search"]["halving"] is None  # as it was
+
+
 def test_search_without_complete_trial_says_how_to_resume(toy: Workspace, tmp_path: Path) -> None:
     plan = plan_of(toy, out=tmp_path / "search", trials=1)
     folder = SearchFolder(plan.run.out)

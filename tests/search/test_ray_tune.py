@@ -35,13 +35,16 @@ def recorder_of(records: Records, past: list[TrialRecord], **settings: Any) -> A
     with quiet_ray_tune():
         from clbench.search.ray_tune import TrialRecorder
 
-    return TrialRecorder(SearchSettings(**settings), SPACE, EPOCHS, past, records.write)
+    return TrialRecorder(
+        SearchSettings(**settings), SPACE, (EPOCHS // 2, EPOCHS // 2), past, records.write
+    )
 
 
 def past_trial(number: int, status: Any, *rewards: float) -> TrialRecord:
+    """Return a trial with `rewards` after epochs of D_o, and of D_s from the fourth on."""
     epochs = [
-        EpochRecord(stage=0, epoch=n, scores=[reward], reward=reward, seconds=1.0)
-        for n, reward in enumerate(rewards, 1)
+        EpochRecord(stage=n // 3, epoch=n % 3 + 1, scores=[reward], reward=reward, seconds=1.0)
+        for n, reward in enumerate(rewards)
     ]
     scores = {"p_o": 0.6, "p_s": 0.6} if status == "complete" else {}
     rates = [number * 1e-5] * 4
@@ -97,16 +100,23 @@ def test_complete_trial_is_recorded_epoch_by_epoch() -> None:
 
 def test_stopped_trial_records_the_cutoff_of_the_trials_before_it() -> None:
     records = Records()
-    past = [past_trial(4, "running", 0.9), past_trial(3, "stopped", 0.9), past_trial(2, "failed")]
+    past = [
+        past_trial(4, "running", 0.9, 0.9, 0.9, 1.9),
+        past_trial(3, "stopped", 0.9, 0.9, 0.9, 1.2),
+        past_trial(2, "failed", 0.1),
+    ]
     tune = FakeTune(recorder_of(records, past))
     first, second = tune.start(), tune.start()
-    tune.report(first, 1, 0.7)
-    tune.report(second, 1, 0.55, done=True)
+    for trial, score in ((first, 0.7), (second, 0.5)):
+        for epoch in (1, 2, 3):
+            tune.report(trial, epoch, 0.9 - 0.5 * score)
+        tune.report(trial, 4, score, 0.3, done=trial is second)
     assert records[5].status == "running"
     assert records[6].status == "stopped"
-    assert records[6].reason == (  # the median of 0.9, -2 and 0.7
-        "reward 0.5500 after epoch 1 of 6 is below the cutoff 0.7000 of 3 earlier trials"
+    assert records[6].reason == (  # the median of 1.2 and 1.0
+        "reward 0.8000 after epoch 1 of 3 on D_s is below the cutoff 1.1000 of 2 earlier trials"
     )
+    assert records[6].rewards[-1] == 0.8  # what the searcher gets: the sum of both scores
 
 
 def test_recorded_cutoff_is_the_one_that_asha_applies() -> None:
@@ -120,14 +130,15 @@ def test_recorded_cutoff_is_the_one_that_asha_applies() -> None:
         trial = tune.start()
         scheduler.on_trial_add(None, trial)
         for epoch in range(1, EPOCHS):
-            reward = rng.random()
-            result = {"training_iteration": epoch, "reward": reward}
+            scores = [rng.random() for _ in range(1 if epoch <= 3 else 2)]
+            result = {"shift_epochs": max(0, epoch - 3), "reward": sum(scores)}
             done = scheduler.on_trial_result(None, trial, result) == "STOP"
-            tune.report(trial, epoch, reward, done=done)
+            tune.report(trial, epoch, *scores, done=done)
             if done:
                 break
     stopped = [record for record in records.values() if record.status == "stopped"]
     assert len(stopped) > 15
+    assert {len(record.epochs) for record in stopped} == {4, 5}
     for record in stopped:
         words = str(record.reason).split()
         assert float(words[1]) < float(words[words.index("cutoff") + 1])
@@ -175,8 +186,8 @@ def test_search_ends_after_three_failures_unless_a_trial_succeeded() -> None:
 def test_past_trials_inform_searcher_and_scheduler() -> None:
     past = [
         past_trial(1, "complete", 0.5, 0.6, 0.7, 0.8, 0.9, 1.2),
-        past_trial(2, "stopped", 0.3),
-        past_trial(3, "failed", 0.4),
+        past_trial(2, "stopped", 0.1, 0.2, 0.3, 0.9),
+        past_trial(3, "failed", 0.4, 0.4, 0.4, 0.7),
         past_trial(4, "running", 0.2),
     ]
     recorder = recorder_of(Records(), past)
@@ -194,10 +205,10 @@ def test_past_trials_inform_searcher_and_scheduler() -> None:
         for doc in searcher._hpopt_trials.trials
         if doc["result"].get("status") == "ok"
     }
-    assert losses == {1e-5: -1.2, 2e-5: -0.3, 3e-5: 2.0}
+    assert losses == {1e-5: -1.2, 2e-5: -0.9, 3e-5: 2.0}
     assert list(SPACE.rates(searcher.suggest("new"))) == pytest.approx([4e-5] * 4)
     rungs = {epoch: sorted(seen.values()) for epoch, seen in scheduler._brackets[0]._rungs}
-    assert rungs == {1: [0.3, 0.4, 0.5], 2: [-2.0, 0.6], 4: [0.8]}
+    assert rungs == {1: [0.7, 0.8, 0.9], 2: [0.9]}  # no failure, and nothing of D_o
 
 
 # With Ray
@@ -258,7 +269,7 @@ def test_search_starts_flat_stops_weak_trials_and_learns_of_past(ray: Any, capfd
     assert len({tuple(trial.rates) for trial in trials}) == 8
     stopped = [trial for trial in trials if trial.status == "stopped"]
     assert stopped
-    assert {len(trial.epochs) for trial in stopped} <= {1, 2, 4}
+    assert {len(trial.epochs) for trial in stopped} <= {4, 5}
     interrupted = TrialRecord(number=9, rates=[1e-6, 1e-5, 1e-4, 1e-3])
     more = searched(2, [*trials, interrupted])
     assert [trial.number for trial in more] == [10, 11]
@@ -278,7 +289,7 @@ def test_seed_decides_which_rates_are_tried(ray: Any) -> None:
 @pytest.mark.slow
 def test_early_stopping_saves_epochs(ray: Any) -> None:
     trials = searched(30)
-    assert sum(len(trial.epochs) for trial in trials) < 0.6 * 30 * EPOCHS
+    assert sum(len(trial.epochs) for trial in trials) < 0.85 * 30 * EPOCHS
 
 
 @pytest.mark.slow

@@ -128,6 +128,13 @@ def test_options_override_the_protocol(make: Make) -> None:
     assert protocol.stage_length("a", 16) == (1, 1)
 
 
+def test_the_default_subset_is_no_part_of_the_recipe(make: Make) -> None:
+    assert "subset" not in make(limit=7, subset="fixed").cells[0].recipe["protocol"]
+    assert make(limit=7, subset="seed").cells[0].recipe["protocol"]["subset"] == "seed"
+    with pytest.raises(SettingsError, match="subset = 'seed' draws nothing without a limit"):
+        make(SUITE.replace("limit = 100\n", ""), subset="seed")
+
+
 def test_a_model_folder_beside_the_suite_is_found(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +156,7 @@ def test_a_model_folder_beside_the_suite_is_found(
         ({"seeds": []}, SettingsError, "--seeds: is empty"),
         ({"limit": 0}, SettingsError, "--limit: must be greater than 0, got 0"),
         ({"epochs": -1}, SettingsError, "--epochs: must be greater than 0, got -1"),
+        ({"subset": "some"}, SettingsError, "--subset: must be 'fixed' or 'seed'"),
         ({"precision": "fp16"}, SettingsError, "--precision: must be 'auto', 'float32' or 'bf16'"),
         ({"device": "gpu"}, SettingsError, "--device 'gpu': must be auto, cpu, cuda"),
         ({"methods": ["vanila"]}, UnknownNameError, "'vanila'. Did you mean 'vanilla'?"),
@@ -246,6 +254,7 @@ def test_the_fingerprint_is_stable_and_covers_what_decides_the_scores(make: Make
     others = [
         fingerprint(make, seeds=[1]),
         fingerprint(make, limit=50),
+        fingerprint(make, limit=50, subset="seed"),
         fingerprint(make, epochs=3),
         fingerprint(make, precision="float32"),
         fingerprint(make, model="other"),
@@ -256,7 +265,7 @@ def test_the_fingerprint_is_stable_and_covers_what_decides_the_scores(make: Make
     ]
     Path("a.csv").write_text("text,label\nwell,1\nworse,0\n")
     others.append(fingerprint(make))
-    assert len({plain, *others}) == 11
+    assert len({plain, *others}) == 12
 
 
 def test_the_fingerprint_ignores_what_does_not_change_scores(make: Make) -> None:
