@@ -26,7 +26,7 @@ def vanilla_stages(method: Method, stages: int) -> int:
 
 
 def stage_groups(cells: Sequence[Cell]) -> dict[str, Hashable | None]:
-    """Return for each cell scenario, seed and rate if vanilla's first stage can serve it, or None."""
+    """Return scenario, seed and rate of each cell that vanilla's first stage serves, or None."""
     return {
         key: group if stages else None for key, (group, stages) in _vanilla_stages(cells).items()
     }
