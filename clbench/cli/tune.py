@@ -47,6 +47,9 @@ def tune(
     searcher: Annotated[
         str, option("bayes|random", "Search algorithm: TPE or random search.")
     ] = "bayes",
+    keep_rate: Annotated[
+        bool, flag("--keep-rate", "Keep the flat rate, which is otherwise part of every sweep.")
+    ] = False,
     out: Annotated[
         str | None, option("DIR", "Output folder.  [default: results/SUITE-tune]")
     ] = None,
@@ -96,7 +99,7 @@ def tune(
         from clbench.errors import SettingsError
 
         raise SettingsError(f"--seeds {numbers}: must be numbers, such as 1000,1001.")
-    settings = TuneSettings(trials, minutes, tuple(numbers or ()), searchers)
+    settings = TuneSettings(trials, minutes, tuple(numbers or ()), searchers, keep_rate)
     resources = Resources(workers, address, threads, gpus)
     options = RunOptions(
         model=model,
@@ -141,7 +144,7 @@ def show_sweeps(plan: TunePlan) -> None:
     for name in ("method", "setting", "values"):
         table.add_column(name, overflow="fold")
     for baseline in plan.baselines:
-        for setting, axis in axes(baseline).items():
+        for setting, axis in axes(baseline, keep_rate=plan.settings.keep_rate).items():
             values = ", ".join(map(str, axis)) if not isinstance(axis, Range) else ""
             text = values or f"{axis.low:g} to {axis.high:g} ({axis.scale})"  # type: ignore[union-attr]
             table.add_row(baseline.name, setting, text)

@@ -31,7 +31,7 @@ from clbench.suite.options import RunOptions
 from clbench.suite.plan import make_plan
 from clbench.suite.plugins import load_plugins
 from clbench.suite.read import Suite, read_suite
-from clbench.suite.sweep import Range, axes, variant
+from clbench.suite.sweep import Range, Sweep, axes, variant
 
 if TYPE_CHECKING:
     from clbench.results.cell import CellResult
@@ -58,6 +58,8 @@ class TuneSettings:
         Seeds of the cells of each trial; the suite must not report them.
     searcher
         ``bayes`` (tree-structured Parzen estimators) or ``random``.
+    keep_rate
+        Whether to leave out the flat rate, which is otherwise part of every sweep.
 
     Raises
     ------
@@ -69,6 +71,7 @@ class TuneSettings:
     minutes: float | None = None
     seeds: tuple[int, ...] = TUNING_SEEDS
     searcher: Searcher = "bayes"
+    keep_rate: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.trials <= 10_000:
@@ -154,6 +157,9 @@ class Study:
         if not self.proposals:
             self.proposals.append({})
             count -= 1
+        if not axes(self.baseline, keep_rate=settings.keep_rate):
+            self.is_exhausted = True
+            return
         searcher = _searcher(self, settings)
         seen = [self.values_of(proposal) for proposal in self.proposals]
         for number in range(TRIES * count):
@@ -351,8 +357,9 @@ def _searcher(study: Study, settings: TuneSettings) -> Any:
         from ray import tune
         from ray.tune.search.hyperopt import HyperOptSearch
 
+    swept = axes(study.baseline, keep_rate=settings.keep_rate)
     space: dict[str, Any] = {}
-    for key, axis in axes(study.baseline).items():
+    for key, axis in swept.items():
         if not isinstance(axis, Range):
             space[key] = tune.choice(axis)
         elif isinstance(axis.low, int) and isinstance(axis.high, int):
@@ -362,7 +369,9 @@ def _searcher(study: Study, settings: TuneSettings) -> Any:
             space[key] = (tune.loguniform if axis.scale == "log" else tune.uniform)(
                 axis.low, axis.high
             )
-    past = [(point, trial.score) for trial in study.trials if (point := _point(study, trial))]
+    past = [
+        (point, trial.score) for trial in study.trials if (point := _point(study, trial, swept))
+    ]
     searcher = HyperOptSearch(
         points_to_evaluate=[point for point, _ in past] or None,
         n_initial_points=10**9 if settings.searcher == "random" else -(-settings.trials // ROUNDS),
@@ -375,11 +384,11 @@ def _searcher(study: Study, settings: TuneSettings) -> Any:
     return searcher
 
 
-def _point(study: Study, trial: TunedTrial) -> dict[str, Any] | None:
+def _point(study: Study, trial: TunedTrial, swept: Sweep) -> dict[str, Any] | None:
     """Return a trial as a point of the space, or None if it lies outside, as defaults may."""
     values = study.values_of(trial.settings)
     point: dict[str, Any] = {}
-    for key, axis in axes(study.baseline).items():
+    for key, axis in swept.items():
         value = values.get(key)
         inside = value is not None and (
             axis.low <= value <= axis.high if isinstance(axis, Range) else value in axis

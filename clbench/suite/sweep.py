@@ -50,9 +50,10 @@ Sweep = dict[str, Range | Choices]
 """Ranges or choices by setting; the first is the dial that trades old against new tasks."""
 
 
-def axes(baseline: Baseline) -> Sweep:
-    """Return all settings over which a baseline is tuned, the flat rate included."""
-    return {**baseline.sweep, "lr_multiple": baseline.sweep.get("lr_multiple", LR_MULTIPLES)}
+def axes(baseline: Baseline, *, keep_rate: bool = False) -> Sweep:
+    """Return the settings over which a baseline is tuned, the flat rate unless `keep_rate`."""
+    sweep = {**baseline.sweep, "lr_multiple": baseline.sweep.get("lr_multiple", LR_MULTIPLES)}
+    return {key: axis for key, axis in sweep.items() if not (keep_rate and key == "lr_multiple")}
 
 
 def variant(baseline: Baseline, name: str, settings: Mapping[str, Any]) -> Baseline:
