@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clbench.methods.base import Method
+from clbench.methods.base import Method, at_rate
 from clbench.models.classifier import build_classifier
 from clbench.models.encoding import EncodedRows
 from clbench.training.batches import TaskData
@@ -63,7 +63,7 @@ class Cell:
         model = build_classifier(
             str(folder), heads=dict.fromkeys(heads, 2), head_seed=lambda head: len(head)
         )
-        protocol = method.at_rate(protocol)
+        protocol = at_rate(method, protocol)
         precision = Precision("float32", "cpu")
         self.context = Context(
             model, str(folder), None, protocol, CPU, precision, seed, "s", len(heads), None

@@ -52,7 +52,7 @@ def test_the_example_method_runs(tmp_path: Path, page: str) -> None:
     run = clbench.run(suite(tmp_path), out=tmp_path / "out", plugins=[file], methods=methods)
     vanilla, own, _ = run.cells  # the last one is the single-task reference
     assert (vanilla.status, own.status) == ("ok", "ok"), own.reason
-    assert own.settings["method"] == {"strength": 0.01}
+    assert own.settings["method"]["strength"] == 0.01
     assert vanilla.stages[1].curves["loss"] != own.stages[1].curves["loss"]
 
 
@@ -63,7 +63,7 @@ def test_the_example_baseline_runs(tmp_path: Path) -> None:
     strong.write_text(toml, encoding="utf-8")
     run = clbench.run(suite(tmp_path), out=tmp_path / "out", plugins=[file], methods=[str(strong)])
     assert run.cells[0].status == "ok", run.cells[0].reason
-    assert run.cells[0].settings["method"] == {"strength": 0.1}
+    assert run.cells[0].settings["method"]["strength"] == 0.1
 
 
 def test_the_example_shift_and_task_run(tmp_path: Path) -> None:

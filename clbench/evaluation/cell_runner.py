@@ -18,7 +18,7 @@ from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.sharing import vanilla_stages
 from clbench.evaluation.stage_cache import OF_RUN, CachedStage, StageCache, recipe_digest
-from clbench.methods.base import Method
+from clbench.methods.base import Method, at_rate
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier, build_classifier
 from clbench.results.rows import correct_rows, pack_rows
@@ -108,7 +108,7 @@ class CellRunner:
 
     def __post_init__(self) -> None:
         self._outcomes: list[StageOutcome] = []
-        self._protocol = self.method.at_rate(self.cell.protocol)
+        self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
         task, count = self.cell.reference_of, len(self.scenario.train)
         self._stages = list(range(count)) if task is None else [task]

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from clbench.boundary import user_code
 from clbench.errors import ClbenchError
-from clbench.methods.base import METHODS, Method
+from clbench.methods.base import METHODS, Method, at_rate
 from clbench.methods.vanilla import Vanilla
 from clbench.suite.plan import Cell
 from clbench.suite.validation import stages_of
@@ -62,7 +62,7 @@ def _vanilla_stages(cells: Sequence[Cell]) -> dict[str, tuple[Hashable, int]]:
             with suppress(ClbenchError), user_code("acts_in"):
                 method = METHODS.get(baseline.method)(**baseline.settings)
                 stages = stages_of(scenario) if cell.reference_of is None else 1
-                rates[kind] = method.at_rate(cell.protocol).lr
+                rates[kind] = at_rate(method, cell.protocol).lr
                 numbers[kind] = vanilla_stages(method, stages)
         usable = cell.reference_of in (None, 0)
         group = scenario.name, cell.seed, rates.get(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -88,9 +89,11 @@ def method_rates(results: style.Results) -> Figure:
     for cell in style.good_cells(results):
         flat = cell.settings.get("protocol", {}).get("lr", 0.0)
         method = cell.settings.get("method", {})
-        for key, unit in (("rates", 1.0), ("multiples", flat)):
+        own = [method.get("lr") or flat, method.get("lr_multiple", 1.0)]
+        for key, units in (("rates", [1.0]), ("multiples", own)):
             values = method.get(key)
-            if isinstance(values, list) and _are_rates([unit, *values]):
+            if isinstance(values, list) and _are_rates([*units, *values]):
+                unit = math.prod(units)
                 rates = by_groups.setdefault(len(values), {})
                 rates[cell.baseline] = [unit * value for value in values]
                 flat_rates.add(flat)

@@ -77,19 +77,6 @@ class Method(Configured):
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
 
-    def at_rate(self, protocol: Protocol) -> Protocol:
-        """Return `protocol` with the flat rate of this method.
-
-        Raises
-        ------
-        SettingsError
-            If the rate is above 1.
-        """
-        rate = (self.lr or protocol.lr) * self.lr_multiple
-        if rate > 1.0:
-            raise SettingsError(f"the rate lr·lr_multiple is {rate:g}: must be at most 1.")
-        return protocol if rate == protocol.lr else protocol.model_copy(update={"lr": rate})
-
     def acts_in(self, index: int) -> bool:
         """Whether this method trains stage `index` differently from vanilla at the same rate.
 
@@ -178,6 +165,20 @@ class Method(Configured):
         """Restore `state` when an interrupted cell resumes."""
         for key, value in state.items():
             setattr(self, key, value)
+
+
+def at_rate(method: Method, protocol: Protocol) -> Protocol:
+    """Return `protocol` with the flat rate of a method.
+
+    Raises
+    ------
+    SettingsError
+        If the rate is above 1.
+    """
+    rate = (method.lr or protocol.lr) * method.lr_multiple
+    if rate > 1.0:
+        raise SettingsError(f"the rate lr·lr_multiple is {rate:g}: must be at most 1.")
+    return protocol if rate == protocol.lr else protocol.model_copy(update={"lr": rate})
 
 
 def should_record(stage: Stage) -> bool:

@@ -82,7 +82,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
     PluginError
         If a method cannot be imported.
     """
-    from clbench.methods.base import METHODS
+    from clbench.methods.base import METHODS, at_rate
 
     for baseline in baselines:
         method = METHODS.get(baseline.method)
@@ -95,7 +95,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
         try:
             with user_code(f"{baseline.name}, with this protocol"):
                 instance = method(**baseline.settings)
-                instance.check_protocol(instance.at_rate(protocol))
+                instance.check_protocol(at_rate(instance, protocol))
         except SettingsError as error:
             raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
 

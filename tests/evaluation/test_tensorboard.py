@@ -20,7 +20,10 @@ tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_ac
 
 def planned(world: Workspace) -> RunState:
     options = clbench.RunOptions(
-        out=world.folder / "out", scenarios=["mood-thing"], plugins=[world.plugin]
+        out=world.folder / "out",
+        scenarios=["mood-thing"],
+        plugins=[world.plugin],
+        references=False,
     )
     return read_run_state(api.plan_run(world.suite, options))
 

@@ -22,6 +22,7 @@ from clbench.methods.frozen import Frozen
 from clbench.methods.l2_sp import L2SP
 from clbench.methods.layerwise import Layerwise
 from clbench.methods.lora import Lora
+from clbench.methods.low_rate import LowRate
 from clbench.methods.lwf import LwF
 from clbench.methods.mas import MAS
 from clbench.methods.mixout import Mixout
@@ -48,6 +49,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "l2-sp-previous": lambda: L2SP(anchor="previous"),
     "layerwise": lambda: Layerwise(multiples=[0.1, 0.2, 1.0]),
     "lora": lambda: Lora(adapters="task"),
+    "low-rate": LowRate,
     "lwf": LwF,
     "mas": lambda: MAS(examples=5),
     "mixout": Mixout,
