@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
@@ -16,23 +16,20 @@ import clbench
 from clbench.errors import PluginError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
+from clbench.evaluation.row_scorer import Row, RowScorer
 from clbench.evaluation.sharing import vanilla_stages
 from clbench.evaluation.stage_cache import OF_RUN, CachedStage, StageCache, recipe_digest
 from clbench.methods.base import Method, at_rate
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier, build_classifier
-from clbench.results.rows import correct_rows, pack_rows
 from clbench.seeds import stream_seed
 from clbench.suite.plan import Cell
-from clbench.tasks.metrics import score
-from clbench.training import hook_checks
 from clbench.training.device import Precision
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, Trace, train_stage
 from clbench.training.memory import bytes_held
 from clbench.training.stage import Context, Stage
 
-Row = list[dict[str, float] | None]
 EpochScores = Callable[[int, int, Row], None]
 
 
@@ -194,10 +191,11 @@ class CellRunner:
             stages=len(self.scenario.train),
             masks=None,
         )
+        self._scorer = RowScorer(self.scenario, self.method, context, cell.reference_of)
         row: Row | None = None
         if self._scorers:
             self._pretrained = context.snapshot()
-            columns = self._extra_columns()
+            columns = self._scorer.extra_columns()
             for scorer, values in zip(self._scorers, columns, strict=True):
                 context.note(scorer.describe(values))
             row = [*columns, *[None] * len(self.scenario.scored)]
@@ -250,10 +248,10 @@ class CellRunner:
 
         def score_epoch() -> None:
             assert after_epoch is not None
-            after_epoch(position, next(passes), self._row(stage.index))
+            after_epoch(position, next(passes), self._scorer.row(stage.index))
 
         def score_curve() -> dict[str, float]:
-            return self._by_name(self._row(stage.index, curve=True))
+            return self._scorer.by_name(self._scorer.row(stage.index, curve=True))
 
         def record_drift() -> None:
             # Drift is undefined if the method adds weights to the backbone, such as adapters.
@@ -262,10 +260,7 @@ class CellRunner:
             ):
                 stage.record("drift", stage.squared_distance(self._pretrained).sqrt())
 
-        tokens = sum(
-            int(self.scenario.curve[j].rows.lengths.sum()) for j in self._scored(stage.index)
-        )
-        tokens += sum(scorer.part_tokens for scorer in self.scenario.scorers)
+        tokens = self._scorer.curve_tokens(stage.index)
         return train_stage(
             stage,
             Vanilla() if self.method.only_consolidates or not acts else self.method,
@@ -284,60 +279,16 @@ class CellRunner:
         trace.curves.update(stage.log)
         start = time.perf_counter()
         correct: list[str | None] = []
-        row = self._row(stage.index, correct=correct)
+        row = self._scorer.row(stage.index, correct=correct)
         seconds = time.perf_counter() - start
         if self.cell.protocol.curve_points and not trace.curves["scores"]:
             # The stage was too short for a point: take the rows of R before and after it.
-            before = self._by_name(self._outcomes[-1].row) if self._outcomes else {}
+            before = self._scorer.by_name(self._outcomes[-1].row) if self._outcomes else {}
             trace.curves["scores"] = {
                 name: [*([[0, before[name]]] if name in before else []), [trace.steps, score]]
-                for name, score in self._by_name(row).items()
+                for name, score in self._scorer.by_name(row).items()
             }
         self._outcomes.append(StageOutcome(trace, row, seconds, cached, correct))
-
-    def _row(
-        self, index: int, *, curve: bool = False, correct: list[str | None] | None = None
-    ) -> Row:
-        """Return the row of R after stage `index`; with `curve`, on the rows for curves only.
-
-        If `correct` is given, add to it which rows of each task are right.
-        """
-        context, data = self.context, self.scenario.curve if curve else self.scenario.scored
-        row: Row = [None] * len(data)
-        packed: list[str | None] = [None] * len(data)
-        for j in self._scored(index):
-            with hook_checks.scoring(self.method.scoring(j)):
-                outputs = context.outputs(data[j])
-            metrics = self.scenario.scenario.tasks[j].metrics
-            row[j] = score(metrics, outputs, data[j].rows.labels)
-            if not self.scenario.scenario.tasks[j].regression:
-                packed[j] = pack_rows(correct_rows(outputs, data[j].rows.labels))
-        if correct is not None:
-            correct += [*[None] * len(self.scenario.scorers), *packed]
-        return [*self._extra_columns(part=curve), *row]
-
-    def _extra_columns(self, *, part: bool = False) -> Row:
-        """Return the row's extra columns, scored on a `part` or all; None for references."""
-        context = self.context
-        row: Row = [None] * len(self.scenario.scorers)
-        for j, scorer in enumerate(self._scorers):
-            row[j] = scorer.score(
-                context.model.backbone,
-                part=part,
-                precision=context.precision,
-                device=context.device,
-            )
-        return row
-
-    def _by_name(self, row: Row) -> dict[str, float]:
-        """Return the main scores in a row of R by column name."""
-        scenario = self.scenario.scenario
-        named = zip(scenario.columns, scenario.main_scores(row), strict=True)
-        return {name: score for (name, _), score in named if score is not None}
-
-    def _scored(self, index: int) -> Sequence[int]:
-        """Return the tasks to score after stage `index`: all so far, or that of a reference."""
-        return range(index + 1) if self.cell.reference_of is None else [index]
 
     def _is_shared(self, position: int) -> bool:
         """Whether vanilla's training serves this stage."""

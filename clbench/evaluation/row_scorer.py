@@ -1,0 +1,77 @@
+"""Score the tasks of a cell after a stage: a row of R."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clbench.evaluation.prepare import PreparedScenario
+from clbench.methods.base import Method
+from clbench.results.rows import correct_rows, pack_rows
+from clbench.tasks.metrics import score
+from clbench.training import hook_checks
+from clbench.training.stage import Context
+
+Row = list[dict[str, float] | None]
+
+
+@dataclass(frozen=True)
+class RowScorer:
+    """Scores the model of `context`, with the weights that the method has for each task.
+
+    A reference, which trains `task` alone, is scored on that task only.
+    """
+
+    scenario: PreparedScenario
+    method: Method
+    context: Context
+    task: int | None
+
+    def tasks(self, index: int) -> Sequence[int]:
+        """Return the tasks to score after stage `index`: all so far, or that of a reference."""
+        return range(index + 1) if self.task is None else [index]
+
+    def row(
+        self, index: int, *, curve: bool = False, correct: list[str | None] | None = None
+    ) -> Row:
+        """Return the row of R after stage `index`; with `curve`, on the rows for curves only.
+
+        If `correct` is given, add to it which rows of each task are right.
+        """
+        context, data = self.context, self.scenario.curve if curve else self.scenario.scored
+        row: Row = [None] * len(data)
+        packed: list[str | None] = [None] * len(data)
+        for j in self.tasks(index):
+            with hook_checks.scoring(self.method.scoring(j)):
+                outputs = context.outputs(data[j])
+            metrics = self.scenario.scenario.tasks[j].metrics
+            row[j] = score(metrics, outputs, data[j].rows.labels)
+            if not self.scenario.scenario.tasks[j].regression:
+                packed[j] = pack_rows(correct_rows(outputs, data[j].rows.labels))
+        if correct is not None:
+            correct += [*[None] * len(self.scenario.scorers), *packed]
+        return [*self.extra_columns(part=curve), *row]
+
+    def extra_columns(self, *, part: bool = False) -> Row:
+        """Return the row's extra columns, scored on a `part` or all; None for references."""
+        context = self.context
+        row: Row = [None] * len(self.scenario.scorers)
+        for j, scorer in enumerate(self.scenario.scorers if self.task is None else ()):
+            row[j] = scorer.score(
+                context.model.backbone,
+                part=part,
+                precision=context.precision,
+                device=context.device,
+            )
+        return row
+
+    def curve_tokens(self, index: int) -> int:
+        """Return the tokens of scoring a point of a curve in stage `index`."""
+        rows = sum(int(self.scenario.curve[j].rows.lengths.sum()) for j in self.tasks(index))
+        return rows + sum(scorer.part_tokens for scorer in self.scenario.scorers)
+
+    def by_name(self, row: Row) -> dict[str, float]:
+        """Return the main scores in a row of R by column name."""
+        scenario = self.scenario.scenario
+        named = zip(scenario.columns, scenario.main_scores(row), strict=True)
+        return {name: score for (name, _), score in named if score is not None}
