@@ -9,7 +9,9 @@ from statistics import fmean, stdev
 import pytest
 from scipy.stats import ttest_rel
 
+from clbench.results.comparisons import comparisons_frame
 from clbench.results.store import Store
+from clbench.suite.question import Question
 
 ROOT = Path(__file__).parents[2]
 RUNS = sorted(path for path in (ROOT / "results" / "reference").iterdir() if path.is_dir())
@@ -87,9 +89,32 @@ def test_the_readme_states_what_ewc_keeps_in_quick() -> None:
     ).replace("0.", ".") in text
 
 
-def test_the_readme_states_the_controls_of_quick() -> None:
-    p_o, p_s = (quick_scores("quick-controls", score) for score in ("p_o", "p_s"))
+def test_the_readme_states_what_methods_retain_in_quick() -> None:
+    cells = Store(ROOT / "results" / "reference" / "quick-retention").read().cells
+    question = Question(methods=["ewc", "replay", "wise-ft"])
+    table = comparisons_frame(cells, question).set_index(["method", "score"])
+    assert sorted({cell.seed for cell in cells}) == list(range(20, 30))
+    assert table["primary"].sum() == 6
+    row = table.loc["vanilla", "forgetting"]
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"`vanilla` loses {row['mean']:.3f} of it".replace("0.", ".") in text
+    for method, score, before, after in (
+        ("wise-ft", "p_o", "keeps ", " of that (± {}, the interval"),
+        ("wise-ft", "p_s", "pays for it with ", " on the new task (± {})"),
+        ("replay", "p_o", "ends ", " above `vanilla` on sentiment (± {})"),
+        ("replay", "p_s", "and ", " below it on grammar (± {})"),
+    ):
+        row = table.loc[method, score]
+        half = row["difference_high"] - row["difference"]
+        words = f"{before}{abs(row['difference']):.3f}{after.format(f'{half:.3f}')}"
+        assert words.replace("0.", ".") in text
+        assert row["verdict"] == ("better" if score == "p_o" else "worse")
+    assert table.loc["ewc", "p_o"]["verdict"] == "no difference shown"
+
+
+def test_the_documentation_states_the_controls_of_quick() -> None:
+    p_o, p_s = (quick_scores("quick-controls", score) for score in ("p_o", "p_s"))
+    text = " ".join((ROOT / "docs" / "methods.md").read_text(encoding="utf-8").split())
     low = [f"{fmean(scores['low-rate'].values()):.3f}" for scores in (p_o, p_s)]
     assert " and ".join(low).replace("0.", ".") in text
     code = f"{fmean(p_s['ewc-mlm-code'].values()):.3f}"
