@@ -84,7 +84,7 @@ def run(
     precision: str | None = None,
     corpus: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
-    references: bool = True,
+    references: bool | None = None,
     sweep: int | None = None,
     replace: bool = False,
     workers: int | None = None,
@@ -120,7 +120,9 @@ def run(
     plugins
         Python files that register methods, shifts, tasks or models.
     references
-        Also train each scenario's last task alone, once for each seed, for intransigence.
+        Whether to also train each scenario's last task alone, once for each seed, for
+        intransigence; by default what the suite says, which is yes unless it has
+        ``references = false``.
     sweep
         Also run each baseline at this many values of its dial, the first setting of its
         ``[sweep]``, to compare trade-off curves.

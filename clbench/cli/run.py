@@ -70,12 +70,13 @@ def run(
     ] = None,
     plugin: Plugins = None,
     references: Annotated[
-        bool,
+        bool | None,
         flag(
             "--references/--no-references",
-            "Whether to also train each scenario's last task alone, for intransigence.",
+            "Whether to also train each scenario's last task alone, for intransigence.  [default: "
+            "the suite's, normally yes]",
         ),
-    ] = True,
+    ] = None,
     sweep: Annotated[
         int | None,
         option(

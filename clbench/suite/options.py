@@ -55,7 +55,7 @@ class RunOptions:
     precision: str | None = None
     device: str = "auto"
     plugins: Sequence[str | Path] = ()
-    references: bool = True
+    references: bool | None = None
     sweep: int | None = None
     out: str | Path | None = None
 
@@ -101,7 +101,7 @@ class RunOptions:
             if field.name == "seeds" and self.looks:
                 continue
             if field.name == "references":
-                words += ["--no-references"]
+                words += ["--references" if value else "--no-references"]
                 continue
             option = "--plugin" if field.name == "plugins" else f"--{field.name}"
             if field.name in ("scenarios", "plugins"):

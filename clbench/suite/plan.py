@@ -148,7 +148,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     baselines = _baselines(suite, options, errors)
     _check_question(suite, options, baselines, scenarios)
     raise_errors(suite.path, errors)
-    if options.references:
+    references = suite.file.references if options.references is None else options.references
+    if references:
         # The settings of a shift decide how many tasks a scenario has.
         check_shifts(suite, scenarios)
     shared_recipe = _recipes(suite, protocol, data)
@@ -160,7 +161,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         shared_text = json_sections(shared)
         methods: list[tuple[Baseline, int | None]] = [(baseline, None) for baseline in baselines]
         # In a scenario of one task, vanilla itself learns that task alone.
-        last = stages_of(scenario) - 1 if options.references else 0
+        last = stages_of(scenario) - 1 if references else 0
         if last:
             reference = replace(read_baseline("vanilla"), name=f"reference{last}")
             methods.append((reference, last))

@@ -91,6 +91,8 @@ class SuiteFile(BaseModel):
         of baselines, by the names that `methods` may use.
     seeds
         One cell each; unique.
+    references
+        Whether to also train each scenario's last task alone, for intransigence.
     question
         Which comparisons share one error rate and get a verdict.
     protocol
@@ -105,6 +107,7 @@ class SuiteFile(BaseModel):
     description: str = ""
     methods: Annotated[list[Name], Field(min_length=1)]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = [0]
+    references: bool = True
     question: Question = Question()
     protocol: Protocol = Protocol()
     baseline: dict[str, VariantTable] = {}

@@ -86,7 +86,7 @@ def test_quick_has_all_three_shifts_and_needs_nothing_from_outside() -> None:
     file = read_suite("quick").file
     assert [s.shift for s in file.scenario] == ["dataset", "sentence-length", "embedding-cluster"]
     assert file.protocol.model == "tiny"
-    assert file.methods == ["vanilla", "ewc", "wise-ft", "replay"]
+    assert file.methods == ["vanilla", "ewc", "wise-ft"]
     assert file.seeds == [0, 1, 2]
     tasks = {task for s in file.scenario for task in s.task_names}
     assert all(task.startswith("synthetic/") for task in tasks)
