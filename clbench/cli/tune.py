@@ -23,7 +23,8 @@ from clbench.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from clbench.search.tune import Study, TunePlan
+    from clbench.search.study import Study
+    from clbench.search.tune import TunePlan
 
 
 def tune(
@@ -84,8 +85,8 @@ def tune(
     from clbench import api
     from clbench.cli.progress import progress_listener
     from clbench.evaluation.resources import Resources
+    from clbench.search.study import TuneSettings
     from clbench.search.tune import (
-        TuneSettings,
         make_tuning,
         read_studies,
         tuning_rounds,

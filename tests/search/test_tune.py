@@ -14,9 +14,8 @@ from fake_engine import FakeExecutor
 from clbench.errors import SearchError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.run_plan import run_plan
+from clbench.search.study import Study, TuneSettings
 from clbench.search.tune import (
-    Study,
-    TuneSettings,
     make_tuning,
     read_studies,
     tuning_rounds,
