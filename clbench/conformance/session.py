@@ -56,8 +56,9 @@ class Session:
 
     @property
     def vanilla(self) -> CheckRun:
-        """A run of vanilla, with live bytes counted."""
-        return _vanilla(self.toy.protocol.model)
+        """A run of vanilla at the candidate's flat rate, with live bytes counted."""
+        method = self.candidate.make()
+        return _vanilla(self.toy.protocol.model, method.lr, method.lr_multiple)
 
     def run(self, name: str) -> None:
         """Run a check, or skip it if the one that it needs did not pass."""
@@ -84,10 +85,11 @@ class Session:
 
 
 @cache
-def _vanilla(model: str) -> CheckRun:
+def _vanilla(model: str, lr: float | None, lr_multiple: float) -> CheckRun:
+    settings = {"lr": lr, "lr_multiple": lr_multiple}
     with temporary_cache() as folder:
         toy = make_toy_scenario(model, folder)
-        return run_candidate(toy, Candidate.of("vanilla"), count_bytes=True)
+        return run_candidate(toy, Candidate.of("vanilla", settings), count_bytes=True)
 
 
 class Check(NamedTuple):

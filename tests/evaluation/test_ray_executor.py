@@ -210,6 +210,7 @@ def test_a_script_s_own_method_reaches_the_workers(world: Workspace) -> None:
         "if __name__ == '__main__':\n"
         f"    run = clbench.run({str(world.suite)!r}, out='scripted', workers=2, threads=1,\n"
         f"                      methods=['mine'], scenarios=['mood-thing'], epochs=1,\n"
+        f"                      references=False,\n"
         f"                      plugins=[{str(world.plugin)!r}])\n"
         "    print([(c.status, c.reason, len(c.stages[0].curves['mine'])) for c in run.cells])\n",
     )

@@ -35,6 +35,7 @@ def command(world: Workspace, out: str) -> list[str]:
         str(world.plugin),
         "--methods",
         "vanilla,frozen",
+        "--no-references",
         *SEEDS,
         *SCENARIOS,
     ]
