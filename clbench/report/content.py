@@ -119,11 +119,14 @@ def flip_rows(content: Content) -> list[dict[str, Any]]:
 
 def front_rows(content: Content) -> list[dict[str, Any]]:
     """Return the rows of the table of trade-off curves: numbers as floats or None."""
-    texts = ("scenario", "method", "verdict")
-    return [
-        {str(key): value if key in texts else number(value) for key, value in row.items()}
-        for row in content.fronts.drop(columns="front").to_dict("records")
-    ]
+    reference = content.question.reference
+    rows: list[dict[str, Any]] = []
+    for row in content.fronts.drop(columns="front").to_dict("records"):
+        texts = {key: row.pop(key) for key in ("scenario", "method", "verdict")}
+        if not isinstance(texts["verdict"], str):
+            texts["verdict"] = "the reference" if texts["method"] == reference else ""
+        rows.append({**texts, **{str(key): number(value) for key, value in row.items()}})
+    return rows
 
 
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
@@ -173,7 +176,7 @@ def overview(content: Content) -> dict[str, Any]:
         "cells": len(frame),
         "failed": int((frame["status"] != "ok").sum()),
         "scenarios": frame["scenario"].nunique(),
-        "methods": frame["method"].nunique(),
+        "methods": content.means["method"].nunique(),
         "seeds": frame["seed"].nunique(),
         "models": list(dict.fromkeys(frame["model"])),
         "failures": failures(content.cells),
