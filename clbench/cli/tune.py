@@ -177,7 +177,8 @@ def show_studies(plan: TunePlan, studies: Sequence[Study]) -> None:
             continue
         best, first = study.best(), study.trials[0]
         changes = ", ".join(f"{key} {value}" for key, value in best.settings.items())
-        scores = (f"{value:.3f}" for value in (first.score, best.score, best.p_o, best.p_s))
+        before = "failed" if first.score == FAILED else f"{first.score:.3f}"
+        scores = (before, *(f"{value:.3f}" for value in (best.score, best.p_o, best.p_s)))
         table.add_row(
             name, number, *scores, duration(study.cost().seconds), changes or "the baseline's"
         )

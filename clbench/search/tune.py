@@ -25,7 +25,7 @@ from clbench.search.search_folder import FAILED
 from clbench.search.study import ROUNDS, Study, TuneSettings
 from clbench.suite.baselines import Baseline
 from clbench.suite.options import RunOptions
-from clbench.suite.plan import make_plan
+from clbench.suite.plan import make_plan, validate
 from clbench.suite.plugins import load_plugins
 from clbench.suite.read import Suite, read_suite
 
@@ -90,6 +90,8 @@ def make_tuning(
     out = options.out or Path("results") / file.name
     options = replace(options, seeds=settings.seeds, references=False, out=out)
     plan = make_plan(replace(source, file=file), options)
+    Store(plan.out).check(file.name)
+    validate(plan, plan.cells)
     names = tuple(scenario.name for scenario in plan.scenarios)
     words = ("clbench", "tune", *(w for w in plan.command[2:] if w != "--no-references"))
     return TunePlan(plan.suite, options, settings, plan.baselines, names, words)

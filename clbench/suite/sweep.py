@@ -73,10 +73,13 @@ def dial_points(baseline: Baseline, count: int) -> list[Baseline]:
     setting, axis = next(iter(axes(baseline).items()))
     values = axis.values(count) if isinstance(axis, Range) else _spread(axis, count)
     own = baseline.settings.get(setting, 1.0 if setting == "lr_multiple" else None)
+    values = [value for value in values if value != own]
+    labels = [_label(value) for value in values]
+    if None in labels or len({*labels}) < len(labels):  # no names of files, or not unique
+        labels = [f"s{number}" for number in range(1, len(values) + 1)]
     points = [
-        variant(baseline, f"{baseline.name}-{_text(value)}", {setting: value})
-        for value in values
-        if value != own
+        variant(baseline, f"{baseline.name}-{label}", {setting: value})
+        for label, value in zip(labels, values, strict=True)
     ]
     return [replace(baseline, family=baseline.name), *points]
 
@@ -88,5 +91,7 @@ def _spread(choices: list[Any], count: int) -> list[Any]:
     return [choices[i] for i in sorted(chosen)]
 
 
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _label(value: Any) -> str | None:
+    """Return a value as the end of a baseline's name, or None if it is no positive number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:g}" if is_number and value >= 0 else None

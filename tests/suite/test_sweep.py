@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from clbench.errors import SuiteError
 from clbench.suite.baselines import read_baseline
+from clbench.suite.schema import check_name
 from clbench.suite.sweep import LR_MULTIPLES, Range, axes, dial_points
 
 
@@ -42,6 +43,21 @@ def test_the_dial_is_the_first_setting() -> None:
     assert {point.family for point in points} == {"wise-ft"}
     rates = [point.settings for point in dial_points(read_baseline("vanilla"), 3)]
     assert rates == [{}, {"lr_multiple": 0.1}, {"lr_multiple": 0.5}, {"lr_multiple": 2.0}]
+
+
+def test_points_have_names_that_files_can_have() -> None:
+    text = 'method = "ewc"\n[sweep]\n{}\n'
+    for number, axis in enumerate(
+        (
+            'mode = ["sampled", "empirical", "batched"]',
+            "half = [true, false]",
+            "importance = { low = 1.0, high = 1.004 }",
+        )
+    ):
+        Path(f"own{number}.toml").write_text(text.format(axis))
+        names = [point.name for point in dial_points(read_baseline(f"./own{number}.toml"), 3)]
+        assert len({*names}) == len(names)
+        assert all(check_name(name) == name for name in names)
 
 
 def test_a_written_baseline_reads_back() -> None:
