@@ -66,6 +66,16 @@ Address = Annotated[
     str | None,
     option("ADDRESS", "Ray cluster: auto, host:port or ray://host:port.  [default: this machine]"),
 ]
+Workers = Annotated[
+    int | None,
+    option("N", "Worker processes, one cell each at a time.  [default: 1, this process]"),
+]
+Threads = Annotated[
+    int | None, option("N", "CPU threads per cell.  [default: cores / workers; 1 on a cluster]")
+]
+Gpus = Annotated[
+    float | None, option("X", "GPUs per cell, such as 0.5.  [default: 1, or an equal share]")
+]
 ReportOut = Annotated[
     Path | None, option("DIR", "Folder of the report.  [default: report/ in the first run]")
 ]

@@ -10,12 +10,15 @@ from clbench.cli.arguments import (
     Data,
     Device,
     Epochs,
+    Gpus,
     Limit,
     Model,
     Plugins,
     Precision,
     Subset,
     Suite,
+    Threads,
+    Workers,
     flag,
     option,
     seeds,
@@ -89,17 +92,10 @@ def run(
         bool,
         flag("--replace", "Rerun cells of other settings; move their files to cells/replaced/."),
     ] = False,
-    workers: Annotated[
-        int | None,
-        option("N", "Worker processes, one cell each at a time.  [default: 1, this process]"),
-    ] = None,
+    workers: Workers = None,
     address: Address = None,
-    threads: Annotated[
-        int | None, option("N", "CPU threads per cell.  [default: cores / workers; 1 on a cluster]")
-    ] = None,
-    gpus: Annotated[
-        float | None, option("X", "GPUs per cell, such as 0.5.  [default: 1, or an equal share]")
-    ] = None,
+    threads: Threads = None,
+    gpus: Gpus = None,
     tensorboard: Annotated[
         bool,
         flag("--tensorboard", "Also write TensorBoard logs to tensorboard/ in the run's folder."),

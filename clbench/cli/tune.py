@@ -10,11 +10,14 @@ from clbench.cli.arguments import (
     Data,
     Device,
     Epochs,
+    Gpus,
     Limit,
     Model,
     Plugins,
     Precision,
     Suite,
+    Threads,
+    Workers,
     choice,
     flag,
     option,
@@ -61,17 +64,10 @@ def tune(
     device: Device = "auto",
     precision: Precision = None,
     plugin: Plugins = None,
-    workers: Annotated[
-        int | None,
-        option("N", "Worker processes, one cell each at a time.  [default: 1, this process]"),
-    ] = None,
+    workers: Workers = None,
     address: Address = None,
-    threads: Annotated[
-        int | None, option("N", "CPU threads per cell.  [default: cores / workers; 1 on a cluster]")
-    ] = None,
-    gpus: Annotated[
-        float | None, option("X", "GPUs per cell, such as 0.5.  [default: 1, or an equal share]")
-    ] = None,
+    threads: Threads = None,
+    gpus: Gpus = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Print the sweeps and the size of the tuning; train nothing.")
     ] = False,
@@ -146,8 +142,10 @@ def show_sweeps(plan: TunePlan) -> None:
         table.add_column(name, overflow="fold")
     for baseline in plan.baselines:
         for setting, axis in axes(baseline, keep_rate=plan.settings.keep_rate).items():
-            values = ", ".join(map(str, axis)) if not isinstance(axis, Range) else ""
-            text = values or f"{axis.low:g} to {axis.high:g} ({axis.scale})"  # type: ignore[union-attr]
+            if isinstance(axis, Range):
+                text = f"{axis.low:g} to {axis.high:g} ({axis.scale})"
+            else:
+                text = ", ".join(map(str, axis))
             table.add_row(baseline.name, setting, text)
     show_table(out(), table)
     per_trial = len(plan.scenarios) * len(plan.settings.seeds)
