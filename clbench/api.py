@@ -124,8 +124,8 @@ def run(
         intransigence; by default what the suite says, which is yes unless it has
         ``references = false``.
     sweep
-        Also run each baseline at this many values of its dial, the first setting of its
-        ``[sweep]``, to compare trade-off curves.
+        Run each baseline at this many values of its dial, the first setting of its ``[sweep]``,
+        its own value included, to compare trade-off curves.
     replace
         Rerun cells that finished with other settings; their files move to ``cells/replaced/``.
     workers, address, threads, gpus

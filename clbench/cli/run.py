@@ -84,8 +84,8 @@ def run(
         int | None,
         option(
             "N",
-            "Also run each baseline at N values of its dial, the first setting of its [sweep], to "
-            "compare trade-off curves.",
+            "Run each baseline at N values of its dial (the first setting of its [sweep]), its own "
+            "value included, to compare trade-off curves. From 2 to 100.",
         ),
     ] = None,
     replace: Annotated[

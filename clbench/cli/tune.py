@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.cli.arguments import (
@@ -26,6 +28,7 @@ from clbench.cli.arguments import (
 )
 
 if TYPE_CHECKING:
+    from clbench.evaluation.run_state import RunState
     from clbench.search.study import Study
     from clbench.search.tune import TunePlan
 
@@ -79,24 +82,23 @@ def tune(
     --methods FILE. Repeat the command to resume.
     """
     from clbench import api
-    from clbench.cli.progress import progress_listener
+    from clbench.cli.console import err
+    from clbench.cli.console import out as console
+    from clbench.cli.progress import Lines, progress_listener
     from clbench.evaluation.resources import Resources
+    from clbench.messages import count, display_path
     from clbench.search.study import TuneSettings
-    from clbench.search.tune import (
-        make_tuning,
-        read_studies,
-        tuning_rounds,
-        write_tuned,
-    )
+    from clbench.search.tune import make_tuning, read_studies, tuning_rounds, write_tuned
     from clbench.suite.options import RunOptions
+    from clbench.suite.read import read_suite
 
-    searchers: Any = choice("--searcher", searcher, ("bayes", "random"))
+    algorithm: Any = choice("--searcher", searcher, ("bayes", "random"))
     numbers: Any = seeds(seed_list)
     if isinstance(numbers, str):
         from clbench.errors import SettingsError
 
         raise SettingsError(f"--seeds {numbers}: must be numbers, such as 1000,1001.")
-    settings = TuneSettings(trials, minutes, tuple(numbers or ()), searchers, keep_rate)
+    settings = TuneSettings(trials, minutes, tuple(numbers or ()), algorithm, keep_rate)
     resources = Resources(workers, address, threads, gpus)
     options = RunOptions(
         model=model,
@@ -111,8 +113,10 @@ def tune(
         out=out,
     )
     plan = make_tuning(suite, settings, options)
+    state = plan.state(plan.first)
+    api.check(state, resources, Lines(state.plan.suite.name, plan.out, err()))
     if dry_run:
-        show_sweeps(plan)
+        show_sweeps(plan, state)
         return 0
     for state in tuning_rounds(plan):
         with progress_listener(state) as listener:
@@ -120,39 +124,52 @@ def tune(
     studies = read_studies(plan)
     paths = write_tuned(plan, studies)
     show_studies(plan, studies)
-    from clbench.cli.console import out as console
-    from clbench.messages import display_path
-
     if paths:
-        files = ",".join(display_path(path) for path in paths)
-        console().print(f"Next: clbench run {suite} --methods {files}", soft_wrap=True)
-    return 0 if len(paths) == len(studies) else 1
+        tuned = replace(options, scenarios=None, methods=[display_path(path) for path in paths])
+        console().print(f"Next: {shlex.join(tuned.command(read_suite(suite)))}", soft_wrap=True)
+    failed = sum(cell.status == "failed" for study in studies for cell in study.cells)
+    if failed:
+        err().print(
+            f"{count(failed, 'cell')} failed: clbench report {plan.out} says why. The same command "
+            "runs them again.",
+            soft_wrap=True,
+        )
+    return 1 if failed else 0
 
 
-def show_sweeps(plan: TunePlan) -> None:
-    """Print the settings and ranges over which each method is tuned, and the number of cells."""
+def show_sweeps(plan: TunePlan, state: RunState) -> None:
+    """Print the sweep of each method, the number of cells and an estimate of their time.
+
+    `state` is that of the first trials.
+    """
     from rich.table import Table
 
     from clbench.cli.console import out, show_table
+    from clbench.cli.estimate import from_finished, from_sizes
     from clbench.messages import count
-    from clbench.suite.sweep import Range, axes
+    from clbench.suite.sweep import Range, axes, count_points
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("method", "setting", "values"):
-        table.add_column(name, overflow="fold")
-    for baseline in plan.baselines:
-        for setting, axis in axes(baseline, keep_rate=plan.settings.keep_rate).items():
+    for name in ("method", "trials", "setting", "values"):
+        table.add_column(name, overflow="fold", justify="right" if name == "trials" else "left")
+    trials: dict[str, int] = {}
+    for baseline in plan.first.baselines:
+        keep_rate, name = plan.settings.keep_rate, baseline.name
+        points = count_points(baseline, keep_rate=keep_rate)
+        trials[name] = int(min(plan.settings.trials, points))
+        labels = [(name, str(trials[name]))]
+        for setting, axis in axes(baseline, keep_rate=keep_rate).items() or [("", [])]:
             if isinstance(axis, Range):
                 text = f"{axis.low:g} to {axis.high:g} ({axis.scale})"
             else:
                 text = ", ".join(map(str, axis))
-            table.add_row(baseline.name, setting, text)
+            table.add_row(*(labels.pop() if labels else ("", "")), setting, text)
     show_table(out(), table)
-    per_trial = len(plan.scenarios) * len(plan.settings.seeds)
-    cells = len(plan.baselines) * plan.settings.trials * per_trial
+    cells = [cell for cell in plan.first.cells for _ in range(trials[cell.baseline.name])]
+    estimate = from_finished(cells, state.present) or from_sizes(state.plan, cells)
     out().print(
-        f"{count(plan.settings.trials, 'trial')} for each of {count(len(plan.baselines), 'method')}"
-        f", {count(per_trial, 'cell')} each: {count(cells, 'cell')} in {plan.out}",
+        f"At most {count(len(cells), 'cell')} in {plan.out}, {len(state.present)} of them there.\n"
+        f"Estimate for all: {estimate}.",
         soft_wrap=True,
     )
 

@@ -73,8 +73,10 @@ class RunState:
         return path.exists() and path.stat().st_mtime_ns >= newest
 
 
-def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
+def read_run_state(plan: Plan, *, replace: bool = False, can_replace: bool = True) -> RunState:
     """Return the state of a plan's folder; writes nothing.
+
+    `can_replace` says whether the command has an option ``--replace``.
 
     Raises
     ------
@@ -87,7 +89,7 @@ def read_run_state(plan: Plan, *, replace: bool = False) -> RunState:
     folder = store.read()
     replaced = set(conflicts(plan.cells, folder.cells)) if replace else set()
     present = [cell for cell in folder.cells if cell.key not in replaced]
-    finished = store.finished(plan.cells, results=present)
+    finished = store.finished(plan.cells, results=present, can_replace=can_replace)
     return RunState(
         plan=plan,
         replace=replace,

@@ -75,7 +75,8 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
     """Return the hypervolume of each trade-off curve, and its difference from the reference's.
 
     Hypervolumes are taken seed by seed, over the same points, so that differences are paired. A
-    curve of more points covers more by chance alone: compare curves with equal numbers of points.
+    curve of more points covers more by chance alone, so only curves with as many points as the
+    reference's are compared.
 
     Parameters
     ----------
@@ -105,9 +106,11 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
             volumes.setdefault(scenario, {})[name] = values
             row = {"scenario": scenario, "method": name, "points": len(curve), "seeds": len(seeds)}
             if values:
-                summary = summarise(list(values.values()))
-                row |= {"hypervolume": summary.mean, "low": summary.low, "high": summary.high}
+                summary = summarise(list(values.values()), _step(cells, scenario))
+                low, high = max(summary.low, 0.0), min(summary.high, 1.0)
+                row |= {"hypervolume": summary.mean, "low": low, "high": high}
             rows.append({**row, "front": ", ".join(front(mean_points(curve)))})
+    points = {(row["scenario"], row["method"]): row["points"] for row in rows}
     groups = {
         scenario: {
             name: Differences(
@@ -118,7 +121,7 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
                 _step(cells, scenario),
             )
             for name, values in by_name.items()
-            if name != reference
+            if name != reference and points[scenario, name] == points[scenario, reference]
         }
         for scenario, by_name in volumes.items()
         if reference in by_name
@@ -129,6 +132,8 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
         if answer is not None:
             names = ("difference", "difference_low", "difference_high", "p_family", "verdict")
             row |= {name: getattr(answer, name) for name in names}
+        elif points.get((row["scenario"], reference), row["points"]) != row["points"]:
+            row["verdict"] = "not compared: points differ"
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

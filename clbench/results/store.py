@@ -159,11 +159,16 @@ class Store:
         return content
 
     def finished(
-        self, cells: Sequence[Cell], *, results: Iterable[CellResult] | None = None
+        self,
+        cells: Sequence[Cell],
+        *,
+        results: Iterable[CellResult] | None = None,
+        can_replace: bool = True,
     ) -> set[str]:
         """Return the keys of the cells that are finished; failed ones are run again.
 
-        `results` are the cells that `read` returned, if it was called already.
+        `results` are the cells that `read` returned, if it was called already. `can_replace` says
+        whether the command has an option ``--replace``.
 
         Raises
         ------
@@ -175,9 +180,10 @@ class Store:
             key, difference = next(iter(different.items()))
             more = len(different) - 1
             others = f" (and {more} more cell{'s' if more > 1 else ''})" if more else ""
+            replace = ", or --replace to run again and keep the old files in cells/replaced/"
             raise RunFolderError(
-                f"{self._cell_path(key)} {difference}{others}. Choose another --out, or --replace "
-                "to run again and keep the old files in cells/replaced/."
+                f"{self._cell_path(key)} {difference}{others}. Choose another --out"
+                f"{replace if can_replace else ''}."
             )
         return {cell.key for cell in cells} & {cell.key for cell in results if cell.status == "ok"}
 

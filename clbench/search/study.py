@@ -10,11 +10,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clbench.errors import SearchError, SettingsError, join_names
+from clbench.messages import count
 from clbench.search.search_folder import FAILED
 from clbench.search.space import Searcher
 from clbench.seeds import stream_seed
 from clbench.suite.baselines import Baseline, Cost
-from clbench.suite.sweep import Range, Sweep, axes, variant
+from clbench.suite.sweep import Range, Sweep, axes, own_values, variant
 
 if TYPE_CHECKING:
     from clbench.results.cell import CellResult
@@ -60,9 +61,16 @@ class TuneSettings:
         if not 1 <= self.trials <= 10_000:
             raise SettingsError(f"--trials {self.trials}: must be from 1 to 10000.")
         if self.minutes is not None and not 0.0 < self.minutes < math.inf:
-            raise SettingsError(f"--minutes {self.minutes:g}: must be above 0.")
+            raise SettingsError(f"--minutes {self.minutes:g}: must be a number above 0.")
         if self.searcher not in ("bayes", "random"):
             raise SettingsError(f"--searcher {self.searcher!r}: must be bayes or random.")
+
+    def words(self) -> tuple[str, ...]:
+        """Return the options of ``clbench tune`` for these settings, without the seeds."""
+        words = ["--trials", str(self.trials)]
+        words += [] if self.minutes is None else ["--minutes", f"{self.minutes:g}"]
+        words += [] if self.searcher == "bayes" else ["--searcher", self.searcher]
+        return *words, *(["--keep-rate"] if self.keep_rate else [])
 
 
 @dataclass(frozen=True)
@@ -92,12 +100,32 @@ class TunedTrial:
 
 @dataclass
 class Study:
-    """The trials of one baseline: settings proposed so far, and the finished trials."""
+    """The trials of one baseline: settings proposed so far, and the finished trials.
+
+    Attributes
+    ----------
+    baseline, settings
+        What to tune, and how.
+    proposals
+        Changed settings by trial, also of trials beyond those that the settings ask for.
+    is_exhausted
+        Whether every point of the sweep has been proposed.
+    trials, cells
+        Finished trials, at most as many as the settings ask for; the cells of all proposals, those
+        of other scenarios and seeds included.
+    """
 
     baseline: Baseline
+    settings: TuneSettings
     proposals: list[dict[str, Any]] = field(default_factory=list)
-    is_exhausted: bool = False  # every point of the sweep has been proposed
+    is_exhausted: bool = False
     trials: list[TunedTrial] = field(default_factory=list)
+    cells: list[CellResult] = field(default_factory=list)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a trial has succeeded."""
+        return any(trial.score != FAILED for trial in self.trials)
 
     def variants(self) -> list[Baseline]:
         """Return the baseline of each proposal, the first one under its own name."""
@@ -107,41 +135,42 @@ class Study:
             for number, settings in enumerate(self.proposals, 1)
         ]
 
-    def read(self, cells: Mapping[str, list[CellResult]], count: int) -> None:
-        """Take the trials that have `count` cells, given by the name of their variant."""
-        self.trials = [
-            _trial(number, self.proposals[number - 1], cells[point.name])
-            for number, point in enumerate(self.variants(), 1)
-            if len(cells.get(point.name, [])) == count
-        ]
+    def read(self, by_name: Mapping[str, list[CellResult]], scenarios: Sequence[str]) -> None:
+        """Take the trials whose cells in all scenarios are finished, from cells by variant."""
+        self.trials, self.cells = [], []
+        for number, point in enumerate(self.variants(), 1):
+            cells = by_name.get(point.name, [])
+            self.cells += cells
+            own = [c for c in cells if c.scenario in scenarios and c.seed in self.settings.seeds]
+            is_finished = len(own) == len(scenarios) * len(self.settings.seeds)
+            if is_finished and number <= self.settings.trials:
+                self.trials.append(_trial(number, self.proposals[number - 1], own))
 
-    def propose(self, count: int, settings: TuneSettings) -> None:
-        """Add `count` new proposals, the first one with the settings of the baseline.
+    def propose(self, number: int) -> None:
+        """Add `number` new proposals, the first one with the settings of the baseline.
 
         There are fewer if the sweep has no more points.
         """
         if not self.proposals:
             self.proposals.append({})
-            count -= 1
-        if not axes(self.baseline, keep_rate=settings.keep_rate):
+            number -= 1
+        swept = axes(self.baseline, keep_rate=self.settings.keep_rate)
+        if not swept:
             self.is_exhausted = True
             return
-        searcher = _searcher(self, settings)
-        seen = [self.values_of(proposal) for proposal in self.proposals]
-        for number in range(TRIES * count):
-            if count == 0:
+        searcher = _searcher(self, swept)
+        seen = [own_values(self.baseline, proposal) for proposal in self.proposals]
+        for attempt in range(TRIES * number):
+            if number == 0:
                 break
-            point = searcher.suggest(f"new{number}")
-            proposal = {key: _rounded(value) for key, value in point.items()}
-            if self.values_of(proposal) not in seen:
+            point = searcher.suggest(f"new{attempt}")
+            proposal = {key: _plain(value, swept[key]) for key, value in point.items()}
+            values = own_values(self.baseline, proposal)
+            if values not in seen:
                 self.proposals.append(proposal)
-                seen.append(self.values_of(proposal))
-                count -= 1
-        self.is_exhausted = count > 0
-
-    def values_of(self, proposal: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all settings of a proposal that its baseline file would hold."""
-        return {"lr_multiple": 1.0, **self.baseline.settings, **proposal}
+                seen.append(values)
+                number -= 1
+        self.is_exhausted = number > 0
 
     def best(self) -> TunedTrial:
         """Return the trial with the highest score, the earlier one if tied.
@@ -156,24 +185,26 @@ class Study:
         return best
 
     def cost(self) -> Cost:
-        """Return the cost of all trials."""
+        """Return the cost of all cells, those of other scenarios and seeds included."""
+        epochs, seconds = _cost(self.cells)
         return Cost(
-            trials=len(self.trials),
-            epochs=round(sum(trial.epochs for trial in self.trials), 4),
-            seconds=round(sum(trial.seconds for trial in self.trials), 3),
+            trials=len({cell.baseline for cell in self.cells}),
+            epochs=round(epochs, 4),
+            seconds=round(seconds, 3),
         )
 
-    def tuned(self, command: str, scenarios: Sequence[str], seeds: Sequence[int]) -> Baseline:
+    def tuned(self, command: str, scenarios: Sequence[str]) -> Baseline:
         """Return the baseline with the settings of the best trial, and their source and cost.
 
-        The source names the `command`, scenarios and seeds of the trials.
+        The source names the `command`, the scenarios and the seeds of the trials.
         """
         best, first = self.best(), self.trials[0]
         before = "failed" if first.score == FAILED else f"{first.score:.4f}"
+        seeds = self.settings.seeds
         source = (
-            f"Tuned: the best of {len(self.trials)} trials of {command} on "
-            f"{join_names(scenarios)}, tuning rows, seeds {join_names(map(str, seeds))}: "
-            f"mean score {best.score:.4f} ({before} before)."
+            f"Tuned: the best of {count(len(self.trials), 'trial')} of {command} on "
+            f"{join_names(scenarios)}, tuning rows, seed{'s' if len(seeds) > 1 else ''} "
+            f"{join_names(map(str, seeds))}: mean score {best.score:.4f} ({before} before)."
         )
         tuned = variant(self.baseline, self.baseline.name, best.settings)
         sources = {**tuned.sources, **dict.fromkeys(best.settings, source)}
@@ -182,7 +213,7 @@ class Study:
 
 def _trial(number: int, settings: Mapping[str, Any], cells: Sequence[CellResult]) -> TunedTrial:
     good = [cell for cell in cells if cell.status == "ok"]
-    stages = [stage for cell in good for stage in cell.stages]
+    epochs, seconds = _cost(good)
     last = [[score for score in cell.R[-1] if score is not None] for cell in good]
     is_whole = len(good) == len(cells)
     return TunedTrial(
@@ -191,33 +222,42 @@ def _trial(number: int, settings: Mapping[str, Any], cells: Sequence[CellResult]
         score=fmean(fmean(row) for row in last) if is_whole else FAILED,
         p_o=fmean(row[0] for row in last) if is_whole else math.nan,
         p_s=fmean(row[-1] for row in last) if is_whole else math.nan,
-        epochs=sum(stage.epochs for stage in stages),
-        seconds=sum(stage.train_seconds + stage.eval_seconds for stage in stages),
+        epochs=epochs,
+        seconds=seconds,
     )
 
 
-def _searcher(study: Study, settings: TuneSettings) -> Any:
+def _cost(cells: Sequence[CellResult]) -> tuple[float, float]:
+    """Return the epochs of cells, and their seconds of training and scoring."""
+    stages = [stage for cell in cells for stage in cell.stages]
+    epochs = sum(stage.epochs for stage in stages)
+    return epochs, sum(stage.train_seconds + stage.eval_seconds for stage in stages)
+
+
+def _searcher(study: Study, swept: Sweep) -> Any:
     """Return a searcher that knows the finished trials within the sweep."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ray import tune
         from ray.tune.search.hyperopt import HyperOptSearch
 
-    swept = axes(study.baseline, keep_rate=settings.keep_rate)
-    space: dict[str, Any] = {}
+    settings, space = study.settings, dict[str, Any]()
     for key, axis in swept.items():
         if not isinstance(axis, Range):
             space[key] = tune.choice(axis)
-        elif isinstance(axis.low, int) and isinstance(axis.high, int):
+        elif axis.is_whole:
             kind = tune.lograndint if axis.scale == "log" else tune.randint
-            space[key] = kind(axis.low, axis.high + 1)
+            space[key] = kind(int(axis.low), int(axis.high) + 1)
         else:
             space[key] = (tune.loguniform if axis.scale == "log" else tune.uniform)(
                 axis.low, axis.high
             )
-    past = [
-        (point, trial.score) for trial in study.trials if (point := _point(study, trial, swept))
-    ]
+    past = []
+    for trial in study.trials:
+        values = own_values(study.baseline, trial.settings)
+        # A baseline's own settings may lie outside the space.
+        if all(values[key] in axis for key, axis in swept.items()):
+            past.append(({key: values[key] for key in swept}, trial.score))
     searcher = HyperOptSearch(
         points_to_evaluate=[point for point, _ in past] or None,
         n_initial_points=10**9 if settings.searcher == "random" else -(-settings.trials // ROUNDS),
@@ -230,22 +270,7 @@ def _searcher(study: Study, settings: TuneSettings) -> Any:
     return searcher
 
 
-def _point(study: Study, trial: TunedTrial, swept: Sweep) -> dict[str, Any] | None:
-    """Return a trial as a point of the space, or None if it lies outside, as defaults may."""
-    values = study.values_of(trial.settings)
-    point: dict[str, Any] = {}
-    for key, axis in swept.items():
-        value = values.get(key)
-        inside = value is not None and (
-            axis.low <= value <= axis.high if isinstance(axis, Range) else value in axis
-        )
-        if not inside:
-            return None
-        point[key] = value
-    return point
-
-
-def _rounded(value: Any) -> Any:
-    """Return a proposed value as JSON holds it, floats with three digits."""
+def _plain(value: Any, axis: Range | list[Any]) -> Any:
+    """Return a suggested value as JSON holds it, floats of a range with three digits."""
     value = value.item() if hasattr(value, "item") else value
-    return float(f"{value:.3g}") if isinstance(value, float) else value
+    return axis.rounded(value) if isinstance(axis, Range) and isinstance(value, float) else value

@@ -11,50 +11,66 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clbench.errors import RunFolderError, SettingsError, join_names
 from clbench.evaluation.run_state import RunState, read_run_state
-from clbench.files import read_file, user_path
+from clbench.files import read_file
 from clbench.messages import describe_errors
+from clbench.results.cell import CellResult
 from clbench.results.output_folder import locked, write_text
 from clbench.results.store import Store
-from clbench.search.search_folder import FAILED
 from clbench.search.study import ROUNDS, Study, TuneSettings
-from clbench.suite.baselines import Baseline
 from clbench.suite.options import RunOptions
-from clbench.suite.plan import make_plan, validate
+from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.plugins import load_plugins
-from clbench.suite.read import Suite, read_suite
-
-if TYPE_CHECKING:
-    from clbench.results.cell import CellResult
+from clbench.suite.read import read_suite
+from clbench.suite.sweep import Sweep, axes
 
 
 @dataclass(frozen=True)
 class TunePlan:
-    """What to tune: the suite as its trials run it, the options of these runs, the baselines."""
+    """How to tune, the options of its runs, and the plan of each method's first trial."""
 
-    suite: Suite
-    options: RunOptions
     settings: TuneSettings
-    baselines: tuple[Baseline, ...]
-    scenarios: tuple[str, ...]
-    words: tuple[str, ...]  # of the command
+    options: RunOptions
+    first: Plan
 
     @property
     def out(self) -> Path:
         """Folder of the trials and of the tuned baselines."""
-        return user_path(self.options.out or "", "--out")
+        return self.first.out
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        """Names of the scenarios to tune on."""
+        return tuple(scenario.name for scenario in self.first.scenarios)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Words of the ``clbench tune`` command, without ``--out``."""
+        words = [word for word in self.first.command[2:] if word != "--no-references"]
+        return "clbench", "tune", *words, *self.settings.words()
+
+    def state(self, plan: Plan) -> RunState:
+        """Return the state of the folder for a round of trials."""
+        return read_run_state(replace(plan, command=self.command), can_replace=False)
+
+
+class _Trials(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    searcher: str
+    sweep: Sweep
+    proposals: list[dict[str, Any]]
 
 
 class _TuneFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid")
     format: Literal["clbench-tune"] = "clbench-tune"
     schema_version: Annotated[int, Field(ge=1, le=1)] = 1
-    proposals: dict[str, list[dict[str, Any]]]
+    methods: dict[str, _Trials] = {}
 
 
 def make_tuning(
@@ -76,7 +92,8 @@ def make_tuning(
     Raises
     ------
     ClbenchError
-        If a name, setting or option is wrong, or the suite reports a seed of the trials.
+        If a name, setting or option is wrong, the suite reports a seed of the trials, or the
+        folder holds something else.
     """
     load_plugins(options.plugins)
     source = read_suite(suite)
@@ -85,16 +102,28 @@ def make_tuning(
             f"--seeds: the suite reports {join_names(map(str, common))}. Choose other seeds to "
             "tune on."
         )
+    options.choose_scenarios(source)  # so that errors give the name of the suite
     protocol = source.file.protocol.model_copy(update={"score_on": "tuning", "curve_points": 0})
     file = source.file.model_copy(update={"protocol": protocol, "name": f"{source.name}-tune"})
     out = options.out or Path("results") / file.name
     options = replace(options, seeds=settings.seeds, references=False, out=out)
-    plan = make_plan(replace(source, file=file), options)
+    first = make_plan(replace(source, file=file), options)
+    names = {baseline.name for baseline in first.baselines}
+    for name in names:
+        if taken := names & {f"{name}-t{number}" for number in range(2, settings.trials + 1)}:
+            raise SettingsError(
+                f"--methods: {min(taken)!r} is also the name of a trial of {name}. Rename it."
+            )
+    plan = TunePlan(settings, options, first)
     Store(plan.out).check(file.name)
-    validate(plan, plan.cells)
-    names = tuple(scenario.name for scenario in plan.scenarios)
-    words = ("clbench", "tune", *(w for w in plan.command[2:] if w != "--no-references"))
-    return TunePlan(plan.suite, options, settings, plan.baselines, names, words)
+    validate(first, first.cells)
+    plan.state(first)  # raises if its cells are of other settings
+    if not (plan.out / "tune.json").exists():
+        for name in names:
+            if (path := plan.out / f"{name}.toml").exists():
+                raise RunFolderError(f"{path} would be overwritten. Choose another --out.")
+    read_studies(plan)
+    return plan
 
 
 def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:
@@ -108,69 +137,101 @@ def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:
     RunFolderError
         If the folder holds something else.
     """
-    size, tried = -(-plan.settings.trials // ROUNDS), set[str]()
-    studies, cells = read_studies(plan), len(plan.scenarios) * len(plan.settings.seeds)
+    trials, tried = plan.settings.trials, set[str]()
+    size, studies = -(-trials // ROUNDS), read_studies(plan)
     while True:
-        variants = [point for study in studies for point in study.variants()]
+        variants = [point for study in studies for point in study.variants()[:trials]]
         if variants:
-            run = make_plan(plan.suite, replace(plan.options, methods=variants))
-            state = read_run_state(replace(run, command=plan.words))
+            state = plan.state(make_plan(plan.first.suite, replace(plan.options, methods=variants)))
             pending = tuple(cell for cell in state.pending if cell.key not in tried)
             tried |= {cell.key for cell in pending}
             yield replace(state, pending=pending)
-        _read(plan, studies, cells)
-        is_open = [study for study in studies if _is_open(study, plan.settings)]
+        _read_trials(plan, studies)
+        is_open = [study for study in studies if _is_open(study)]
         if not is_open:
             break
         for study in is_open:
-            study.propose(min(size, plan.settings.trials - len(study.proposals)), plan.settings)
-        proposals = {study.baseline.name: study.proposals for study in is_open}
-        file = _TuneFile(proposals={**_proposals(plan), **proposals})
+            study.propose(min(size, trials - len(study.proposals)))
+        file = _read_file(plan)
+        methods = {study.baseline.name: _trials_of(study) for study in is_open}
+        file = file.model_copy(update={"methods": {**file.methods, **methods}})
         with locked(plan.out, marker=plan.out / "tune.json"):
             write_text(plan.out / "tune.json", file.model_dump_json(indent=1) + "\n")
 
 
 def read_studies(plan: TunePlan) -> list[Study]:
-    """Return the studies of a tuning with their proposals and finished trials."""
-    proposals = _proposals(plan)
-    studies = [Study(b, proposals.get(b.name, [])[: plan.settings.trials]) for b in plan.baselines]
-    _read(plan, studies, len(plan.scenarios) * len(plan.settings.seeds))
+    """Return the studies of a tuning with their proposals and finished trials.
+
+    Raises a RunFolderError if the trials in the folder come from another sweep or searcher.
+    """
+    file, studies = _read_file(plan), []
+    for baseline in plan.first.baselines:
+        study = Study(baseline, plan.settings)
+        if before := file.methods.get(baseline.name):
+            new, problem = _trials_of(study), None
+            swept = axes(baseline, keep_rate=plan.settings.keep_rate)
+            if before.searcher != new.searcher:
+                problem = f"come from --searcher {before.searcher}"
+            elif before.sweep != new.sweep:
+                problem = "come from another sweep"
+            elif not all(
+                key in swept and value in swept[key]
+                for proposal in before.proposals
+                for key, value in proposal.items()
+            ):
+                problem = "have settings outside the sweep"
+            if problem:
+                raise RunFolderError(
+                    f"{plan.out / 'tune.json'}: the trials of {baseline.name} {problem}. Choose "
+                    "another --out."
+                )
+            study.proposals = before.proposals
+        studies.append(study)
+    _read_trials(plan, studies)
     return studies
 
 
 def write_tuned(plan: TunePlan, studies: Sequence[Study]) -> list[Path]:
     """Write a baseline file for each study that has a result; return their paths."""
-    paths, command = [], " ".join(plan.words[:3])
+    paths = []
     for study in studies:
-        if any(trial.score != FAILED for trial in study.trials):
+        if study.has_result:
             paths.append(plan.out / f"{study.baseline.name}.toml")
-            tuned = study.tuned(command, plan.scenarios, plan.settings.seeds)
+            tuned = study.tuned(" ".join(plan.command), plan.scenarios)
             write_text(paths[-1], tuned.to_toml())
     return paths
 
 
-def _read(plan: TunePlan, studies: Sequence[Study], count: int) -> None:
+def _read_trials(plan: TunePlan, studies: Sequence[Study]) -> None:
     by_name: dict[str, list[CellResult]] = {}
     for cell in Store(plan.out).read().cells:
-        if cell.scenario in plan.scenarios and cell.seed in plan.settings.seeds:
-            by_name.setdefault(cell.baseline, []).append(cell)
+        by_name.setdefault(cell.baseline, []).append(cell)
     for study in studies:
-        study.read(by_name, count)
+        study.read(by_name, plan.scenarios)
 
 
-def _is_open(study: Study, settings: TuneSettings) -> bool:
+def _is_open(study: Study) -> bool:
+    settings = study.settings
     seconds = math.inf if settings.minutes is None else 60.0 * settings.minutes
     spent = sum(trial.seconds for trial in study.trials)
     return len(study.proposals) < settings.trials and spent < seconds and not study.is_exhausted
 
 
-def _proposals(plan: TunePlan) -> dict[str, list[dict[str, Any]]]:
-    """Return the proposals of earlier sessions by baseline."""
+def _trials_of(study: Study) -> _Trials:
+    return _Trials(
+        searcher=study.settings.searcher,
+        sweep=axes(study.baseline, keep_rate=study.settings.keep_rate),
+        proposals=study.proposals,
+    )
+
+
+def _read_file(plan: TunePlan) -> _TuneFile:
+    """Return the content of ``tune.json``, empty for a new folder."""
     path = plan.out / "tune.json"
     try:
-        return _TuneFile.model_validate_json(read_file(path)).proposals
+        return _TuneFile.model_validate_json(read_file(path))
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return _TuneFile()
     except (OSError, ValidationError) as error:
         reason = describe_errors(error)[0] if isinstance(error, ValidationError) else error.strerror
         raise RunFolderError(f"{path} cannot be read: {reason}. Choose another --out.") from error

@@ -30,7 +30,8 @@ class PartReport:
     """Numbers of rows and label balance of one task of a scenario.
 
     The balance is the share of each class by name; for regression it is the mean, standard
-    deviation, minimum and maximum of the targets.
+    deviation, minimum and maximum of the targets. `validation` stands for the rows that are scored,
+    which may be those of the tuning split.
     """
 
     task: str
@@ -141,9 +142,9 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         PartReport(
             task.name,
             len(task.train),
-            len(task.validation),
+            len(task.scored),
             _balance(task, task.train),
-            _balance(task, task.validation),
+            _balance(task, task.scored),
         )
         for task in tasks
     ]
@@ -167,14 +168,14 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
 
 
 def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield sentences about rows left out, few validation rows, and those that say nothing.
+    """Yield sentences about rows left out, few scored rows, and those that say nothing.
 
-    These are validation rows that are also training rows, and targets that are all equal.
+    These are scored rows that are also training rows, and targets that are all equal.
     Below `FEW_ROWS` rows it states the standard error at a score of 0.9: √(p(1 − p)/n) of a
     share, (1 − r²)/√(n − 1) of a correlation (normal data), Matthews's included.
     """
     for task in tasks:
-        rows, metric = len(task.validation), task.metrics[0]
+        rows, metric = len(task.scored), task.metrics[0]
         if rows >= FEW_ROWS:
             continue
         if metric in ("pearson", "spearman", "matthews"):
@@ -183,29 +184,33 @@ def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
             article = "an" if metric[0] in "aeiou" else "a"
             name, error = f"{article} {metric}", (0.9 * 0.1 / rows) ** 0.5
         yield (
-            f"{task.name}: {rows} validation rows, so the standard error of {name} of 0.9 is "
-            f"{error:.3f}"
+            f"{task.name}: {rows} {_scored_split(task)} rows, so the standard error of {name} of "
+            f"0.9 is {error:.3f}"
         )
     for task in tasks:
         for split, number in task.source.get("blank", {}).items():
             if number:
                 name = task.name.partition("[")[0]
                 yield f"{name}: {count(number, f'{split} row')} without text left out (skip_blank)"
-        if task.regression and np.ptp(task.validation.labels) == 0:
+        if task.regression and np.ptp(task.scored.labels) == 0:
             yield (
-                f"{task.name}: all {len(task.validation)} validation targets are equal, so every "
-                "correlation with them counts as 0"
+                f"{task.name}: all {len(task.scored)} {_scored_split(task)} targets are equal, so "
+                "every correlation with them counts as 0"
             )
-        training, validation = (
+        training, scored = (
             list(zip(rows.first, rows.second or [""] * len(rows), strict=True))
-            for rows in (task.train, task.validation)
+            for rows in (task.train, task.scored)
         )
-        shared = sum(map(set(training).__contains__, validation))
-        if shared > FEW_SHARED * len(validation):
+        shared = sum(map(set(training).__contains__, scored))
+        if shared > FEW_SHARED * len(scored):
             yield (
-                f"{task.name}: {shared} of {len(validation)} validation texts are also "
+                f"{task.name}: {shared} of {len(scored)} {_scored_split(task)} texts are also "
                 "training texts"
             )
+
+
+def _scored_split(task: Task) -> str:
+    return "validation" if task.tuning is None else "tuning"
 
 
 def _check_rows(scenario: str, task: Task) -> None:

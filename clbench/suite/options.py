@@ -70,8 +70,8 @@ class RunOptions:
                 object.__setattr__(self, name, values)
                 if name != "plugins" and not values:
                     raise SettingsError(f"--{name}: is empty. Leave it out for the suite's {name}.")
-        if self.sweep is not None and not 1 <= self.sweep <= MOST_POINTS:
-            raise SettingsError(f"--sweep {self.sweep}: must be from 1 to {MOST_POINTS}.")
+        if self.sweep is not None and not 2 <= self.sweep <= MOST_POINTS:
+            raise SettingsError(f"--sweep {self.sweep}: must be from 2 to {MOST_POINTS}.")
         for name in ("data", "out"):
             if getattr(self, name) == "":
                 raise SettingsError(f"--{name}: is empty. Name a folder, or leave it out.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 LR_MULTIPLES: list[Any] = [0.1, 0.2, 0.5, 1.0, 2.0]
 """Flat rates that every method is tuned over, as multiples of its own. Few, so that methods that
 train the first stage alike share it."""
+RATES = ("lr", "lr_multiple")
+"""Settings of the flat rate, which every method has."""
 
 
 class Range(BaseModel):
@@ -32,6 +35,18 @@ class Range(BaseModel):
             raise ValueError("low must be below high, and above 0 on a log scale")
         return self
 
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the values are whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def rounded(self, value: float) -> float:
+        """Return a value with three digits, but not beyond the ends."""
+        return min(max(float(f"{value:.3g}"), self.low), self.high)
+
     def values(self, count: int) -> list[Any]:
         """Return `count` values at equal distances on the scale, both ends included."""
         low, high = self.low, self.high
@@ -40,9 +55,15 @@ class Range(BaseModel):
             values = [math.exp(math.log(low) * (1 - s) + math.log(high) * s) for s in shares]
         else:
             values = [low * (1 - share) + high * share for share in shares]
-        if isinstance(low, int) and isinstance(high, int):
+        if self.is_whole:
             return list(dict.fromkeys(map(round, values)))
-        return [float(f"{value:.3g}") for value in values]
+        return [self.rounded(value) for value in values]
+
+    def nearest(self, values: list[Any], value: float) -> Any:
+        """Return the one of the values that is nearest to `value` on the scale."""
+        if self.scale == "log":
+            return min(values, key=lambda other: abs(math.log(other / max(value, 1e-300))))
+        return min(values, key=lambda other: abs(other - value))
 
 
 Choices = Annotated[list[Any], Field(min_length=2)]
@@ -52,8 +73,29 @@ Sweep = dict[str, Range | Choices]
 
 def axes(baseline: Baseline, *, keep_rate: bool = False) -> Sweep:
     """Return the settings over which a baseline is tuned, the flat rate unless `keep_rate`."""
-    sweep = {**baseline.sweep, "lr_multiple": baseline.sweep.get("lr_multiple", LR_MULTIPLES)}
-    return {key: axis for key, axis in sweep.items() if not (keep_rate and key == "lr_multiple")}
+    rates: Sweep = {} if "lr" in baseline.sweep else {"lr_multiple": LR_MULTIPLES}
+    sweep = {**baseline.sweep, **({} if "lr_multiple" in baseline.sweep else rates)}
+    return {key: axis for key, axis in sweep.items() if not (keep_rate and key in RATES)}
+
+
+def own_values(baseline: Baseline, settings: Mapping[str, Any] = MappingProxyType({})) -> Sweep:
+    """Return the values of the swept settings in a baseline, or in one with other `settings`."""
+    from clbench.methods.base import METHODS
+
+    method = METHODS.get(baseline.method)(**{**baseline.settings, **settings})
+    return {key: getattr(method, key) for key in axes(baseline)}
+
+
+def count_points(baseline: Baseline, *, keep_rate: bool = False) -> float:
+    """Return the number of points of a sweep, the baseline's own among them."""
+    swept, own = axes(baseline, keep_rate=keep_rate), own_values(baseline)
+    sizes = [
+        (axis.high - axis.low + 1 if axis.is_whole else math.inf)
+        if isinstance(axis, Range)
+        else len(axis)
+        for axis in swept.values()
+    ]
+    return math.prod(sizes) + any(own[key] not in axis for key, axis in swept.items())
 
 
 def variant(baseline: Baseline, name: str, settings: Mapping[str, Any]) -> Baseline:
@@ -69,11 +111,22 @@ def variant(baseline: Baseline, name: str, settings: Mapping[str, Any]) -> Basel
 
 
 def dial_points(baseline: Baseline, count: int) -> list[Baseline]:
-    """Return a baseline and `count` variants along its dial, fewer where it has fewer values."""
+    """Return `count` points of a baseline along its dial, fewer where it has fewer values.
+
+    The first one is the baseline itself, in place of the nearest point.
+    """
     setting, axis = next(iter(axes(baseline).items()))
-    values = axis.values(count) if isinstance(axis, Range) else _spread(axis, count)
-    own = baseline.settings.get(setting, 1.0 if setting == "lr_multiple" else None)
-    values = [value for value in values if value != own]
+    own = own_values(baseline)[setting]
+    if isinstance(axis, Range):
+        values = axis.values(count)
+        nearest = axis.nearest(values, own) if isinstance(own, int | float) else values[-1]
+    else:
+        values = _spread(axis, count)
+        nearest = values[-1]
+    if own in values:
+        values.remove(own)
+    elif len(values) == count:
+        values.remove(nearest)
     labels = [_label(value) for value in values]
     if None in labels or len({*labels}) < len(labels):  # no names of files, or not unique
         labels = [f"s{number}" for number in range(1, len(values) + 1)]

@@ -187,6 +187,11 @@ class Task:
         check_metrics(f"[protocol] task_metric of {self.name!r}", [metric], self.regression)
         return replace(self, metrics=tuple(dict.fromkeys((metric, *self.metrics))))
 
+    @property
+    def scored(self) -> Rows:
+        """The rows that scores are computed on: the tuning split where there is one."""
+        return self.validation if self.tuning is None else self.tuning
+
     def with_tuning(self, fraction: float, seed: int = 0) -> Task:
         """Return the task with `fraction` of its training rows as the tuning split, stratified.
 

@@ -44,6 +44,18 @@ def test_curves_are_compared_seed_by_seed() -> None:
     assert table.loc["ewc", "verdict"] == "better"
 
 
+def test_curves_of_unequal_length_are_not_compared() -> None:
+    cells = [
+        point(family, f"{family}{value}", seed, value, value)
+        for family, values in (("vanilla", (0.1, 0.2)), ("ewc", (0.1, 0.2, 0.3)))
+        for value in values
+        for seed in range(5)
+    ]
+    table = fronts_frame(cells, "vanilla").set_index("method")
+    assert table.loc["ewc", "verdict"] == "not compared: points differ"
+    assert table["difference"].isna().all()
+
+
 def test_points_of_a_sweep_are_left_out_elsewhere() -> None:
     cells = [point("ewc", "ewc", 0, 0.5, 0.5), point("ewc", "ewc-10", 0, 0.4, 0.4)]
     assert without_extra_points(cells) == cells[:1]

@@ -11,16 +11,11 @@ from typing import Any
 import pytest
 from fake_engine import FakeExecutor
 
-from clbench.errors import SearchError, SettingsError
+from clbench.errors import RunFolderError, SearchError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.run_plan import run_plan
 from clbench.search.study import Study, TuneSettings
-from clbench.search.tune import (
-    make_tuning,
-    read_studies,
-    tuning_rounds,
-    write_tuned,
-)
+from clbench.search.tune import make_tuning, read_studies, tuning_rounds, write_tuned
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
 
@@ -95,7 +90,59 @@ def test_tuning_goes_on_where_it_stopped(suite: Path) -> None:
     assert len(more[1].trials) == 8
     fewer, fake, _ = tune(suite, 4)
     assert (len(fewer[1].trials), fake.ran) == (4, [])
-    assert len(json.loads((plan.out / "tune.json").read_text())["proposals"]["ewc"]) == 8
+    assert fewer[1].cost() == more[1].cost()  # all that was spent
+    file = json.loads((plan.out / "tune.json").read_text())
+    assert len(file["methods"]["ewc"]["proposals"]) == 8
+
+
+def test_the_cost_holds_trials_with_other_seeds(suite: Path) -> None:
+    before, _, _ = tune(suite, 4)
+    after, fake, _ = tune(suite, 4, seeds=(1000, 2000))
+    assert {key.rpartition("seed")[2] for key in fake.ran} == {"2000"}
+    assert after[1].cost().epochs == before[1].cost().epochs * 1.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"searcher": "random"}, "--searcher bayes"), ({"keep_rate": True}, "another sweep")],
+)
+def test_trials_of_other_sweeps_are_not_mixed(suite: Path, changes: Any, problem: str) -> None:
+    tune(suite, 4)
+    with pytest.raises(RunFolderError, match=f"trials of vanilla come from {problem}"):
+        tune(suite, 4, **changes)
+
+
+@pytest.mark.parametrize("proposal", ['{"importance": 1e9}', '{"strength": 1.0}'])
+def test_edited_proposals_are_refused(suite: Path, proposal: str) -> None:
+    _, _, plan = tune(suite, 4)
+    path = plan.out / "tune.json"
+    file = json.loads(path.read_text())
+    file["methods"]["ewc"]["proposals"][1] = json.loads(proposal)
+    path.write_text(json.dumps(file))
+    with pytest.raises(RunFolderError, match="trials of ewc have settings outside the sweep"):
+        tune(suite, 4)
+
+
+def test_names_of_trials_must_be_free(suite: Path) -> None:
+    text = suite.read_text().replace('"ewc"]', '"ewc", "ewc-t3"]')
+    suite.write_text(text + '\n[baseline.ewc-t3]\nof = "ewc"\nsettings = { importance = 5.0 }\n')
+    with pytest.raises(SettingsError, match="'ewc-t3' is also the name of a trial of ewc"):
+        make_tuning(suite, TuneSettings(trials=4))
+    make_tuning(suite, TuneSettings(trials=2))
+
+
+def test_files_of_others_are_not_overwritten(suite: Path) -> None:
+    (suite.parent / "ewc.toml").write_text(read_baseline("ewc").to_toml())
+    with pytest.raises(RunFolderError, match=r"ewc\.toml would be overwritten"):
+        make_tuning(suite, options=RunOptions(out=suite.parent))
+
+
+def test_tuned_baselines_do_not_share_a_folder_with_their_trials(suite: Path) -> None:
+    studies, _, plan = tune(suite, 4, peak)
+    paths = write_tuned(plan, studies)
+    options = RunOptions(out=plan.out, methods=[str(paths[1])])
+    with pytest.raises(RunFolderError, match=r"now [\d.]+.*Choose another --out\.$"):
+        make_tuning(suite, TuneSettings(trials=4), options)
 
 
 def test_a_method_out_of_time_gets_no_further_round(suite: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from clbench.errors import SuiteError
 from clbench.suite.baselines import read_baseline
 from clbench.suite.schema import check_name
-from clbench.suite.sweep import LR_MULTIPLES, Range, axes, dial_points
+from clbench.suite.sweep import LR_MULTIPLES, Range, axes, count_points, dial_points, own_values
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,47 @@ def test_the_dial_is_the_first_setting() -> None:
     assert [point.name for point in points] == ["wise-ft", "wise-ft-0.05", "wise-ft-0.95"]
     assert [point.settings["alpha"] for point in points] == [0.5, 0.05, 0.95]
     assert {point.family for point in points} == {"wise-ft"}
-    rates = [point.settings for point in dial_points(read_baseline("vanilla"), 3)]
-    assert rates == [{}, {"lr_multiple": 0.1}, {"lr_multiple": 0.5}, {"lr_multiple": 2.0}]
+    rates = [point.settings for point in dial_points(read_baseline("vanilla"), 5)]
+    assert rates == [{}, *({"lr_multiple": multiple} for multiple in (0.1, 0.2, 0.5, 2.0))]
+
+
+def test_every_method_has_as_many_points_as_asked_for() -> None:
+    for name in ("vanilla", "ewc", "wise-ft", "si", "mixout", "low-rate", "lora"):
+        baseline = read_baseline(name)
+        points = dial_points(baseline, 4)
+        assert len({point.name for point in points}) == 4
+        dial = next(iter(axes(baseline)))
+        values = [own_values(point)[dial] for point in points]
+        assert len({*values}) == 4
+        assert values[0] == own_values(baseline)[dial]
+
+
+def test_the_own_value_may_be_a_default_of_the_class() -> None:
+    text = 'method = "ewc"\n[sweep]\nhalf = [true, false]\n'
+    Path("own.toml").write_text(text)
+    points = dial_points(read_baseline("./own.toml"), 2)
+    assert [point.settings for point in points] == [{}, {"half": not own_values(points[0])["half"]}]
+
+
+def test_no_value_lies_beyond_the_ends() -> None:
+    # With three digits they would be 0.333 and 0.667.
+    low, high = 1.0 / 3.0, 2.0 / 3.0
+    values = Range(low=low, high=high).values(3)
+    assert (values[0], values[-1]) == (low, high)
+
+
+def test_a_swept_rate_replaces_its_multiples() -> None:
+    Path("own.toml").write_text('method = "vanilla"\n[sweep]\nlr = [1e-5, 1e-4]\n')
+    assert list(axes(read_baseline("./own.toml"))) == ["lr"]
+
+
+def test_points_of_a_sweep_are_counted() -> None:
+    assert count_points(read_baseline("vanilla")) == 5
+    assert count_points(read_baseline("vanilla"), keep_rate=True) == 1
+    assert count_points(read_baseline("lora")) == 25
+    Path("own.toml").write_text('method = "vanilla"\n[settings]\nlr_multiple = 0.3\n')
+    assert count_points(read_baseline("./own.toml")) == 6
+    assert count_points(read_baseline("ewc")) == float("inf")
 
 
 def test_points_have_names_that_files_can_have() -> None:
