@@ -29,9 +29,11 @@ class Slow(clbench.Method):
         return True
 
     def after_step(self, stage):
-        Path(f"process-{stage.seed}").write_text(str(os.getpid()))
-        if ray.is_initialized():
-            Path(f"node-{stage.seed}").write_text(ray.get_runtime_context().get_node_id())
+        if stage.index and ray.is_initialized():
+            place = Path(f"place-{stage.seed}")
+            node = ray.get_runtime_context().get_node_id()
+            place.with_suffix(".part").write_text(f"{os.getpid()} {node}")
+            place.with_suffix(".part").replace(place)
         time.sleep(0.15 * stage.index)  # so that progress is reported, which it is once a second
         until = time.monotonic() + 300.0
         # No cell ends before the loss, for a finished one is not tried again.
@@ -109,11 +111,11 @@ def node_loss() -> list[tuple[str, bool, str]]:
 
 def _losses(world: Workspace, cluster: Cluster) -> list[tuple[str, bool, str]]:
     def kill_worker(cell: Any, running: list[Any]) -> list[str]:
-        os.kill(int(Path(f"process-{cell.seed}").read_text()), signal.SIGKILL)
+        os.kill(int(_place(cell)[0]), signal.SIGKILL)
         return [cell.key]
 
     def lose_node(cell: Any, running: list[Any]) -> list[str]:
-        nodes = {other.key: Path(f"node-{other.seed}").read_text() for other in running}
+        nodes = {other.key: _place(other)[1] for other in running}
         cluster.lose(nodes[cell.key])
         # A node may start a second cell while its first one waits for rows.
         return [key for key, node in nodes.items() if node == nodes[cell.key]]
@@ -144,6 +146,11 @@ def _losses(world: Workspace, cluster: Cluster) -> list[tuple[str, bool, str]]:
         )
         answers.append((kind, right and equal and not run.failed, happened))
     return answers
+
+
+def _place(cell: Any) -> list[str]:
+    """Return the process and the node of a running cell."""
+    return Path(f"place-{cell.seed}").read_text().split()
 
 
 if __name__ == "__main__":

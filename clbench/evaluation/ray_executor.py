@@ -53,6 +53,7 @@ class RayExecutor:
         self._starts: Counter[str] = Counter()
         self._left: Counter[Hashable] = Counter()
         self._without_node = False
+        self._answer: Any = None
 
     def device(self, plan: Plan) -> torch.device:
         """Return the plan's device, or this machine's best one if a cluster trains."""
@@ -219,10 +220,16 @@ class RayExecutor:
 
     def _report(self) -> None:
         """Pass the workers' events on to the listener."""
+        # A late answer holds events that the actor has cleared, so it is awaited again.
+        reference = self._answer or self._progress.read.remote()
         try:
-            events = self._ray.get(self._progress.read.remote(), timeout=ANSWER_SECONDS)
+            events = self._ray.get(reference, timeout=ANSWER_SECONDS)
+        except self._ray.exceptions.GetTimeoutError:
+            self._answer = reference
+            return
         except self._ray.exceptions.RayError:
-            return  # its node left; Ray starts it elsewhere
+            events = []  # its node left; Ray starts it elsewhere
+        self._answer = None
         cells = {cell.key: cell for cell, _ in self._tasks.values()}
         for key, event, values in events:
             if key not in cells:

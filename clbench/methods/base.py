@@ -173,8 +173,11 @@ def at_rate(method: Method, protocol: Protocol) -> Protocol:
     Raises
     ------
     SettingsError
-        If the rate is above 1.
+        If the rate is above 1, or a method has given these settings another meaning.
     """
+    for name in ("lr", "lr_multiple"):
+        if not isinstance(getattr(method, name), int | float | None):
+            raise SettingsError(f"{name} is the flat rate of every method: it must be a number.")
     rate = (method.lr or protocol.lr) * method.lr_multiple
     if rate > 1.0:
         raise SettingsError(f"the rate lr·lr_multiple is {rate:g}: must be at most 1.")

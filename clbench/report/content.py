@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.controls import controls_frame
-from clbench.results.fronts import fronts_frame
+from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.scores import (
     MARKS,
     failures,
@@ -41,7 +41,8 @@ class Content:
 
     `frame` has a row for each cell, `means` for each method; `comparisons` are with the reference
     of the `question`, `controls` with the cheapest control; `floors` has a row for each task,
-    `fronts` one for each trade-off curve. Only `frame` and `fronts` hold the points of sweeps.
+    `fronts` one for each trade-off curve, `points` for each of its points. Only `frame`, `fronts`
+    and `points` hold the points of sweeps.
     """
 
     question: Question
@@ -52,6 +53,7 @@ class Content:
     controls: pd.DataFrame
     floors: pd.DataFrame
     fronts: pd.DataFrame
+    points: pd.DataFrame
 
 
 def gather(
@@ -71,6 +73,7 @@ def gather(
         controls=controls_frame(main, question.reference),
         floors=floors_frame(main),
         fronts=fronts_frame(cells, question.reference),
+        points=points_frame(cells),
     )
 
 

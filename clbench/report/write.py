@@ -46,6 +46,11 @@ _LATEX = str.maketrans(
 
 NARROW = 480
 """Pixels up to which a figure shrinks to fit a phone; a wider one is scrolled."""
+TUNING = (
+    "Scores of this run come from held-out training rows, for tuning. The best of many trials is "
+    "too good by chance: compare on the reported split."
+)
+"""Note on a page of trials."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,8 @@ def write_report(
             if store.suite_path.exists() and not store.read_suite()
         ),
     ]
+    if any(store.read_suite().get("protocol", {}).get("score_on") == "tuning" for store in stores):
+        notes = [*notes, TUNING]
     figures = []
     for name, title, caption, files in list(drawings):
         for kind in formats:
@@ -124,8 +131,9 @@ def write_report(
     }
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
     published = [row for name in names for row in compare_published(name, cells).to_dict("records")]
-    extra = {"controls": content.controls, "floors": content.floors, "fronts": content.fronts}
-    frames |= {name: frame for name, frame in extra.items() if len(frame)}
+    for name in ("controls", "floors", "fronts", "points"):
+        if len(frame := getattr(content, name)):
+            frames[name] = frame
     if published:
         frames["published"] = pd.DataFrame(published)
     for name, frame in frames.items():
@@ -144,6 +152,7 @@ def write_report(
         floors=content.floors.to_dict("records"),
         flips=flip_rows(content),
         fronts=front_rows(content),
+        points=content.points.to_dict("records"),
         scores=visible_scores(content.means.to_dict("records")),
         rows=rows,
         columns={name for row in rows for name, value in row.items() if value is not None},

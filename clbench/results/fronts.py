@@ -137,6 +137,40 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
+    """Return every point of the trade-off curves: its settings, and its mean p_o and p_s.
+
+    Columns ``scenario``, ``method``, ``point``, ``settings`` (those that differ from the method's
+    own, as text), ``p_o``, ``p_s``, ``seeds`` and ``on_front``; the rows of a curve from the
+    highest mean of p_o and p_s to the lowest.
+    """
+    import pandas as pd
+
+    settings = {cell.baseline: cell.settings for cell in cells}
+    rows: list[dict[str, object]] = []
+    for scenario, by_name in curves(cells).items():
+        for name, curve in by_name.items():
+            points = mean_points(curve)
+            on_front = front(points)
+            for point in sorted(points, key=lambda point: sum(points[point]), reverse=True):
+                own = settings.get(name, {})
+                changes = {k: v for k, v in settings[point].items() if own.get(k) != v}
+                p_s, p_o = points[point]
+                rows.append(
+                    {
+                        "scenario": scenario,
+                        "method": name,
+                        "point": point,
+                        "settings": ", ".join(f"{key} {value}" for key, value in changes.items()),
+                        "p_o": p_o,
+                        "p_s": p_s,
+                        "seeds": len(curve[point]),
+                        "on_front": point in on_front,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
 def _floor(cells: Sequence[CellResult], scenario: str) -> Point:
     """Return the floors of the new and the old task; 0 where they were not measured."""
     for cell in cells:

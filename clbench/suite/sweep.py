@@ -8,7 +8,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Tag,
+    model_validator,
+)
 
 if TYPE_CHECKING:
     from clbench.suite.baselines import Baseline
@@ -66,8 +73,21 @@ class Range(BaseModel):
         return min(values, key=lambda other: abs(other - value))
 
 
-Choices = Annotated[list[Any], Field(min_length=2)]
-Sweep = dict[str, Range | Choices]
+def _kind(value: Any) -> str:
+    return "range" if isinstance(value, Mapping | Range) else "choices"
+
+
+def _distinct(choices: list[Any]) -> list[Any]:
+    if len(choices) < 2 or any(value in choices[:i] for i, value in enumerate(choices)):
+        raise ValueError("must hold at least two choices, all different")
+    return choices
+
+
+Choices = Annotated[list[Any], AfterValidator(_distinct)]
+Axis = Annotated[
+    Annotated[Range, Tag("range")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)
+]
+Sweep = dict[str, Axis]
 """Ranges or choices by setting; the first is the dial that trades old against new tasks."""
 
 

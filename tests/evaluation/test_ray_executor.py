@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from node_loss import Cluster, node_loss
 from workspace import Steps, Workspace, measured
 
 from clbench.errors import ClbenchError
+from clbench.evaluation.ray_executor import RayExecutor
 from clbench.evaluation.ray_worker import WorkerSetup
+from clbench.evaluation.resources import Resources
 
 pytestmark = pytest.mark.slow
 METHODS = ["vanilla", "ewc", "recadam"]
@@ -40,6 +43,7 @@ class Watch(Steps):
 DEADLY = """
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import clbench
 
@@ -218,3 +222,38 @@ def test_a_script_s_own_method_reaches_the_workers(world: Workspace) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, check=True
     )
     assert process.stdout.startswith("[('ok', None, "), process.stdout
+
+
+class SlowRay:
+    """Stands for ray: the first answer is late, and an actor answers each call once."""
+
+    class exceptions:  # noqa: N801 - as ray calls it
+        class RayError(Exception):
+            pass
+
+        class GetTimeoutError(RayError):
+            pass
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def remote(self) -> int:
+        self.calls += 1
+        return self.calls
+
+    def get(self, reference: int, timeout: float) -> list[Any]:
+        if reference == 1 and not hasattr(self, "late"):
+            self.late = True
+            raise self.exceptions.GetTimeoutError
+        return [("a", "started", ())] if reference == 1 else []
+
+
+def test_events_in_a_late_answer_are_not_lost() -> None:
+    executor: Any = RayExecutor(Resources(workers=1))
+    ray = executor._ray = SlowRay()
+    executor._progress = SimpleNamespace(read=ray)
+    executor._tasks = {0: (SimpleNamespace(key="a"), False)}
+    for _ in range(3):
+        executor._report()
+    assert executor._starts == {"a": 1}
+    assert ray.calls == 2

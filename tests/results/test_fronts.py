@@ -8,7 +8,7 @@ import pytest
 from handmade import pair
 
 from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.fronts import fronts_frame, hypervolume
+from clbench.results.fronts import fronts_frame, hypervolume, points_frame
 
 
 def point(family: str, name: str, seed: int, p_o: float, p_s: float) -> CellResult:
@@ -60,3 +60,19 @@ def test_points_of_a_sweep_are_left_out_elsewhere() -> None:
     cells = [point("ewc", "ewc", 0, 0.5, 0.5), point("ewc", "ewc-10", 0, 0.4, 0.4)]
     assert without_extra_points(cells) == cells[:1]
     assert without_extra_points(cells[1:]) == cells[1:]
+
+
+def test_points_are_listed_with_the_settings_that_they_change() -> None:
+    cells = [point("ewc", "ewc", seed, 0.5, 0.5) for seed in range(2)]
+    cells += [point("ewc", "ewc-10", seed, 0.5 + 0.1 * seed, 0.6) for seed in range(2)]
+    own, changed = {"importance": 5.0, "half": True}, {"importance": 10.0, "half": True}
+    cells = [
+        cell.model_copy(update={"settings": own if cell.baseline == "ewc" else changed})
+        for cell in cells
+    ]
+    table = points_frame(cells)
+    assert table["point"].tolist() == ["ewc-10", "ewc"]
+    assert table["settings"].tolist() == ["importance 10.0", ""]
+    assert table["p_o"].tolist() == pytest.approx([0.55, 0.5])
+    assert table["on_front"].tolist() == [True, False]
+    assert points_frame([]).empty

@@ -113,3 +113,18 @@ def test_errors_of_a_sweep_are_listed() -> None:
         read_baseline("./own.toml")
     for part in ("importance -1.0: ", 'mode "guessed": ', "strenght 1: "):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("axis", "problem"),
+    [
+        ("3", r"\[sweep\] importance: must be a list in \[brackets\], got 3\."),
+        ("[1.0]", r"\[sweep\] importance: must hold at least two choices, all different\."),
+        ("[1.0, 1.0]", r"\[sweep\] importance: must hold at least two choices, all different\."),
+        ("{ low = 1.0 }", r"\[sweep\.importance\] high: is missing\."),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_one_error(axis: str, problem: str) -> None:
+    Path("own.toml").write_text(f'method = "ewc"\n[sweep]\nimportance = {axis}\n')
+    with pytest.raises(SuiteError, match=rf"own\.toml: {problem}$"):
+        read_baseline("./own.toml")
