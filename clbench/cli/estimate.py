@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -57,7 +57,11 @@ def from_finished(pending: Sequence[Cell], results: Iterable[CellResult]) -> Est
     times: dict[tuple[str, ...], list[float]] = {}
     for result in results:
         if result.status == "ok" and result.reference_of is None:
-            seconds = sum(stage.train_seconds + stage.eval_seconds for stage in result.stages)
+            seconds = sum(
+                stage.train_seconds + stage.eval_seconds
+                for stage in result.stages
+                if not stage.cached
+            )
             for key in ((result.scenario, result.baseline), (result.scenario,), ()):
                 times.setdefault(key, []).append(seconds)
     if not times:
@@ -75,17 +79,24 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     """Estimate from tokens × parameters and a guess at the machine's speed.
 
     Six operations for each parameter and trained token (two forward, four backward), without
-    the embeddings. Usually right within a factor of `GUESS`.
+    the embeddings. A first stage that several cells share counts once. Usually right within a
+    factor of `GUESS`.
     """
+    from clbench.evaluation.sharing import stage_groups
     from clbench.models.locate import local_folder
     from clbench.models.safety import weight_files
     from clbench.tasks.registry import load_task
 
     protocol, suite = plan.protocol, plan.suite
     sizes: dict[str, tuple[int, float]] = {}
+    groups, trained = stage_groups(pending), set[Hashable]()
     tokens = 0.0
     for cell in pending:
         names = cell.scenario.task_names
+        if (group := groups[cell.key]) in trained:
+            names = names[1:] if len(names) > 1 else names
+        elif group is not None and cell.reference_of is None:
+            trained.add(group)
         if cell.reference_of is not None and cell.reference_of < len(names):
             names = (names[cell.reference_of],)
         for name in names:

@@ -8,8 +8,18 @@ import pytest
 from handmade import Baseline, PlannedCell, Scenario, pair
 from safetensors.numpy import save_file
 
-from clbench.cli.estimate import GUESS, Estimate, count_parameters, from_finished, mean_tokens
+from clbench.cli.estimate import (
+    GUESS,
+    Estimate,
+    count_parameters,
+    from_finished,
+    from_sizes,
+    mean_tokens,
+)
 from clbench.results.cell import StageRecord
+from clbench.suite.options import RunOptions
+from clbench.suite.plan import make_plan
+from clbench.suite.read import read_suite
 from clbench.tasks.task import Rows
 
 
@@ -71,3 +81,21 @@ def test_lengths_are_guessed_from_words_and_cut() -> None:
     assert mean_tokens(rows, 100) == pytest.approx((6.2 + 100) / 2)
     pairs = Rows.of(["a b"], ["c d e"], [0])
     assert mean_tokens(pairs, 100) == pytest.approx(5 * 1.4 + 2)
+
+
+def test_a_shared_stage_is_counted_once() -> None:
+    own, shared = timed(10.0), timed(12.0, seed=1)
+    shared.stages.insert(0, shared.stages[0].model_copy(update={"cached": True}))
+    estimate = from_finished([PlannedCell()], [own, shared])
+    assert estimate is not None
+    assert estimate.seconds == pytest.approx(11.0)
+
+
+def test_a_guess_counts_a_shared_stage_once() -> None:
+    options = RunOptions(
+        methods=["vanilla"], scenarios=["*acceptability"], seeds=[0], references=False
+    )
+    one = make_plan(read_suite("quick"), options)
+    two = make_plan(read_suite("quick"), replace(options, methods=["vanilla", "ewc"]))
+    first, both = from_sizes(one, one.cells).seconds, from_sizes(two, two.cells).seconds
+    assert 1.2 * first < both < 1.9 * first
