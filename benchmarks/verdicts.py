@@ -1,6 +1,6 @@
 """Simulate how often verdicts err, and how often they find a true difference.
 
-    python benchmarks/verdicts.py [--draws 4000]
+    python benchmarks/verdicts.py [--draws 4000] [--csv results/verdicts/errors.csv]
 
 Families of comparisons with a reference are drawn under several kinds of noise, without and with
 true differences. The test of `clbench.results.statistics.compare` and its competitors judge them,
@@ -21,6 +21,7 @@ seeds and rows. Noise is counted in rows of a data set, so that scores have step
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -225,10 +226,18 @@ def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
 def main() -> None:
     parser = make_parser(__doc__, turns=1, device=False)
     parser.add_argument("--draws", type=int, default=4000)
+    parser.add_argument("--csv", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     rng = np.random.default_rng(0)
     check_same(rng)
     results = judge(args.draws, rng)
+    if args.csv:
+        rows = [
+            f"{key.replace(' ', ',')},{test},{error:.4f},{power:.4f}"
+            for key, by_test in results.items()
+            for test, (error, power) in by_test.items()
+        ]
+        args.csv.write_text("\n".join(["noise,seeds,test,error,power", *rows]) + "\n")
     write_json(
         args,
         {"tests": results, "looks": sequential(args.draws, rng), "rows": coverage(args.draws, rng)},

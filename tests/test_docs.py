@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import clbench
@@ -102,3 +103,16 @@ def test_every_hook_is_in_the_table() -> None:
     assert hooks
     missing = {hook for hook in hooks if f"`{hook}(" not in text}
     assert not missing
+
+
+def test_the_documentation_states_the_errors_of_verdicts() -> None:
+    table = pd.read_csv(ROOT / "results" / "verdicts" / "errors.csv")
+    is_worst = table["noise"] == "outlier"
+    errors = table[~is_worst].groupby("test")["error"].max().round(3)
+    worst = table[is_worst & (table["test"] == "clbench")].set_index("seeds")["error"]
+    text = " ".join((ROOT / "docs" / "read.md").read_text(encoding="utf-8").split())
+    numbers = f"at most {errors['clbench']:.3f}, and {worst.max():.3f}".replace("0.", ".")
+    assert numbers in text
+    assert worst.idxmax() == 3
+    power = table.groupby("test")["power"].mean()[errors[errors <= 0.055].index]
+    assert power.idxmax() == "clbench"
