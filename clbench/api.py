@@ -189,15 +189,24 @@ def steps_of(options: RunOptions) -> Iterator[RunOptions]:
 def open_comparisons(run: Run) -> list[str]:
     """Return the primary comparisons of a run that are open, as ``score of method on scenario``.
 
-    A comparison is open if its verdict is ``no difference shown``.
+    A comparison of the question is open if its verdict is ``no difference shown`` or ``no
+    verdict``, or if a method has no finished cell.
     """
     from clbench.results.comparisons import comparisons_frame
 
     store = Store(run.path)
-    seeds = {cell.seed for cell in run.cells if cell.status == "ok"}
-    table = comparisons_frame(run.cells, store.questions()[-1], store.alpha(len(seeds)))
-    table = table[table["primary"] & (table["verdict"] == "no difference shown")]
-    return [f"{row.score} of {row.method} on {row.scenario}" for row in table.itertuples()]
+    question, cells = store.questions()[-1], [c for c in run.cells if c.reference_of is None]
+    good = {(cell.scenario, cell.baseline) for cell in cells if cell.status == "ok"}
+    lost = sorted({(cell.scenario, cell.baseline) for cell in cells} - good)
+    seeds = {cell.seed for cell in cells if cell.status == "ok"}
+    table = comparisons_frame(run.cells, question, store.alpha(len(seeds)))
+    table = table[table["primary"] & table["verdict"].isin(["no difference shown", "no verdict"])]
+    return [f"{row.score} of {row.method} on {row.scenario}" for row in table.itertuples()] + [
+        f"{score} of {method} on {scenario}"
+        for scenario, method in lost
+        for score in question.scores
+        if method != question.reference and question.asks(scenario, score, method)
+    ]
 
 
 def plan_run(suite: str | Path, options: RunOptions) -> Plan:
@@ -241,7 +250,7 @@ def execute(
                 store.write_scores(to_csv(scores_frame(cells, plan.question.reference)))
         except RunFolderError as error:  # the folder may be on a read-only disk
             what = "question" if is_changed else "table"
-            listener.note(f"The {what} is not renewed: {error}")
+            listener.note(f"The {what} was not updated: {error}")
     keys = {cell.key for cell in plan.cells}
     return Run(plan.out, tuple(cell for cell in cells if cell.key in keys))
 

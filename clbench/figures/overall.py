@@ -20,16 +20,18 @@ SCORES = ("p_o", "p_s")
 def overall(results: style.Results) -> Figure:
     """Draw mean differences from the reference and mean ranks over scenarios, for p_o and p_s.
 
-    The reference is that of the report, else vanilla. Raises a ValueError for fewer than two
-    scenarios or methods.
+    The reference is that of the report, else vanilla. Differences are those of methods that have
+    all scenarios. Raises a ValueError for fewer than two scenarios, or if nothing can be compared.
     """
     cells = style.good_cells(results)
     reference = results.reference if isinstance(results, style.ReportData) else style.VANILLA
     scenarios = len({cell.scenario for cell in cells})
     looks = style.looks(cells)
-    if scenarios < 2 or len(looks) < 2:
-        raise ValueError("a summary needs two scenarios and two methods")
     frame = overall_frame(cells, reference, SCORES)
+    frame.loc[frame["scenarios"] != scenarios, "difference"] = math.nan
+    if scenarios < 2 or frame["difference"].isna().all():
+        raise ValueError("a summary needs two scenarios that a method shares with the reference")
+    compared = {*frame.loc[frame["difference"].notna(), "method"], reference}
     height = 1.1 + 0.24 * len(looks)
     figure, grid = style.panels(4, width=4.2, height=height, columns=2)
     for axes, score in zip(grid[::2], SCORES, strict=True):
@@ -38,12 +40,15 @@ def overall(results: style.Results) -> Figure:
     for axes, score in zip(grid[1::2], SCORES, strict=True):
         _ranks(axes, frame[frame["score"] == score].to_dict("records"), looks)
         axes.set_title(f"mean rank in {SCORE[score].label}", fontsize="medium")
+    others = [name for name in looks if name not in compared]
+    missing = f" (without {', '.join(others)}, which lack some of them)" if others else ""
     return style.captioned(
         figure,
-        f"Over {scenarios} scenarios. Left: mean difference from {reference}, with the same weight "
-        "for every scenario; thick lines are 95 % intervals for the mean of these scenarios, thin "
-        "ones for scenarios like these. Right: mean ranks, 1 for the best; methods whose ranks "
-        "differ by less than the bar at the bottom (Nemenyi, 5 %) do not differ significantly.",
+        f"Over {scenarios} scenarios{missing}. Left: mean difference from {reference}, with the "
+        "same weight for every scenario; thick lines are 95 % intervals for the mean of these "
+        "scenarios, thin ones for scenarios like these. Right: mean ranks, 1 for the best; methods "
+        "whose ranks differ by less than the bar at the bottom (Nemenyi, 5 %) do not differ "
+        "significantly.",
     )
 
 

@@ -40,9 +40,9 @@ class Content:
     """Everything in a report but its figures: cells (references included) and tables.
 
     `frame` has a row for each cell, `means` for each method; `comparisons` are with the reference
-    of the `question`, `controls` with the cheapest control; `floors` has a row for each task,
-    `fronts` one for each trade-off curve, `points` for each of its points. Only `frame`, `fronts`
-    and `points` hold the points of sweeps.
+    of the `question`, `controls` with the controls; `floors` has a row for each task, `fronts` one
+    for each trade-off curve, `points` for each of its points. Points of sweeps are only in `cells`,
+    `frame`, `fronts` and `points`.
     """
 
     question: Question
@@ -70,9 +70,9 @@ def gather(
         frame,
         means=summary(scores_frame(main, question.reference)),
         comparisons=comparisons_frame(main, question, alpha),
-        controls=controls_frame(main, question.reference),
+        controls=controls_frame(main, question.reference, alpha),
         floors=floors_frame(main),
-        fronts=fronts_frame(cells, question.reference),
+        fronts=fronts_frame(cells, question.reference, alpha),
         points=points_frame(cells),
     )
 
@@ -98,6 +98,19 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
             rows.append({"scenario": cell.scenario, "task": task, "constant": floor})
             rows[-1]["frozen"] = frozen
     return pd.DataFrame(rows, columns=["scenario", "task", "constant", "frozen"])
+
+
+def floor_rows(content: Content) -> list[dict[str, Any]]:
+    """Return the rows of the table of floors: numbers as floats or None."""
+    return [
+        {
+            "scenario": row["scenario"],
+            "task": row["task"],
+            "constant": number(row["constant"]),
+            "frozen": number(row["frozen"]),
+        }
+        for row in content.floors.to_dict("records")
+    ]
 
 
 def flip_rows(content: Content) -> list[dict[str, Any]]:

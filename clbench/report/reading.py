@@ -50,13 +50,16 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
         clashing |= {name for kind, name in changed if kind == "method"}
         if _protocol_differences([stores[0], store], ["", ""]):
             clashing |= {cell.baseline for cell in run.cells}
+        families = {cell.family for cell in run.cells if cell.family and cell.baseline in clashing}
         keys |= {cell.key for cell in run.cells}
         for cell in run.cells:
             changes = {}
             if ("scenario", cell.scenario) in changed:
                 changes = {"scenario": f"{cell.scenario} ({label})"}
-            elif cell.baseline in clashing:
+            elif cell.baseline in clashing or cell.family in families:
                 changes = {"baseline": f"{cell.baseline} ({label})"}
+                if cell.family:
+                    changes["family"] = f"{cell.family} ({label})"
             cells.append(cell.model_copy(update=changes) if changes else cell)
         earlier = meanings | earlier
     if differences := _protocol_differences(stores, labels):

@@ -47,7 +47,7 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     if not rows:
         problem = "No finished cell has scores on two tasks."
     elif reference not in names:
-        problem = f"{reference} was not run, so there is nothing to compare with."
+        problem = f"{reference} has no finished cell, so there is nothing to compare with."
     elif names == {reference}:
         problem = f"Only {reference} was run."
     elif not compared:
@@ -85,37 +85,41 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
 
 
 def control_line(controls: pd.DataFrame, scenario: str, reference: str) -> Line | None:
-    """Return a line on the methods that do not beat the cheapest control; None if all do."""
+    """Return a line on the methods that do not beat every control; None if all do.
+
+    Each is named with the cheapest control that it does not beat.
+    """
     table = controls[(controls["scenario"] == scenario) & (controls["verdict"] != "no verdict")]
-    rows = table.to_dict("records")
-    beaten = [row for row in rows if row["verdict"] != "better"]
-    if not beaten:
+    unbeaten: dict[str, Row] = {}
+    for row in table[table["verdict"] != "better"].to_dict("records"):
+        unbeaten.setdefault(row["method"], row)
+    if not unbeaten:
         return None
-    winners = [row["method"] for row in rows if row["verdict"] == "better"]
-    but = f" but {_join(winners)}" if winners else ""
-    time = beaten[0]["time"]
-    cost = "" if time != time else f" ({time:.2g} × the time of {reference})"  # NaN
-    texts = [_describe(row, row["verdict"]) for row in beaten]
-    return Line(
-        (
-            ("p_o + p_s", "title"),
-            (f". No method{but} beats the control {beaten[0]['control']}{cost}: ", ""),
-            (f"{', '.join(texts)}.", ""),
-        )
-    )
+    texts = []
+    for control in dict.fromkeys(row["control"] for row in unbeaten.values()):
+        rows = [row for row in unbeaten.values() if row["control"] == control]
+        time = rows[0]["time"]
+        cost = "" if time != time else f" ({time:.2g} × the time of {reference})"  # NaN
+        methods = ", ".join(_describe(row, row["verdict"]) for row in rows)
+        texts.append(f"not shown to beat {control}{cost}: {methods}")
+    winners = [method for method in dict.fromkeys(table["method"]) if method not in unbeaten]
+    if winners:
+        texts.append(f"better than every control: {_join(winners)}")
+    text = "; ".join(texts)
+    return Line((("p_o + p_s against controls", "title"), (f". {text[0].upper()}{text[1:]}.", "")))
 
 
-def error_rates(looks: Sequence[int], seeds: int, controls: int) -> list[str]:
+def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) -> list[str]:
     """Return sentences on the error rates of the page.
 
     Parameters
     ----------
     looks, seeds
         Planned looks, if any, and the number of seeds that the run has.
-    controls
-        Number of comparisons with controls.
+    controls, curves
+        Numbers of claims to beat all controls, and of comparisons of trade-off curves.
     """
-    risk = "the risk of a single wrong “better” or “worse” on this page is at most"
+    risk = "the risk of even one wrong “better” or “worse” among them is at most"
     if looks:
         shares, position = spend(looks), look_at(looks, seeds)
         share, spent = shares[position], sum(shares[: position + 1])
@@ -130,11 +134,13 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int) -> list[str]:
         lines = [
             f"All these intervals hold jointly at {1 - ALPHA:.0%} or more, so {risk} {ALPHA:.0%}."
         ]
-    if controls:
-        lines.append(
-            f"Comparisons with the cheapest control are exploratory. The {controls} of them are a "
-            f"family of their own, with an error rate of {ALPHA:.0%}."
-        )
+    families = {"claims to beat every control": controls, "comparisons of curves": curves}
+    lines += [
+        f"The {number} {kind} are exploratory: a family of their own, with an error rate of "
+        f"{ALPHA:.0%}{' over all looks' if looks else ''}."
+        for kind, number in families.items()
+        if number
+    ]
     return [line.replace("%", " %") for line in lines]
 
 

@@ -17,6 +17,7 @@ from clbench.report.content import (
     Content,
     finished_scenarios,
     flip_rows,
+    floor_rows,
     front_rows,
     gather,
     overview,
@@ -101,18 +102,18 @@ def write_report(
     drawings = draw_all(_figures(cells, pictures, questions[-1].reference), formats)
     seeds = {cell.seed for cell in cells if cell.status == "ok"}
     content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
-    if len(questions) > 1:
-        notes = [*notes, "The question of this run changed after the run began."]
+    suites = [store.read_suite() for store in stores]
+    changed = "The question of this run changed after the run began."
     notes = [
         *notes,
+        *([changed] if len(questions) > 1 else []),
         *(
             f"{store.suite_path} cannot be read, so its question, looks and protocol are unknown."
-            for store in stores
-            if store.suite_path.exists() and not store.read_suite()
+            for store, suite in zip(stores, suites, strict=True)
+            if store.suite_path.exists() and not suite
         ),
+        *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
-    if any(store.read_suite().get("protocol", {}).get("score_on") == "tuning" for store in stores):
-        notes = [*notes, TUNING]
     figures = []
     for name, title, caption, files in list(drawings):
         for kind in formats:
@@ -122,7 +123,6 @@ def write_report(
         image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
         narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
         figures.append({"title": title, "caption": caption, "image": image, "narrow": narrow})
-    suites = [store.read_suite() for store in stores]
     frames = {
         "scores": content.frame,
         "means": content.means,
@@ -143,13 +143,19 @@ def write_report(
     scenarios = finished_scenarios(cells)
     page = folder / "index.html"
     rows = table_rows(content)
+    claims = content.controls[content.controls["verdict"] != "no verdict"]
     text = render(
         notes=notes,
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
         verdicts=[(name, _verdict(content, name)) for name in scenarios],
-        error_rates=error_rates(stores[0].looks(), len(seeds), len(content.controls)),
-        floors=content.floors.to_dict("records"),
+        error_rates=error_rates(
+            stores[0].looks(),
+            len(seeds),
+            len(claims[["scenario", "method"]].drop_duplicates()),
+            int(content.fronts["difference"].notna().sum()),
+        ),
+        floors=floor_rows(content),
         flips=flip_rows(content),
         fronts=front_rows(content),
         points=content.points.to_dict("records"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.rows import row_differences, row_flips
@@ -29,7 +29,6 @@ COLUMNS = (
     *("p", "p_family", "verdict", "why", "rows", "rows_difference", "rows_low", "rows_high"),
     *("rows_only_method", "rows_only_reference", "rows_lost", "rows_gained"),
 )
-Row = Mapping[Any, Any]
 Group = tuple[str, str]  # scenario, score
 
 
@@ -54,8 +53,9 @@ def comparisons_frame(
     -------
     pandas.DataFrame
         Columns as in `COLUMNS`; scores are fractions. For each score that is `compared`: ``n``
-        seeds, mean, median, deviation, range, t interval at 95 %; whether the comparison is
-        ``primary``; the fields of `Comparison`; ``why`` there is no verdict; and for p_o and p_s
+        seeds, mean, median, deviation, range, t interval at 95 %; whether the question asks for
+        the comparison (``primary``); the fields of `Comparison`; ``why`` there is no verdict, such
+        as too few seeds, or ``exploratory``; and for p_o and p_s
         in classification the number of ``rows``, the difference in the share of right ones, its
         95 % interval for other seeds *and* other rows of the same kind, and how many rows are right
         in the method or the reference only, as means over the common seeds. For p_o also how many
@@ -67,7 +67,7 @@ def comparisons_frame(
     cells = without_extra_points(cells)
     frame = scores_frame(cells)
     frame = frame[frame["status"] == "ok"]
-    steps = {cell.scenario: score_steps(cell) for cell in cells if cell.reference_of is None}
+    steps = steps_by_scenario(cells)
     values: dict[Group, dict[str, dict[int, float]]] = {}
     for key, some in frame.groupby(["scenario", "method"], sort=False):
         scenario, method = map(str, key)
@@ -77,20 +77,20 @@ def comparisons_frame(
                 seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
                 values.setdefault((scenario, score.name), {})[method] = seeds
     groups = {
-        group: _differences(by_method, question.reference, steps[group[0]].get(group[1], 0.0))
+        group: differences(by_method, question.reference, steps[group[0]].get(group[1], 0.0))
         for group, by_method in values.items()
     }
     primary = {
-        (group, method)
+        (group, method): len(sample.values)
         for group, samples in groups.items()
         for method, sample in samples.items()
-        if question.asks(group[0], group[1], method) and len(sample.values) >= FEWEST
+        if question.asks(group[0], group[1], method)
     }
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
     answers = compare(
         groups,
         alpha=alpha,
-        family=max(1, len(primary)),
+        family=max(1, sum(pairs >= FEWEST for pairs in primary.values())),
         margin=question.margin,
         lower_is_better=lower,
     )
@@ -115,15 +115,22 @@ def comparisons_frame(
             if method == question.reference:
                 row["why"] = "the reference"
             elif comparison is None:
-                row["why"] = f"{question.reference} was not run"
+                row["why"] = f"{question.reference} has no finished cell"
                 if question.reference in by_method:
                     row["why"] = f"no seed in common with {question.reference}"
+                row |= {"pairs": 0, "verdict": "no verdict" if is_primary else None}
             else:
                 row |= asdict(comparison)
                 row |= _judgement(comparison.pairs, is_primary, comparison.verdict)
                 row |= _rows(ours, theirs, group[1])
             rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def steps_by_scenario(cells: Sequence[CellResult]) -> dict[str, dict[str, float]]:
+    """Return the smallest change of each score by scenario; see `score_steps`."""
+    good = (cell for cell in cells if cell.status == "ok" and cell.reference_of is None)
+    return {cell.scenario: score_steps(cell) for cell in good}
 
 
 def score_steps(cell: CellResult) -> dict[str, float]:
@@ -135,7 +142,7 @@ def score_steps(cell: CellResult) -> dict[str, float]:
     return {"p_o": steps[0], "p_s": steps[-1], "forgetting": steps[0]}
 
 
-def _differences(
+def differences(
     by_method: Mapping[str, Mapping[int, float]], reference: str, step: float
 ) -> dict[str, Differences]:
     """Return the differences of all methods from the reference, on the seeds that both have."""
@@ -179,9 +186,9 @@ def _flips(cells: Mapping[int, CellResult]) -> dict[str, float]:
 
 def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | None]:
     """Return the verdict of a comparison, or why there is none."""
+    if not is_primary:
+        return {"verdict": None, "why": "exploratory"}
     if pairs < FEWEST:
         seeds = f"{pairs} common seed{'' if pairs == 1 else 's'}"
         return {"verdict": "no verdict", "why": f"{seeds}, {FEWEST} are needed"}
-    if not is_primary:
-        return {"verdict": None, "why": "exploratory"}
     return {"verdict": verdict, "why": ""}

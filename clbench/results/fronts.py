@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from clbench.results.cell import CellResult
-from clbench.results.comparisons import score_steps
-from clbench.results.statistics import ALPHA, Differences, compare, summarise
+from clbench.results.comparisons import differences, steps_by_scenario
+from clbench.results.statistics import ALPHA, compare, summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +64,8 @@ def hypervolume(points: Sequence[Point], floor: Point = (0.0, 0.0)) -> float:
     A point dominates what is at most as good in both coordinates (Zitzler & Thiele 1999, section
     4: the size of the space covered).
     """
+    if max(floor) >= 1.0:
+        return 0.0
     area, height = 0.0, floor[1]
     for x, y in sorted(points, reverse=True):
         if x > floor[0] and y > height:
@@ -98,34 +101,26 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
 
     volumes: dict[str, dict[str, dict[int, float]]] = {}
     rows: list[dict[str, object]] = []
+    steps: dict[str, float] = {}
     for scenario, by_name in curves(cells).items():
         floor = _floor(cells, scenario)
+        steps[scenario] = _step(cells, scenario, floor)
         for name, curve in by_name.items():
             seeds = sorted(set.intersection(*map(set, curve.values())))
             values = {s: hypervolume([p[s] for p in curve.values()], floor) for s in seeds}
             volumes.setdefault(scenario, {})[name] = values
             row = {"scenario": scenario, "method": name, "points": len(curve), "seeds": len(seeds)}
             if values:
-                summary = summarise(list(values.values()), _step(cells, scenario))
+                summary = summarise(list(values.values()), steps[scenario])
                 low, high = max(summary.low, 0.0), min(summary.high, 1.0)
                 row |= {"hypervolume": summary.mean, "low": low, "high": high}
             rows.append({**row, "front": ", ".join(front(mean_points(curve)))})
     points = {(row["scenario"], row["method"]): row["points"] for row in rows}
-    groups = {
-        scenario: {
-            name: Differences(
-                tuple(
-                    values[seed] - by_name[reference][seed]
-                    for seed in sorted(values.keys() & by_name[reference])
-                ),
-                _step(cells, scenario),
-            )
-            for name, values in by_name.items()
-            if name != reference and points[scenario, name] == points[scenario, reference]
-        }
-        for scenario, by_name in volumes.items()
-        if reference in by_name
-    }
+    groups = {}
+    for scenario, of_curves in volumes.items():
+        length = points.get((scenario, reference))
+        like = {name: v for name, v in of_curves.items() if points[scenario, name] == length}
+        groups[scenario] = differences(like, reference, steps[scenario])
     answers = compare(groups, alpha=alpha)
     for row in rows:
         answer = answers.get((str(row["scenario"]), str(row["method"])))
@@ -146,7 +141,8 @@ def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    settings = {cell.baseline: cell.settings for cell in cells}
+    good = [cell for cell in cells if cell.status == "ok"]
+    settings = {cell.baseline: cell.settings.get("method", {}) for cell in good}
     rows: list[dict[str, object]] = []
     for scenario, by_name in curves(cells).items():
         for name, curve in by_name.items():
@@ -174,13 +170,13 @@ def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
 def _floor(cells: Sequence[CellResult], scenario: str) -> Point:
     """Return the floors of the new and the old task; 0 where they were not measured."""
     for cell in cells:
-        floors = getattr(cell, "floors", None)
-        if cell.scenario == scenario and cell.family and floors:
-            return floors[-1] or 0.0, floors[0] or 0.0
+        if cell.scenario == scenario and cell.family and cell.floors:
+            return cell.floors[-1] or 0.0, cell.floors[0] or 0.0
     return 0.0, 0.0
 
 
-def _step(cells: Sequence[CellResult], scenario: str) -> float:
-    """Return the smallest change of a score on either task."""
-    steps = (score_steps(cell) for cell in cells if cell.scenario == scenario and cell.family)
-    return min((value for step in steps for value in step.values()), default=0.0)
+def _step(cells: Sequence[CellResult], scenario: str, floor: Point) -> float:
+    """Return the most by which one row of each task can move a hypervolume."""
+    steps = steps_by_scenario(cells).get(scenario, {})
+    sides = zip((steps.get("p_s", 0.0), steps.get("p_o", 0.0)), floor, strict=True)
+    return math.hypot(*(step / (1.0 - low) for step, low in sides if low < 1.0))

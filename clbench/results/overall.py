@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clbench.results.cell import CellResult
-from clbench.results.comparisons import score_steps
+from clbench.results.comparisons import steps_by_scenario
 from clbench.results.scores import SCORE
 from clbench.results.statistics import critical_difference, crossed_interval, summarise
 
@@ -55,7 +56,7 @@ def overall_frame(
     """
     import pandas as pd
 
-    all_steps = {cell.scenario: score_steps(cell) for cell in cells if cell.reference_of is None}
+    all_steps = steps_by_scenario(cells)
     rows: list[dict[str, Any]] = []
     for score in scores:
         values = _values(cells, score)
@@ -83,8 +84,8 @@ def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
     sign = -1.0 if higher_is_better else 1.0
     if not methods:
         return {}
-    table = [
-        [sign * float(np.mean(list(values[method][scenario].values()))) for method in methods]
+    table = [  # rounded, so that means of equal sums tie
+        [sign * round(fmean(values[method][scenario].values()), 9) for method in methods]
         for scenario in sorted(scenarios)
     ]
     ranks = np.mean([rankdata(row) for row in table], axis=0)

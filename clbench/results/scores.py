@@ -105,13 +105,14 @@ SCORES = (
     Score("old_gain", "old gain", "sum of the scores of the earlier tasks above their floors, each "
           "right after the task", needs=("floors",),
           formula=lambda r, floors: _gain([r[j][j] for j in range(len(r) - 1)], floors[:-1])),
-    Score("old_gain_left", "old gain left", "the same sum after the last task", needs=("floors",),
+    Score("old_gain_left", "old gain left", "sum of the final scores of the earlier tasks above "
+          "their floors", needs=("floors",),
           formula=lambda r, floors: _gain(r[-1][:-1], floors[:-1])),
     # R[L, L] - f[L], of the method and of the reference method
     Score("new_gain", "new gain", "p_s above its floor", needs=("floors",), single_task=True,
           formula=lambda r, floors: _gain(r[-1][-1:], floors[-1:])),
-    Score("reference_gain", "reference gain", "the same of the reference method", single_task=True,
-          needs=("floors", "reference"),
+    Score("reference_gain", "reference gain", "p_s of the reference method above its floor",
+          single_task=True, needs=("floors", "reference"),
           formula=lambda r, floors, reference: _gain([reference], floors[-1:])),
     Score("retained", "retained", "share of what was learned of the earlier tasks above their "
           "floors that is left at the end", None,

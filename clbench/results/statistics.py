@@ -91,8 +91,8 @@ class Comparison:
     pairs, difference
         Number of seeds and mean difference.
     spread, freedom
-        Standard deviation of a difference that the test uses, and its degrees of freedom; NaN for
-        a single seed.
+        Standard deviation of a difference that the test uses, and its degrees of freedom. Like p
+        and the interval, NaN for a single seed.
     difference_low, difference_high, level
         Interval of the difference; the intervals of the family hold jointly at 1 − its error rate.
     p, p_family
@@ -134,7 +134,7 @@ def compare(
 
     with d + n − 1 degrees of freedom, where s₀² is the 0.7 quantile of the variances in the group.
     The moderated t test (Smyth 2004, section 4) estimates d and lets the variance fall below s²,
-    so that a method noisier than the others passes too often. The whole family is corrected after
+    which lets a method noisier than the others pass too often. The whole family is corrected after
     Bonferroni, so that p values and intervals agree.
 
     Parameters
@@ -173,7 +173,7 @@ def compare(
             p = _t_test(mean, error, freedom)
             half = _t_quantile(level, freedom) * error
         verdict: Verdict = "no verdict"
-        p_family = min(1.0, family * p)
+        p_family = min(family * p, 1.0)  # in this order, NaN stays
         if n >= FEWEST:
             verdict = "equivalent" if abs(mean) + half < margin else "no difference shown"
             if p_family < alpha:

@@ -76,7 +76,7 @@ def test_a_finished_run_in_a_read_only_folder_says_that_the_table_is_old(
     monkeypatch.setattr("clbench.results.output_folder.write_atomically", refuse)
     code, out, err = clbench(*RUN, "--seeds", "0")
     assert code == 0
-    assert "The table is not renewed: " in err
+    assert "The table was not updated: " in err
     assert "Read-only file system" in err
     assert "vanilla" in out
 

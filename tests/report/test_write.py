@@ -314,4 +314,4 @@ def test_the_page_shows_control_characters_and_leaves_out_empty_columns(
         store.write_cell(cell("one", "ewc", 0, 0.5))
     write_report([alone])
     text = page_of(alone)
-    assert "vanilla was not run" in text
+    assert "vanilla has no finished cell" in text

@@ -51,7 +51,7 @@ def test_any_method_can_be_the_reference() -> None:
     assert row(table, "mas", "p_o")["why"] == "the reference"
     assert row(table, "vanilla", "p_o")["difference"] == pytest.approx(-(0.1 - 0.02 + 0.03) / 3)
     absent = comparisons_frame(cells(**STEADY), Question(reference="lwf"))
-    assert set(absent["why"]) == {"lwf was not run"}
+    assert set(absent["why"]) == {"lwf has no finished cell"}
 
 
 def test_failed_cells_are_ignored() -> None:

@@ -67,9 +67,11 @@ def test_points_are_listed_with_the_settings_that_they_change() -> None:
     cells += [point("ewc", "ewc-10", seed, 0.5 + 0.1 * seed, 0.6) for seed in range(2)]
     own, changed = {"importance": 5.0, "half": True}, {"importance": 10.0, "half": True}
     cells = [
-        cell.model_copy(update={"settings": own if cell.baseline == "ewc" else changed})
+        cell.model_copy(update={"settings": {"method": own if cell.baseline == "ewc" else changed}})
         for cell in cells
     ]
+    failed = {"status": "failed", "settings": {}, "family": "ewc", "seed": 2}
+    cells.append(cells[-1].model_copy(update=failed))
     table = points_frame(cells)
     assert table["point"].tolist() == ["ewc-10", "ewc"]
     assert table["settings"].tolist() == ["importance 10.0", ""]
