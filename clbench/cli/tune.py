@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +43,7 @@ def tune(
     trials: Annotated[int, option("N", "Trials of each method, earlier sessions included.")] = 20,
     minutes: Annotated[
         float | None,
-        option("X", "Training time after which a method gets no more trials.  [default: no limit]"),
+        option("X", "Minutes of training after which a method gets no further round of trials."),
     ] = None,
     scenarios: Annotated[
         list[str] | None,
@@ -85,8 +86,9 @@ def tune(
     from clbench.cli.console import err
     from clbench.cli.console import out as console
     from clbench.cli.progress import Lines, progress_listener
+    from clbench.errors import SettingsError, join_names
     from clbench.evaluation.resources import Resources
-    from clbench.messages import count, display_path
+    from clbench.messages import display_path
     from clbench.search.study import TuneSettings
     from clbench.search.tune import make_tuning, read_studies, tuning_rounds, write_tuned
     from clbench.suite.options import RunOptions
@@ -95,8 +97,6 @@ def tune(
     algorithm: Any = choice("--searcher", searcher, ("bayes", "random"))
     numbers: Any = seeds(seed_list)
     if isinstance(numbers, str):
-        from clbench.errors import SettingsError
-
         raise SettingsError(f"--seeds {numbers}: must be numbers, such as 1000,1001.")
     settings = TuneSettings(trials, minutes, tuple(numbers or ()), algorithm, keep_rate)
     resources = Resources(workers, address, threads, gpus)
@@ -127,11 +127,11 @@ def tune(
     if paths:
         tuned = replace(options, scenarios=None, methods=[display_path(path) for path in paths])
         console().print(f"Next: {shlex.join(tuned.command(read_suite(suite)))}", soft_wrap=True)
-    failed = sum(cell.status == "failed" for study in studies for cell in study.cells)
+    failed = [study.baseline.name for study in studies if study.failures]
     if failed:
         err().print(
-            f"{count(failed, 'cell')} failed: clbench report {plan.out} says why. The same command "
-            "runs them again.",
+            f"Some trials of {join_names(failed)} failed; clbench report {plan.out} says why. The "
+            "same command runs them again.",
             soft_wrap=True,
         )
     return 1 if failed else 0
@@ -147,7 +147,8 @@ def show_sweeps(plan: TunePlan, state: RunState) -> None:
     from clbench.cli.console import out, show_table
     from clbench.cli.estimate import from_finished, from_sizes
     from clbench.messages import count
-    from clbench.suite.sweep import Range, axes, count_points
+    from clbench.search.tune import read_studies
+    from clbench.suite.sweep import LR_MULTIPLES, Range, axes, count_points
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("method", "trials", "setting", "values"):
@@ -165,10 +166,17 @@ def show_sweeps(plan: TunePlan, state: RunState) -> None:
                 text = ", ".join(map(str, axis))
             table.add_row(*(labels.pop() if labels else ("", "")), setting, text)
     show_table(out(), table)
-    cells = [cell for cell in plan.first.cells for _ in range(trials[cell.baseline.name])]
+    per_trial = len(plan.scenarios) * len(plan.settings.seeds)
+    finished = per_trial * sum(len(study.trials) for study in read_studies(plan))
+    # Other rates than the first trial's share no stages with it.
+    cells = [
+        replace(cell, seed=cell.seed + number % len(LR_MULTIPLES))
+        for cell in plan.first.cells
+        for number in range(trials[cell.baseline.name])
+    ]
     estimate = from_finished(cells, state.present) or from_sizes(state.plan, cells)
     out().print(
-        f"At most {count(len(cells), 'cell')} in {plan.out}, {len(state.present)} of them there.\n"
+        f"{count(len(cells), 'cell')} in {plan.out}, {finished} of them finished.\n"
         f"Estimate for all: {estimate}.",
         soft_wrap=True,
     )
@@ -187,13 +195,14 @@ def show_studies(plan: TunePlan, studies: Sequence[Study]) -> None:
         table.add_column(name, justify=justify, overflow="fold")
     for study in studies:
         name, number = study.baseline.name, str(len(study.trials))
-        if not any(trial.score != FAILED for trial in study.trials):
+        if not study.has_result:
             table.add_row(name, number, "", "", "", "", "", "all trials failed")
             continue
         best, first = study.best(), study.trials[0]
         changes = ", ".join(f"{key} {value}" for key, value in best.settings.items())
         before = "failed" if first.score == FAILED else f"{first.score:.3f}"
-        scores = (before, *(f"{value:.3f}" for value in (best.score, best.p_o, best.p_s)))
+        values = best.score, best.p_o, best.p_s
+        scores = (before, *("" if math.isnan(value) else f"{value:.3f}" for value in values))
         table.add_row(
             name, number, *scores, duration(study.cost().seconds), changes or "the baseline's"
         )

@@ -5,20 +5,24 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clbench.errors import SearchError, SettingsError, join_names
+from clbench.errors import SearchError, SettingsError, SuiteError, join_names
 from clbench.messages import count
 from clbench.search.search_folder import FAILED
 from clbench.search.space import Searcher
 from clbench.seeds import stream_seed
 from clbench.suite.baselines import Baseline, Cost
 from clbench.suite.sweep import Range, Sweep, axes, own_values, variant
+from clbench.suite.validation import check_methods
 
 if TYPE_CHECKING:
     from clbench.results.cell import CellResult
+    from clbench.training.protocol import Protocol
 
 TUNING_SEEDS = (1000, 1001)
 """Default seeds of the trials: none that a suite of clbench reports."""
@@ -84,9 +88,9 @@ class TunedTrial:
     score
         Mean score over tasks, scenarios and seeds after the last stage; `FAILED` if a cell failed.
     p_o, p_s
-        Mean scores on the old and on the new task; NaN for a failed trial.
-    epochs, seconds
-        Passes over the rows of a task, and seconds of training and scoring, of all its cells.
+        Mean scores on the old task, if there is one, and on the new task; NaN for a failed trial.
+    seconds
+        Time of its cells.
     """
 
     number: int
@@ -94,7 +98,6 @@ class TunedTrial:
     score: float
     p_o: float
     p_s: float
-    epochs: float
     seconds: float
 
 
@@ -104,8 +107,8 @@ class Study:
 
     Attributes
     ----------
-    baseline, settings
-        What to tune, and how.
+    baseline, settings, protocol
+        What to tune, how, and with which protocol; points that do not fit it are left out.
     proposals
         Changed settings by trial, also of trials beyond those that the settings ask for.
     is_exhausted
@@ -117,6 +120,7 @@ class Study:
 
     baseline: Baseline
     settings: TuneSettings
+    protocol: Protocol
     proposals: list[dict[str, Any]] = field(default_factory=list)
     is_exhausted: bool = False
     trials: list[TunedTrial] = field(default_factory=list)
@@ -126,6 +130,11 @@ class Study:
     def has_result(self) -> bool:
         """Whether a trial has succeeded."""
         return any(trial.score != FAILED for trial in self.trials)
+
+    @property
+    def failures(self) -> int:
+        """How many of the trials have failed."""
+        return sum(trial.score == FAILED for trial in self.trials)
 
     def variants(self) -> list[Baseline]:
         """Return the baseline of each proposal, the first one under its own name."""
@@ -166,9 +175,12 @@ class Study:
             point = searcher.suggest(f"new{attempt}")
             proposal = {key: _plain(value, swept[key]) for key, value in point.items()}
             values = own_values(self.baseline, proposal)
-            if values not in seen:
+            if values in seen:
+                continue
+            seen.append(values)
+            with suppress(SettingsError, SuiteError):
+                check_methods([variant(self.baseline, self.baseline.name, proposal)], self.protocol)
                 self.proposals.append(proposal)
-                seen.append(values)
                 number -= 1
         self.is_exhausted = number > 0
 
@@ -213,25 +225,28 @@ class Study:
 
 def _trial(number: int, settings: Mapping[str, Any], cells: Sequence[CellResult]) -> TunedTrial:
     good = [cell for cell in cells if cell.status == "ok"]
-    epochs, seconds = _cost(good)
     last = [[score for score in cell.R[-1] if score is not None] for cell in good]
+    old = [row[0] for row in last if len(row) > 1]
     is_whole = len(good) == len(cells)
     return TunedTrial(
         number=number,
         settings=settings,
         score=fmean(fmean(row) for row in last) if is_whole else FAILED,
-        p_o=fmean(row[0] for row in last) if is_whole else math.nan,
+        p_o=fmean(old) if is_whole and old else math.nan,
         p_s=fmean(row[-1] for row in last) if is_whole else math.nan,
-        epochs=epochs,
-        seconds=seconds,
+        seconds=_cost(cells)[1],
     )
 
 
 def _cost(cells: Sequence[CellResult]) -> tuple[float, float]:
-    """Return the epochs of cells, and their seconds of training and scoring."""
+    """Return the epochs of cells, and their seconds of training and scoring, or until failure."""
     stages = [stage for cell in cells for stage in cell.stages]
-    epochs = sum(stage.epochs for stage in stages)
-    return epochs, sum(stage.train_seconds + stage.eval_seconds for stage in stages)
+    seconds = sum(stage.train_seconds + stage.eval_seconds for stage in stages)
+    for cell in cells:
+        if cell.status == "failed" and cell.started and cell.finished:
+            began, ended = map(datetime.fromisoformat, (cell.started, cell.finished))
+            seconds += (ended - began).total_seconds()
+    return sum(stage.epochs for stage in stages), seconds
 
 
 def _searcher(study: Study, swept: Sweep) -> Any:

@@ -95,6 +95,8 @@ def make_tuning(
         If a name, setting or option is wrong, the suite reports a seed of the trials, or the
         folder holds something else.
     """
+    if options.sweep is not None:
+        raise SettingsError("--sweep: a tuning chooses its own points. Leave it out.")
     load_plugins(options.plugins)
     source = read_suite(suite)
     if common := sorted({*source.file.seeds} & {*settings.seeds}):
@@ -106,7 +108,7 @@ def make_tuning(
     protocol = source.file.protocol.model_copy(update={"score_on": "tuning", "curve_points": 0})
     file = source.file.model_copy(update={"protocol": protocol, "name": f"{source.name}-tune"})
     out = options.out or Path("results") / file.name
-    options = replace(options, seeds=settings.seeds, references=False, out=out)
+    options = replace(options, seeds=settings.seeds, looks=(), references=False, out=out)
     first = make_plan(replace(source, file=file), options)
     names = {baseline.name for baseline in first.baselines}
     for name in names:
@@ -166,7 +168,7 @@ def read_studies(plan: TunePlan) -> list[Study]:
     """
     file, studies = _read_file(plan), []
     for baseline in plan.first.baselines:
-        study = Study(baseline, plan.settings)
+        study = Study(baseline, plan.settings, plan.first.protocol)
         if before := file.methods.get(baseline.name):
             new, problem = _trials_of(study), None
             swept = axes(baseline, keep_rate=plan.settings.keep_rate)

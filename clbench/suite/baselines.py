@@ -28,8 +28,8 @@ LIST = "clbench list methods"
 class Cost(BaseModel):
     """Cost of the search for a baseline's settings; reported with every cell that uses them.
 
-    Counts all `trials`, failed ones included, their `epochs` over the rows of a task, and their
-    `seconds` of training and scoring.
+    Counts all `trials`, their `epochs` over the rows of a task, and their `seconds` of training and
+    scoring. For failed cells these are the seconds until they failed; their epochs are unknown.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,7 +91,9 @@ class Baseline:
         lines = [f"method = {_toml(self.method)}", f"description = {_toml(self.description)}"]
         for name, table in tables.items():
             if table or name in ("settings", "sources"):
-                lines += ["", f"[{name}]", *(f"{k} = {_toml(v)}" for k, v in table.items())]
+                # TOML has no null: such a setting has the method's default.
+                some = [f"{k} = {_toml(v)}" for k, v in table.items() if v is not None]
+                lines += ["", f"[{name}]", *some]
         return "\n".join(lines) + "\n"
 
 
@@ -200,6 +202,8 @@ def _read_file(path: Path) -> Baseline:
         for key in file.sources
         if key not in file.settings
     ]
+    is_known = CLASS.fullmatch(file.method) or file.method in METHODS
+    digest = _digest(file.method) if is_known else None  # registers a module:Class
     errors += _sweep_errors(file)
     if path in packaged_files("baselines").values():
         errors += [
@@ -207,11 +211,11 @@ def _read_file(path: Path) -> Baseline:
             for key in file.settings
             if key not in file.sources
         ]
-    if not CLASS.fullmatch(file.method) and file.method not in METHODS:
+    if not is_known:
         hint = did_you_mean(file.method, METHODS, LIST)
         errors.append(f"method: there is no method {file.method!r}.{hint}")
     raise_errors(path, errors)
-    return Baseline(**dict(file), path=path, digest=_digest(file.method))
+    return Baseline(**dict(file), path=path, digest=digest)
 
 
 def _sweep_errors(file: BaselineFile) -> list[str]:

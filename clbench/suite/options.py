@@ -66,7 +66,8 @@ class RunOptions:
         for name in ("methods", "scenarios", "seeds", "plugins"):
             value = getattr(self, name)
             if value is not None:
-                values = (value,) if isinstance(value, str | Path | int) else tuple(value)
+                is_list = isinstance(value, Sequence) and not isinstance(value, str)
+                values = tuple(value) if is_list else (value,)
                 object.__setattr__(self, name, values)
                 if name != "plugins" and not values:
                     raise SettingsError(f"--{name}: is empty. Leave it out for the suite's {name}.")

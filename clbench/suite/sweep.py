@@ -17,13 +17,15 @@ from pydantic import (
     model_validator,
 )
 
+from clbench.errors import SettingsError
+
 if TYPE_CHECKING:
     from clbench.suite.baselines import Baseline
 
 LR_MULTIPLES: list[Any] = [0.1, 0.2, 0.5, 1.0, 2.0]
 """Flat rates that every method is tuned over, as multiples of its own. Few, so that methods that
 train the first stage alike share it."""
-RATES = ("lr", "lr_multiple")
+RATES = {"lr", "lr_multiple"}
 """Settings of the flat rate, which every method has."""
 
 
@@ -92,9 +94,13 @@ Sweep = dict[str, Axis]
 
 
 def axes(baseline: Baseline, *, keep_rate: bool = False) -> Sweep:
-    """Return the settings over which a baseline is tuned, the flat rate unless `keep_rate`."""
-    rates: Sweep = {} if "lr" in baseline.sweep else {"lr_multiple": LR_MULTIPLES}
-    sweep = {**baseline.sweep, **({} if "lr_multiple" in baseline.sweep else rates)}
+    """Return the settings over which a baseline is tuned.
+
+    The flat rate is one of them unless `keep_rate`, or if the method takes none.
+    """
+    sweep = dict(baseline.sweep)
+    if not (sweep.keys() & RATES) and _takes(baseline, "lr_multiple", LR_MULTIPLES[0]):
+        sweep["lr_multiple"] = LR_MULTIPLES
     return {key: axis for key, axis in sweep.items() if not (keep_rate and key in RATES)}
 
 
@@ -118,6 +124,16 @@ def count_points(baseline: Baseline, *, keep_rate: bool = False) -> float:
     return math.prod(sizes) + any(own[key] not in axis for key, axis in swept.items())
 
 
+def _takes(baseline: Baseline, key: str, value: Any) -> bool:
+    from clbench.methods.base import METHODS
+
+    try:
+        METHODS.get(baseline.method)(**{**baseline.settings, key: value})
+    except SettingsError:
+        return False
+    return True
+
+
 def variant(baseline: Baseline, name: str, settings: Mapping[str, Any]) -> Baseline:
     """Return a point of the sweep of a baseline: the same with other settings."""
     unchanged = {key: text for key, text in baseline.sources.items() if key not in settings}
@@ -135,11 +151,16 @@ def dial_points(baseline: Baseline, count: int) -> list[Baseline]:
 
     The first one is the baseline itself, in place of the nearest point.
     """
-    setting, axis = next(iter(axes(baseline).items()))
+    swept = axes(baseline)
+    if not swept:
+        return [replace(baseline, family=baseline.name)]
+    setting, axis = next(iter(swept.items()))
     own = own_values(baseline)[setting]
     if isinstance(axis, Range):
         values = axis.values(count)
-        nearest = axis.nearest(values, own) if isinstance(own, int | float) else values[-1]
+        nearest = values[len(values) // 2]
+        if isinstance(own, int | float):
+            nearest = axis.nearest(values, own)
     else:
         values = _spread(axis, count)
         nearest = values[-1]
