@@ -208,7 +208,8 @@ class Study:
     def tuned(self, command: str, scenarios: Sequence[str]) -> Baseline:
         """Return the baseline with the settings of the best trial, and their source and cost.
 
-        The source names the `command`, the scenarios and the seeds of the trials.
+        The file holds every setting of the sweep, its own values included. The source names the
+        `command`, the scenarios and the seeds of the trials.
         """
         best, first = self.best(), self.trials[0]
         before = "failed" if first.score == FAILED else f"{first.score:.4f}"
@@ -218,8 +219,11 @@ class Study:
             f"{join_names(scenarios)}, tuning rows, seed{'s' if len(seeds) > 1 else ''} "
             f"{join_names(map(str, seeds))}: mean score {best.score:.4f} ({before} before)."
         )
-        tuned = variant(self.baseline, self.baseline.name, best.settings)
-        sources = {**tuned.sources, **dict.fromkeys(best.settings, source)}
+        swept = axes(self.baseline, keep_rate=self.settings.keep_rate)
+        values = own_values(self.baseline, best.settings)
+        settings = {key: values[key] for key in swept if values[key] is not None}
+        tuned = variant(self.baseline, self.baseline.name, settings)
+        sources = {**tuned.sources, **dict.fromkeys(settings, source)}
         return replace(tuned, sources=sources, cost=self.cost(), family="")
 
 
