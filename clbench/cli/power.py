@@ -31,6 +31,7 @@ def power(
     from clbench.report.power import power_frame
     from clbench.report.reading import read_runs
     from clbench.results.comparisons import comparisons_frame
+    from clbench.results.statistics import ALPHA
     from clbench.results.store import Store
     from clbench.suite.question import FEWEST, MOST_SEEDS
 
@@ -43,9 +44,8 @@ def power(
     for line in notes:
         err().print(line, soft_wrap=True)
     question = store.questions()[-1]
-    alpha = store.alpha(len({cell.seed for cell in cells if cell.status == "ok"}))
     comparisons = comparisons_frame(cells, question)
-    rows = power_frame(comparisons, difference, share, alpha).to_dict("records")
+    rows = power_frame(comparisons, difference, share, ALPHA).to_dict("records")
     if not rows:
         raise RunFolderError(
             f"{run}: its question compares no method with {question.reference} on {FEWEST} seeds "
@@ -76,8 +76,8 @@ def power(
     ]
     console.print(
         f"\nA difference of {difference:g} is shown with probability {share:g} in each of these "
-        f"{len(rows)} comparisons, at {100 * alpha:.2g} % error for all of them, with "
-        f"{most[0]} seeds ({most[1]} to {most[2]}).",
+        f"{len(rows)} comparisons, at {100 * ALPHA:g} % error for all of them, with "
+        f"{most[0]} seeds ({most[1]} to {most[2]}) in a run without looks.",
         soft_wrap=True,
     )
     return 0

@@ -46,8 +46,12 @@ def show_results(path: Path | None, cells: Sequence[CellResult], reference: str 
         for flag, (sign, text) in MARKS.items():
             if any(row[flag] for row in rows):
                 console.print(f"{sign} {text}", soft_wrap=True)
-    searches = {cell.baseline: cell.search for cell in cells if cell.search}
-    for name, cost in searches.items():
+    searches = {
+        (cell.family or cell.baseline, *cell.search.values()): cell.search
+        for cell in cells
+        if cell.search
+    }
+    for (name, *_), cost in searches.items():
         trials = count(cost["trials"], "trial")
         console.print(
             f"{name}: the search for its settings took {trials}, {cost['epochs']:g} epochs and "
@@ -59,7 +63,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult], reference: str 
         console.print(f"failed: {key}: {reason}", soft_wrap=True)
     if failed:
         console.print(
-            f"{len(failed)} of {count(len(cells), 'cell')} failed; repeat clbench run to retry."
+            f"{len(failed)} of {count(len(cells), 'cell')} failed; repeat the command to retry."
         )
     if path is not None and (path / "scores.csv").exists():  # missing in a read-only folder
         console.print(f"Scores: {path / 'scores.csv'}", soft_wrap=True)

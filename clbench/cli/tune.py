@@ -187,6 +187,7 @@ def show_studies(plan: TunePlan, studies: Sequence[Study]) -> None:
     from rich.table import Table
 
     from clbench.cli.console import duration, out, show_table
+    from clbench.messages import count
     from clbench.search.search_folder import FAILED
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -194,7 +195,8 @@ def show_studies(plan: TunePlan, studies: Sequence[Study]) -> None:
         justify: Any = "left" if name in ("method", "settings") else "right"
         table.add_column(name, justify=justify, overflow="fold")
     for study in studies:
-        name, number = study.baseline.name, str(len(study.trials))
+        keeps_rows = any(cell.keeps_rows for cell in study.cells)
+        name, number = study.baseline.name + " *" * keeps_rows, str(len(study.trials))
         if not study.has_result:
             table.add_row(name, number, "", "", "", "", "", "all trials failed")
             continue
@@ -212,3 +214,10 @@ def show_studies(plan: TunePlan, studies: Sequence[Study]) -> None:
         "many trials is too good by chance: compare on the reported split.",
         soft_wrap=True,
     )
+    rest = sum(max(0, len(study.proposals) - plan.settings.trials) for study in studies)
+    if rest:
+        out().print(
+            f"{count(rest, 'further trial')} in {plan.out}: not considered, as each method has "
+            f"{plan.settings.trials} by --trials. Their cost counts.",
+            soft_wrap=True,
+        )

@@ -128,12 +128,7 @@ class ScenarioPreparer:
             with self._building(spec):
                 scenario = build_scenario(spec, self)
             self.__dict__.pop("_backbone", None)
-            if self._subset is not None and scenario.split is not None:
-                raise ShiftError(
-                    f"scenario {spec.name!r}: subset = 'seed' would divide task "
-                    f"{scenario.split.task!r} differently for every seed, so that seeds would be "
-                    "scored on different rows. Use subset = 'fixed'."
-                )
+            self._check_subset(scenario)
             if self.output is not None:
                 path = self.output / f"{spec.name}.json"
                 if self._subset is None or not path.exists():
@@ -210,6 +205,15 @@ class ScenarioPreparer:
         longest = self.protocol.max_length
         config = load_config(self.protocol.model, self.protocol.revision)
         return min(longest, usable_length(config) or longest)
+
+    def _check_subset(self, scenario: Scenario) -> None:
+        """Raise a ShiftError if each seed would divide other rows of a task."""
+        if self._subset is not None and scenario.split is not None:
+            raise ShiftError(
+                f"scenario {scenario.name!r}: subset = 'seed' would divide task "
+                f"{scenario.split.task!r} differently for every seed, so that seeds would be "
+                "scored on different rows. Use subset = 'fixed'."
+            )
 
     # The rest of clbench.shifts.base.ShiftContext.
 
@@ -292,8 +296,9 @@ class InputChecker(ScenarioPreparer):
 
     def check(self, spec: ScenarioSpec) -> None:
         """Raise what `prepare` would raise up to the first embedding; save nothing."""
+        self._subset = self.protocol.subset_seed(0)
         with self._building(spec), suppress(_EmbeddingNeededError):
-            build_scenario(spec, self)
+            self._check_subset(build_scenario(spec, self))
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
         """End the check."""

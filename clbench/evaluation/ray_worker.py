@@ -201,6 +201,7 @@ def run_in_worker(
     actor.add.remote(cell.key, "started")
     setup.apply()
     import ray
+    import sklearn.metrics  # noqa: F401 - so that no cell's scoring waits for it
 
     from clbench.evaluation.run_cell import run_cell
     from clbench.evaluation.run_plan import compute_settings, thread_count

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clbench.messages import count
 from clbench.results.statistics import ALPHA, spend
 from clbench.results.store import look_at
 from clbench.suite.question import FEWEST, Question
@@ -134,11 +135,11 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
         lines = [
             f"All these intervals hold jointly at {1 - ALPHA:.0%} or more, so {risk} {ALPHA:.0%}."
         ]
-    families = {"claims to beat every control": controls, "comparisons of curves": curves}
+    families = {"claim": (controls, " to beat every control"), "comparison": (curves, " of curves")}
     lines += [
-        f"The {number} {kind} are exploratory: a family of their own, with an error rate of "
-        f"{ALPHA:.0%}{' over all looks' if looks else ''}."
-        for kind, number in families.items()
+        f"Exploratory, as a family with an error rate of its own of {ALPHA:.0%}"
+        f"{' over all looks' if looks else ''}: {count(number, kind)}{rest}."
+        for kind, (number, rest) in families.items()
         if number
     ]
     return [line.replace("%", " %") for line in lines]

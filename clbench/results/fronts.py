@@ -135,9 +135,9 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
 def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return every point of the trade-off curves: its settings, and its mean p_o and p_s.
 
-    Columns ``scenario``, ``method``, ``point``, ``settings`` (those that differ from the method's
-    own, as text), ``p_o``, ``p_s``, ``seeds`` and ``on_front``; the rows of a curve from the
-    highest mean of p_o and p_s to the lowest.
+    Columns ``scenario``, ``method``, ``point``, ``settings`` (those in which the points of the
+    method differ, as text), ``p_o``, ``p_s``, ``seeds`` and ``on_front``; the rows of a curve from
+    the highest mean of p_o and p_s to the lowest.
     """
     import pandas as pd
 
@@ -147,17 +147,21 @@ def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     for scenario, by_name in curves(cells).items():
         for name, curve in by_name.items():
             points = mean_points(curve)
-            on_front = front(points)
+            on_front, own = front(points), settings.get(name, {})
+            changed = [
+                key
+                for key in dict.fromkeys(key for point in points for key in settings[point])
+                if any(settings[point].get(key) != own.get(key) for point in points)
+            ]
             for point in sorted(points, key=lambda point: sum(points[point]), reverse=True):
-                own = settings.get(name, {})
-                changes = {k: v for k, v in settings[point].items() if own.get(k) != v}
+                values = {key: settings[point].get(key) for key in changed}
                 p_s, p_o = points[point]
                 rows.append(
                     {
                         "scenario": scenario,
                         "method": name,
                         "point": point,
-                        "settings": ", ".join(f"{key} {value}" for key, value in changes.items()),
+                        "settings": ", ".join(f"{key} {value}" for key, value in values.items()),
                         "p_o": p_o,
                         "p_s": p_s,
                         "seeds": len(curve[point]),

@@ -140,7 +140,7 @@ def test_error_rates_name_the_looks() -> None:
         "hold jointly at 98.69 % or more"
     )
     assert controls == (
-        "The 8 claims to beat every control are exploratory: a family of their own, with an error "
-        "rate of 5 % over all looks."
+        "Exploratory, as a family with an error rate of its own of 5 % over all looks: 8 claims to "
+        "beat every control."
     )
-    assert curves.startswith("The 3 comparisons of curves are exploratory")
+    assert curves.endswith(": 3 comparisons of curves.")

@@ -74,7 +74,7 @@ def test_points_are_listed_with_the_settings_that_they_change() -> None:
     cells.append(cells[-1].model_copy(update=failed))
     table = points_frame(cells)
     assert table["point"].tolist() == ["ewc-10", "ewc"]
-    assert table["settings"].tolist() == ["importance 10.0", ""]
+    assert table["settings"].tolist() == ["importance 10.0", "importance 5.0"]
     assert table["p_o"].tolist() == pytest.approx([0.55, 0.5])
     assert table["on_front"].tolist() == [True, False]
     assert points_frame([]).empty
