@@ -87,7 +87,7 @@ def test_failed_cells_are_tried_again(place: Path, engine: FakeExecutor, clbench
     assert code == 1
     assert f"[4/4] {KEYS[3]}: failed: loss is nan (0 s)" in err
     assert f"failed: {KEYS[3]}: loss is nan" in out
-    assert "1 of 4 cells failed; repeat clbench run to retry." in out
+    assert "1 of 4 cells failed; repeat the command to retry." in out
     engine.fails, engine.ran = set(), []
     code, _, err = clbench(*RUN)
     assert code == 0

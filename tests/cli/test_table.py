@@ -117,7 +117,7 @@ def test_failures_footnote_and_exit_code(
     text = capsys.readouterr().out
     assert "* keeps rows of earlier tasks" in text
     assert f"failed: sst2-mrpc--ewc--seed3: {reason}\n" in text
-    assert "2 of 5 cells failed; repeat clbench run to retry." in text
+    assert "2 of 5 cells failed; repeat the command to retry." in text
     assert show_results(Path("results/quick"), cells()[:2]) == 0
     assert "* keeps" not in capsys.readouterr().out
 
