@@ -170,3 +170,43 @@ def test_a_method_that_lacks_a_scenario_has_no_rank() -> None:
     table = overall_frame(some)
     assert math.isnan(row(table, "mas", "p_o")["mean_rank"])
     assert row(table, "mas", "p_o")["scenarios"] == 1
+
+
+def failed(method: str, seed: int) -> CellResult:
+    """A cell whose worker was lost: without tasks and without a report on its scenario."""
+    return cell("pair", method, seed, 0.0, status="failed", tasks=[], scenario_report={})
+
+
+def test_a_lost_cell_changes_no_verdict() -> None:
+    values = {"vanilla": [(0.6, 0.8)] * 3, "ewc": [(0.602, 0.8)] * 3}
+    before = comparisons_frame(cells(**values), Question())
+    after = comparisons_frame([*cells(**values), failed("zzz", 0)], Question())
+    for name in ("p", "verdict", "difference_low"):
+        assert row(after, "ewc", "p_o")[name] == row(before, "ewc", "p_o")[name]
+    assert row(after, "ewc", "p_o")["p"] > 0.0
+    two = [*cells(**values), *cells("other", **values)]
+    assert overall_frame([*two, failed("zzz", 0)]).equals(overall_frame(two))
+
+
+def test_too_few_seeds_are_still_part_of_the_question() -> None:
+    values = {"vanilla": [(0.6, 0.8)] * 3, "ewc": [(0.7, 0.8)] * 2, "mas": [(0.7, 0.8)] * 2}
+    table = comparisons_frame(cells(**values), Question(methods=["ewc"]))
+    ewc, mas = row(table, "ewc", "p_o"), row(table, "mas", "p_o")
+    assert (ewc["primary"], ewc["verdict"]) == (True, "no verdict")
+    assert (mas["primary"], mas["verdict"], mas["why"]) == (False, None, "exploratory")
+    alone = comparisons_frame(cells(ewc=values["ewc"]), Question())
+    assert row(alone, "ewc", "p_o")["why"] == "vanilla has no finished cell"
+    assert row(alone, "ewc", "p_o")["verdict"] == "no verdict"
+
+
+def test_a_single_pair_has_no_p() -> None:
+    table = comparisons_frame(
+        cells(vanilla=[(0.6, 0.8)], ewc=[(0.7, 0.8)]), Question(methods=["ewc"])
+    )
+    assert math.isnan(row(table, "ewc", "p_o")["p_family"])
+
+
+def test_equal_means_share_a_rank() -> None:
+    values = {"vanilla": [(0.1, 0.8), (0.2, 0.8)], "ewc": [(0.15, 0.8), (0.15, 0.8)]}
+    table = overall_frame([*cells(**values), *cells("other", **values)], scores=["p_o"])
+    assert table["mean_rank"].tolist() == [1.5, 1.5]

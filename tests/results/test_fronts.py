@@ -78,3 +78,21 @@ def test_points_are_listed_with_the_settings_that_they_change() -> None:
     assert table["p_o"].tolist() == pytest.approx([0.55, 0.5])
     assert table["on_front"].tolist() == [True, False]
     assert points_frame([]).empty
+
+
+def test_one_row_is_no_difference_between_curves() -> None:
+    cells = []
+    for seed in range(3):
+        for family, p_o in (("vanilla", 0.70), ("ewc", 0.72)):
+            for name, p_s in ((family, 0.7), (f"{family}-1", 0.6)):
+                made = point(family, name, seed, p_o if name == family else 0.71, p_s)
+                parts = [{"validation": 50}, {"validation": 5000}]
+                changes: Any = {"scenario_report": {"parts": parts}, "floors": [0.68, 0.5]}
+                cells.append(made.model_copy(update=changes))
+    table = fronts_frame(cells, "vanilla").set_index("method")
+    assert table.loc["ewc", "difference"] > 0.0
+    assert table.loc["ewc", "verdict"] == "no difference shown"
+
+
+def test_a_floor_of_one_leaves_no_room() -> None:
+    assert hypervolume([(0.9, 0.9)], (1.0, 0.5)) == 0.0

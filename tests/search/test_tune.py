@@ -180,3 +180,34 @@ def test_reported_seeds_are_refused(suite: Path) -> None:
 def test_settings_out_of_range_are_refused(settings: Any, text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         TuneSettings(**settings)
+
+
+def test_points_that_do_not_fit_the_protocol_are_left_out(suite: Path) -> None:
+    suite.write_text(suite.read_text() + "\n[protocol]\nlr = 1e-4\n")
+    options = RunOptions(out=suite.parent / "tuned", methods=["recadam-paper"])
+    fake = FakeExecutor()
+    plan = make_tuning(suite, TuneSettings(trials=40), options)
+    for state in tuning_rounds(plan):
+        run_plan(state, Listener(), fake)
+    (study,) = read_studies(make_tuning(suite, TuneSettings(trials=40), options))
+    assert len(study.trials) == 40
+    assert not any(trial.settings.get("lr_multiple") == 2.0 for trial in study.trials)
+
+
+def test_failed_trials_cost_their_time(suite: Path) -> None:
+    plan = make_tuning(suite, TuneSettings(trials=1), RunOptions(out=suite.parent / "tuned"))
+    fake = FakeExecutor()
+    for state in tuning_rounds(plan):
+        fake.fails = {cell.key for cell in state.pending}
+        run_plan(state, Listener(), fake)
+    study = read_studies(plan)[0]
+    lost = study.cells[0].model_copy(
+        update={"started": "2026-01-01T10:00:00+00:00", "finished": "2026-01-01T10:01:30+00:00"}
+    )
+    study.cells = [lost]
+    assert study.cost().seconds == 90.0
+
+
+def test_a_tuning_chooses_its_own_points(suite: Path) -> None:
+    with pytest.raises(SettingsError, match="--sweep: a tuning chooses its own points"):
+        make_tuning(suite, options=RunOptions(sweep=3))
