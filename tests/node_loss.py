@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,15 @@ def _losses(world: Workspace, cluster: Cluster) -> list[tuple[str, bool, str]]:
         return [cell.key]
 
     def lose_node(cell: Any, running: list[Any]) -> list[str]:
-        nodes = {other.key: _place(other)[1] for other in running}
-        cluster.lose(nodes[cell.key])
+        node = _place(cell)[1]
+        cluster.lose(node)
         # A node may start a second cell while its first one waits for rows.
-        return [key for key, node in nodes.items() if node == nodes[cell.key]]
+        lost = [other for other in running if _place(other)[1] == node]
+        # Its workers may outlive it here by seconds, in which a cell can end and be returned.
+        for other in lost:
+            with suppress(ProcessLookupError):
+                os.kill(int(_place(other)[0]), signal.SIGKILL)
+        return [other.key for other in lost]
 
     options: dict[str, Any] = {
         "methods": ["slow"],

@@ -103,9 +103,10 @@ class RayExecutor:
         self._out = plan.out
         self._require_ray()
         self._setup = ray.put(replace(WorkerSetup.of(plan, threads), sharing=sharing))
-        # On this node, so that it is not lost with another one.
+        # On this node, so that it is not lost with another one. A soft affinity would pass over
+        # a node without CPUs for cells, as many clusters' head nodes are.
         node = ray.get_runtime_context().get_node_id()
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(ProgressActor)
         self._progress = actor.remote()
         self._run = ray.remote(
@@ -228,7 +229,7 @@ class RayExecutor:
             self._answer = reference
             return
         except self._ray.exceptions.RayError:
-            events = []  # its node left; Ray starts it elsewhere
+            events = []  # its process died; Ray starts it again
         self._answer = None
         cells = {cell.key: cell for cell, _ in self._tasks.values()}
         for key, event, values in events:
