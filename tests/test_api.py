@@ -105,6 +105,18 @@ def test_seeds_are_added_until_no_comparison_is_open(
         clbench.run("mine.toml", seeds="until-settled:3,7", **options)
 
 
+def test_comparisons_are_open_without_enough_seeds(place: Path, engine: FakeExecutor) -> None:
+    options: dict[str, Any] = {"methods": ["vanilla", "frozen"], "scenarios": "one*"}
+    opened = ["p_o of frozen on one-two", "p_s of frozen on one-two"]
+    run = clbench.run("mine.toml", seeds=[0, 1], out="few", **options)
+    assert open_comparisons(run) == opened
+    run = clbench.run("mine.toml", seeds=[0, 1, 2], out="enough", **options)
+    assert open_comparisons(run) == []
+    engine.fails = {f"one-two--frozen--seed{seed}" for seed in range(3)}
+    run = clbench.run("mine.toml", seeds=[0, 1, 2], out="lost", **options)
+    assert open_comparisons(run) == opened
+
+
 @pytest.mark.parametrize(
     "seeds", ["until-settled:", "until-settled:5,5", "until-settled:2,9", "all"]
 )

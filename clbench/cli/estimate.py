@@ -94,7 +94,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     for cell in pending:
         names = cell.scenario.task_names
         if (group := groups[cell.key]) in trained:
-            names = names[1:] if len(names) > 1 else names
+            names = names[1:] or names
         elif group is not None and cell.reference_of is None:
             trained.add(group)
         if cell.reference_of is not None and cell.reference_of < len(names):

@@ -295,10 +295,10 @@ class InputChecker(ScenarioPreparer):
     """Checks scenarios as far as that shows without embeddings, for dry runs."""
 
     def check(self, spec: ScenarioSpec) -> None:
-        """Raise what `prepare` would raise up to the first embedding; save nothing."""
+        """Raise what `prepare` would raise, up to the first embedding if any; save nothing."""
         self._subset = self.protocol.subset_seed(0)
         with self._building(spec), suppress(_EmbeddingNeededError):
-            self._check_subset(build_scenario(spec, self))
+            self._check_subset(build_scenario(spec, self, severity=False))
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
         """End the check."""

@@ -82,18 +82,18 @@ class Baseline:
             key: axis.model_dump(exclude_defaults=True) if isinstance(axis, Range) else axis
             for key, axis in self.sweep.items()
         }
+        # TOML has no null: such a setting has the method's default.
+        settings = {key: value for key, value in self.settings.items() if value is not None}
         tables = {
-            "settings": self.settings,
-            "sources": self.sources,
+            "settings": settings,
+            "sources": {key: text for key, text in self.sources.items() if key in settings},
             "sweep": sweep,
             "cost": {} if self.cost is None else self.cost.model_dump(),
         }
         lines = [f"method = {_toml(self.method)}", f"description = {_toml(self.description)}"]
         for name, table in tables.items():
             if table or name in ("settings", "sources"):
-                # TOML has no null: such a setting has the method's default.
-                some = [f"{k} = {_toml(v)}" for k, v in table.items() if v is not None]
-                lines += ["", f"[{name}]", *some]
+                lines += ["", f"[{name}]", *(f"{k} = {_toml(v)}" for k, v in table.items())]
         return "\n".join(lines) + "\n"
 
 

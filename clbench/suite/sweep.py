@@ -99,12 +99,14 @@ def axes(baseline: Baseline, *, keep_rate: bool = False) -> Sweep:
     The flat rate is one of them unless `keep_rate`, or if the method takes none.
     """
     sweep = dict(baseline.sweep)
-    if not (sweep.keys() & RATES) and _takes(baseline, "lr_multiple", LR_MULTIPLES[0]):
+    if not (sweep.keys() & RATES) and _takes_rate(baseline):
         sweep["lr_multiple"] = LR_MULTIPLES
     return {key: axis for key, axis in sweep.items() if not (keep_rate and key in RATES)}
 
 
-def own_values(baseline: Baseline, settings: Mapping[str, Any] = MappingProxyType({})) -> Sweep:
+def own_values(
+    baseline: Baseline, settings: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return the values of the swept settings in a baseline, or in one with other `settings`."""
     from clbench.methods.base import METHODS
 
@@ -124,11 +126,11 @@ def count_points(baseline: Baseline, *, keep_rate: bool = False) -> float:
     return math.prod(sizes) + any(own[key] not in axis for key, axis in swept.items())
 
 
-def _takes(baseline: Baseline, key: str, value: Any) -> bool:
+def _takes_rate(baseline: Baseline) -> bool:
     from clbench.methods.base import METHODS
 
     try:
-        METHODS.get(baseline.method)(**{**baseline.settings, key: value})
+        METHODS.get(baseline.method)(**{**baseline.settings, "lr_multiple": LR_MULTIPLES[0]})
     except SettingsError:
         return False
     return True

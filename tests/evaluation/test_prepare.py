@@ -13,7 +13,7 @@ import clbench
 from clbench import figures
 from clbench.api import plan_run
 from clbench.errors import ModelError, ShiftError
-from clbench.evaluation.prepare import ScenarioPreparer
+from clbench.evaluation.prepare import InputChecker, ScenarioPreparer
 from clbench.results.store import Store
 
 
@@ -93,8 +93,17 @@ def test_a_run_with_other_rows_for_each_seed(world: Workspace) -> None:
     assert [cell.status for cell in run.cells] == ["ok", "ok"]
     alone = world.run("alone", seeds=[1], **options)
     assert measured(alone).items() <= measured(run).items()
-    with pytest.raises(ShiftError, match="would divide task 'mood' differently for every seed"):
+    error = "would divide task 'mood' differently for every seed"
+    with pytest.raises(ShiftError, match=error):
         world.run("length", scenario="mood-length", **options)
+    plan = plan_run(
+        world.suite,
+        clbench.RunOptions(
+            scenarios=["mood-length"], plugins=[world.plugin], limit=40, subset="seed"
+        ),
+    )
+    with pytest.raises(ShiftError, match=error):
+        InputChecker.of(plan, torch.device("cpu")).check(plan.scenarios[0])
 
 
 def test_a_run_saves_the_data_for_figures_of_its_shifts(world: Workspace) -> None:

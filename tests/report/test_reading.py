@@ -81,6 +81,22 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
     assert notes == ["s in d has other tasks or settings than in earlier runs."]
 
 
+def test_sweeps_of_two_runs_keep_their_points_apart(tmp_path: Path) -> None:
+    def run(name: str, importance: float) -> Path:
+        store = Store(tmp_path / name)
+        with store.lock():
+            store.write_suite({"name": "mine", "protocol": {"model": "tiny"}})
+            for seed, point, own in ((0, "ewc", importance), (0, "ewc-9", 9.0)):
+                settings = {"method": {"importance": own}}
+                store.write_cell(cell("s", point, seed, 0.5, settings=settings, family="ewc"))
+        return store.out
+
+    cells, _ = read_runs([Store(run("a", 1.0)), Store(run("b", 2.0))])
+    assert sorted((cell.family, cell.baseline) for cell in cells) == [
+        ("ewc", "ewc"), ("ewc", "ewc-9"), ("ewc (b)", "ewc (b)"), ("ewc (b)", "ewc-9 (b)"),
+    ]  # fmt: skip
+
+
 def test_only_cells_whose_curves_are_shown_keep_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

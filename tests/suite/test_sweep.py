@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,12 @@ def test_every_method_has_as_many_points_as_asked_for() -> None:
         values = [own_values(point)[dial] for point in points]
         assert len({*values}) == 4
         assert values[0] == own_values(baseline)[dial]
+
+
+def test_a_setting_without_a_value_is_left_out_of_the_file() -> None:
+    some = replace(read_baseline("ewc"), settings={"importance": 3.0, "rows": None})
+    Path("mine.toml").write_text(some.to_toml())
+    assert read_baseline("mine.toml").settings == {"importance": 3.0}
 
 
 def test_the_own_value_may_be_a_default_of_the_class() -> None:
