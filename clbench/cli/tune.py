@@ -88,9 +88,15 @@ def tune(
     from clbench.cli.progress import Lines, progress_listener
     from clbench.errors import SettingsError, join_names
     from clbench.evaluation.resources import Resources
-    from clbench.messages import display_path
+    from clbench.messages import count, display_path
     from clbench.search.study import TuneSettings
-    from clbench.search.tune import make_tuning, read_studies, tuning_rounds, write_tuned
+    from clbench.search.tune import (
+        make_tuning,
+        read_studies,
+        trials_by_method,
+        tuning_rounds,
+        write_tuned,
+    )
     from clbench.suite.options import RunOptions
     from clbench.suite.read import read_suite
 
@@ -118,7 +124,10 @@ def tune(
     if dry_run:
         show_sweeps(plan, state)
         return 0
+    most = sum(trials_by_method(plan).values())
     for state in tuning_rounds(plan):
+        finished = sum(len(study.trials) for study in read_studies(plan))
+        err().print(f"{plan.first.suite.name}: {finished} of {count(most, 'trial')} finished")
         with progress_listener(state) as listener:
             api.execute(state, resources, listener)
     studies = read_studies(plan)
@@ -147,17 +156,15 @@ def show_sweeps(plan: TunePlan, state: RunState) -> None:
     from clbench.cli.console import out, show_table
     from clbench.cli.estimate import from_finished, from_sizes
     from clbench.messages import count
-    from clbench.search.tune import read_studies
-    from clbench.suite.sweep import LR_MULTIPLES, Range, axes, count_points
+    from clbench.search.tune import read_studies, trials_by_method
+    from clbench.suite.sweep import LR_MULTIPLES, Range, axes
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("method", "trials", "setting", "values"):
         table.add_column(name, overflow="fold", justify="right" if name == "trials" else "left")
-    trials: dict[str, int] = {}
+    trials = trials_by_method(plan)
     for baseline in plan.first.baselines:
         keep_rate, name = plan.settings.keep_rate, baseline.name
-        points = count_points(baseline, keep_rate=keep_rate)
-        trials[name] = int(min(plan.settings.trials, points))
         labels = [(name, str(trials[name]))]
         for setting, axis in axes(baseline, keep_rate=keep_rate).items() or [("", [])]:
             if isinstance(axis, Range):

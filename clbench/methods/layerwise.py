@@ -57,13 +57,12 @@ class Layerwise(Method):
         super().__init__(**settings)
         if (self.rates is None) == (self.multiples is None):
             raise SettingsError(
-                "method 'layerwise': set either rates (absolute) or multiples (of the flat rate). "
+                "layerwise needs either rates (absolute) or multiples (of the flat rate). "
                 "The baseline bertcl-combined has the published multiples."
             )
         if self.rates is not None and (self.lr, self.lr_multiple) != (None, 1.0):
             raise SettingsError(
-                "method 'layerwise': lr and lr_multiple have no effect on rates (absolute). Use "
-                "multiples."
+                "lr and lr_multiple have no effect on rates (absolute). Use multiples."
             )
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.plugins import load_plugins
 from clbench.suite.read import read_suite
-from clbench.suite.sweep import Sweep, axes
+from clbench.suite.sweep import Sweep, axes, count_points
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,17 @@ def make_tuning(
                 raise RunFolderError(f"{path} would be overwritten. Choose another --out.")
     read_studies(plan)
     return plan
+
+
+def trials_by_method(plan: TunePlan) -> dict[str, int]:
+    """Return how many trials each method has at the end, unless its minutes are over before."""
+    settings = plan.settings
+    return {
+        baseline.name: int(
+            min(settings.trials, count_points(baseline, keep_rate=settings.keep_rate))
+        )
+        for baseline in plan.first.baselines
+    }
 
 
 def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:

@@ -117,8 +117,8 @@ def test_bertcl_combined_on_three_layers_takes_geometric_means(folder: Path) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "set either rates .* or multiples"),
-        ({"rates": [1e-5] * 3, "multiples": [1.0] * 3}, "set either rates .* or multiples"),
+        ({}, "needs either rates .* or multiples"),
+        ({"rates": [1e-5] * 3, "multiples": [1.0] * 3}, "needs either rates .* or multiples"),
         ({"rates": [1e-5, 1e-5]}, "rates"),
         ({"rates": [1e-5, 0.0, 1e-5]}, "rates"),
         ({"multiples": [1.0, -1.0, 1.0]}, "multiples"),
