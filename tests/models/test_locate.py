@@ -72,7 +72,11 @@ def test_other_names_belong_to_hub_models(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "../x", "a/b/c", "~/nowhere", "", "a b", "-x"])
-def test_names_of_neither_folders_nor_hub_models_are_refused(name: str) -> None:
+def test_names_of_neither_folders_nor_hub_models_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     text = message(name)
     assert repr(name) in text
     assert "not a built-in model, an existing folder or a valid name of a hub model" in text
