@@ -120,11 +120,12 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
 
 def mean_tokens(rows: Rows, max_length: int) -> float:
     """Return the estimated mean tokens per row, from its words; at most `max_length`."""
-    firsts = rows.first[:SAMPLE]
-    seconds = rows.second[:SAMPLE] if rows.second is not None else [""] * len(firsts)
+    first, *others = ([len(text.split()) for text in column[:SAMPLE]] for column in rows.columns)
+    if rows.choices:
+        first = [len(others) * length for length in first]
     counts = [
-        min((len(a.split()) + len(b.split())) * TOKENS_PER_WORD + 2, max_length)
-        for a, b in zip(firsts, seconds, strict=True)
+        min(sum(lengths) * TOKENS_PER_WORD + 2, max_length * max(1, len(rows.choices)))
+        for lengths in zip(first, *others, strict=True)
     ]
     return fmean(counts) if counts else 0.0
 

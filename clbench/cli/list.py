@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from clbench.cli.arguments import Plugins, choice, option
 
-Rows = Iterator[tuple[str, str]]
+Rows = Iterator[tuple[str, ...]]
 
 
 def _suites(suite: str | None) -> Rows:
@@ -62,13 +62,22 @@ def _tasks(suite: str | None) -> Rows:
     from clbench.suite.read import read_suite
     from clbench.tasks.registry import TASKS
 
+    yield "task", "classes", "rows", "licence", ""
     for name in TASKS:
-        description = getattr(TASKS.get(name), "description", "")
-        yield name, description or TASKS.where(name).partition(":")[0]
+        loader: Any = TASKS.get(name)
+        description = getattr(loader, "description", "") or TASKS.where(name).partition(":")[0]
+        classes, rows = getattr(loader, "classes", 0), getattr(loader, "rows", None)
+        yield (
+            name,
+            "number" if classes == 1 else f"{classes or ''}",
+            f"{rows[0]:,} / {rows[1]:,}" if rows else "",
+            getattr(loader, "licence", ""),
+            description,
+        )
     if suite is not None:
         source = read_suite(suite)
         path = display_path(source.path)
-        yield from ((name, f"defined in {path}") for name in sorted(source.file.task))
+        yield from ((name, "", "", "", f"defined in {path}") for name in sorted(source.file.task))
 
 
 def _models(suite: str | None) -> Rows:
@@ -129,9 +138,11 @@ def listing(
     choice("list", kind, list(KINDS))
     load_plugins(plugin or ())
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    rows = list(KINDS[kind](suite))
     table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in KINDS[kind](suite):
-        table.add_row(name, printable(text))
+    for _ in rows[0][1:]:
+        table.add_column(overflow="fold")
+    for name, *texts in rows:
+        table.add_row(name, *map(printable, texts))
     show_table(out(), table)
     return 0

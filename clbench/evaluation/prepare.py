@@ -181,7 +181,13 @@ class ScenarioPreparer:
             make = load_object(make, "scorer") if isinstance(make, str) else make
             scorers.append(make(protocol, self.device, **column.settings))
         floors = [
-            floor_score(task.metrics[0], rows.labels, labelled.labels, task.outputs)
+            floor_score(
+                task.metrics[0],
+                rows.labels,
+                labelled.labels,
+                len(task.labels) or 1,
+                labelled.groups,
+            )
             for task, rows, labelled in zip(scenario.tasks, train, scored, strict=True)
         ]
         return PreparedScenario(
@@ -235,16 +241,15 @@ class ScenarioPreparer:
     def lengths(self, rows: Rows) -> IntArray:
         """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""
         total = np.zeros(len(rows), dtype=np.int64)
-        for column in (rows.first, rows.second):
-            if column is not None:
-                ids = self.tokenizer(
-                    list(column),
-                    add_special_tokens=False,
-                    truncation=False,
-                    return_attention_mask=False,
-                    verbose=False,
-                )["input_ids"]
-                total += np.fromiter((len(row) for row in ids), np.int64, len(rows))
+        for column in rows.columns:
+            ids = self.tokenizer(
+                list(column),
+                add_special_tokens=False,
+                truncation=False,
+                return_attention_mask=False,
+                verbose=False,
+            )["input_ids"]
+            total += np.fromiter((len(row) for row in ids), np.int64, len(rows))
         return total
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:

@@ -45,7 +45,7 @@ class RowScorer:
             with hook_checks.scoring(self.method.scoring(j)):
                 outputs = context.outputs(data[j])
             metrics = self.scenario.scenario.tasks[j].metrics
-            row[j] = score(metrics, outputs, data[j].rows.labels)
+            row[j] = score(metrics, outputs, data[j].rows.labels, data[j].rows.groups)
             if not self.scenario.scenario.tasks[j].regression:
                 packed[j] = pack_rows(correct_rows(outputs, data[j].rows.labels))
         if correct is not None:

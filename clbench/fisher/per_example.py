@@ -72,7 +72,9 @@ class Capture:
             value.grad = None
             hook = partial(lambda name, _: self._uncovered.add(name), name)
             self._handles.append(value.register_hook(hook))  # type: ignore[no-untyped-call]
-        for layer in {self._model, getattr(self._model, "base_model", None)}:
+        # A classifier gives its backbone a row for each choice of an example.
+        inner = (getattr(self._model, name, None) for name in ("base_model", "backbone"))
+        for layer in {self._model, *inner}:
             if isinstance(layer, nn.Module):
                 handle = layer.register_forward_pre_hook(self._before_forward, with_kwargs=True)
                 self._handles.append(handle)

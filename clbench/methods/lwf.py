@@ -73,7 +73,9 @@ class LwF(Method):
         rows = torch.from_numpy(batch.positions).to(stage.device, non_blocking=True)
         terms = []
         for head, targets in self._targets.items():
-            distance = partial(distillation, regression=self._regression[head])
+            # The scores of single choices have no classes to compare within a row.
+            single = outputs[head].dim() == 2 and outputs[head].shape[1] == 1
+            distance = partial(distillation, regression=self._regression[head] or single)
             terms.append(distance(outputs[head], targets[rows], temperature=self.temperature))
         total = torch.stack(terms).sum()
         if should_record(stage):

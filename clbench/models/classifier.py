@@ -112,22 +112,30 @@ class Classifier(nn.Module):
         self._segments = "token_type_ids" in accepted and reads_segments(backbone.config)
 
     def features(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
-        """Return one pooled vector per row, shape (b, h).
+        """Return one pooled vector per row, shape (b, h); or per choice, shape (b, k, h).
 
         Parameters
         ----------
         inputs
             ``input_ids`` and ``attention_mask``, shape (b, t), padded on the right;
-            ``token_type_ids`` is passed on if the backbone reads it.
+            ``token_type_ids`` is passed on if the backbone reads it. For multiple choice of shape
+            (b, k, t).
         inputs_embeds
-            Shape (b, t, e): word embeddings in place of ``input_ids``; see `embed`.
+            Shape (b, t, e) or (b, k, t, e): word embeddings in place of ``input_ids``; see
+            `embed`.
         """
+        ids = inputs["input_ids"]
+        if ids.dim() == 3:
+            flat = {name: value.flatten(0, 1) for name, value in inputs.items()}
+            embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
+            features = self.features(flat, embeds)
+            return features.view(*ids.shape[:2], -1)
         mask = inputs.get("attention_mask")
         arguments: dict[str, Any] = {"attention_mask": mask, **self.family.options}
         if inputs_embeds is None:
-            ids = arguments["input_ids"] = inputs["input_ids"]
+            arguments["input_ids"] = ids
         else:
-            ids = arguments["inputs_embeds"] = inputs_embeds
+            arguments["inputs_embeds"] = inputs_embeds
         if self._segments and "token_type_ids" in inputs:
             arguments["token_type_ids"] = inputs["token_type_ids"]
         if self.positions is not None:
@@ -143,11 +151,17 @@ class Classifier(nn.Module):
     def forward(
         self, inputs: Mapping[str, Tensor], head: str, inputs_embeds: Tensor | None = None
     ) -> Tensor:
-        """Return the outputs of one head, shape (b, outputs): logits, or a regression value."""
+        """Return the outputs of one head, shape (b, outputs): logits, or a regression value.
+
+        For multiple choice, whose head has one output, they are a logit for each choice.
+        """
         return self.apply_head(self.dropout(self.features(inputs, inputs_embeds)), head)
 
     def apply_head(self, pooled: Tensor, head: str) -> Tensor:
         """Return the outputs of one head for pooled vectors of shape (b, h), shape (b, outputs).
+
+        For vectors of shape (b, k, h) they are of shape (b, k), or (b, k, outputs) if the head is
+        not that of a multiple-choice task.
 
         The head computes in its own precision, also under autocast: bfloat16 would give targets
         near 3 in steps of 1/64.
@@ -155,7 +169,7 @@ class Classifier(nn.Module):
         layer = self.heads[head_key(head)]
         with torch.autocast(pooled.device.type, enabled=False):
             outputs: Tensor = layer(pooled.to(next(layer.parameters()).dtype))
-        return outputs
+        return outputs.squeeze(-1) if pooled.dim() == 3 and outputs.shape[-1] == 1 else outputs
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """Return word embeddings, shape (b, t, e), which `forward` takes as `inputs_embeds`."""

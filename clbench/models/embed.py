@@ -34,6 +34,8 @@ def embed_rows(
 ) -> npt.NDArray[np.float32]:
     """Return one vector per row, computed in float32 without dropout.
 
+    For multiple choice it is the mean over the choices.
+
     Parameters
     ----------
     backbone, tokenizer
@@ -67,7 +69,8 @@ def embed_rows(
                 at = order[start : start + max(1, BATCH_TOKENS // max(1, longest))]
                 inputs, _ = encoded.collate(at, pad)
                 inputs = {name: value.to(device) for name, value in inputs.items()}
-                vectors[at] = model.features(inputs).float().cpu().numpy()
+                features = model.features(inputs).float()
+                vectors[at] = (features.mean(1) if encoded.choices else features).cpu().numpy()
                 start += len(at)
         return {"vectors": torch.from_numpy(vectors)}, {}
 

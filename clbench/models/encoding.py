@@ -39,17 +39,31 @@ class EncodedRows:
     types: npt.NDArray[np.uint8] | None
     """Segment number of each token, or None if the tokenizer gives none."""
     offsets: IntArray
-    """Shape (n + 1,): row i is ``ids[offsets[i]:offsets[i + 1]]``."""
+    """Shape (n·k + 1,): sequence i is ``ids[offsets[i]:offsets[i + 1]]``."""
     labels: npt.NDArray[Any]
     """Shape (n,): class numbers (int64) or targets (float32)."""
+    choices: int = 0
+    """For multiple choice k, the sequences of a row, one after another; else 0: k is 1."""
+    groups: IntArray | None = None
+    """Shape (n,), as in `Rows`."""
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.labels)
 
     @cached_property
     def lengths(self) -> IntArray:
         """Tokens of each row, shape (n,)."""
+        lengths: IntArray = self._sequence_lengths.reshape(-1, max(1, self.choices)).sum(axis=1)
+        return lengths
+
+    @cached_property
+    def _sequence_lengths(self) -> IntArray:
         return np.diff(self.offsets)
+
+    def _sequences(self, positions: npt.ArrayLike) -> IntArray:
+        """Return the numbers of the sequences of the rows at `positions`, shape (m·k,)."""
+        k, at = max(1, self.choices), np.asarray(positions, dtype=np.int64)
+        return (at[:, None] * k + np.arange(k)).ravel()
 
     def lock(self) -> EncodedRows:
         """Return a copy with read-only arrays, since all cells of a process share them."""
@@ -57,8 +71,10 @@ class EncodedRows:
         def lock(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return np.frombuffer(array.tobytes(), dtype=array.dtype)  # bytes stay read-only
 
-        types = None if self.types is None else lock(self.types)
-        return EncodedRows(lock(self.ids), types, lock(self.offsets), lock(self.labels))
+        names = ("ids", "types", "offsets", "labels", "groups")
+        arrays = {name: getattr(self, name) for name in names}
+        locked: dict[str, Any] = {n: lock(a) for n, a in arrays.items() if a is not None}
+        return replace(self, **locked)
 
     def remap(self, vocabulary: IntArray) -> EncodedRows:
         """Return the rows with each id replaced by its position in `vocabulary` (ascending)."""
@@ -66,44 +82,54 @@ class EncodedRows:
 
     def take(self, positions: npt.ArrayLike) -> EncodedRows:
         """Return the rows at `positions`, in that order."""
-        at = np.asarray(positions, dtype=np.int64)
-        offsets = np.concatenate([[0], np.cumsum(self.lengths[at])]).astype(np.int64)
-        flat = _flat_positions(self.offsets[at], self.lengths[at])
-        types = None if self.types is None else self.types[flat]
-        return EncodedRows(self.ids[flat], types, offsets, self.labels[at])
+        at, rows = self._sequences(positions), np.asarray(positions, dtype=np.int64)
+        lengths = self._sequence_lengths[at]
+        flat = _flat_positions(self.offsets[at], lengths)
+        return replace(
+            self,
+            ids=self.ids[flat],
+            types=None if self.types is None else self.types[flat],
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            labels=self.labels[rows],
+            groups=None if self.groups is None else self.groups[rows],
+        )
 
     def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Return one batch, padded on the right to its longest row and up to `WIDTH_STEP`.
+        """Return one batch, padded on the right to its longest sequence and up to `WIDTH_STEP`.
 
         Returns
         -------
         inputs : dict of str to Tensor
             ``input_ids``, ``attention_mask`` and, if there are segments, ``token_type_ids``;
-            int64, shape (b, t).
+            int64, shape (b, t), or (b, k, t) for multiple choice.
         labels : Tensor
             Shape (b,).
         """
-        at = np.asarray(positions, dtype=np.int64)
-        lengths = self.lengths[at]
+        rows, at = np.asarray(positions, dtype=np.int64), self._sequences(positions)
+        lengths = self._sequence_lengths[at]
         width = -(-int(lengths.max()) // WIDTH_STEP) * WIDTH_STEP
-        width = min(width, int(self.lengths.max()))  # the model may take no more
+        width = min(width, int(self._sequence_lengths.max()))  # the model may take no more
         mask = np.arange(width)[None, :] < lengths[:, None]
         flat = _flat_positions(self.offsets[at], lengths)
 
         def fill(values: npt.NDArray[Any], empty: int) -> Tensor:
             table = np.full(mask.shape, empty, dtype=np.int64)
             table[mask] = values[flat]
-            return torch.from_numpy(table)
+            return shaped(table)
+
+        def shaped(table: npt.NDArray[np.int64]) -> Tensor:
+            shape = (len(rows), self.choices, width) if self.choices else table.shape
+            return torch.from_numpy(table.reshape(shape))
 
         inputs = {"input_ids": fill(self.ids, pad_id)}
-        inputs["attention_mask"] = torch.from_numpy(mask.astype(np.int64))
+        inputs["attention_mask"] = shaped(mask.astype(np.int64))
         if self.types is not None:
             inputs["token_type_ids"] = fill(self.types, 0)
-        return inputs, torch.from_numpy(self.labels[at])
+        return inputs, torch.from_numpy(self.labels[rows])
 
 
 def _flat_positions(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Return the positions in the flat arrays of rows that begin at `starts`, row after row."""
+    """Return the positions in the flat arrays of sequences that begin at `starts`, in order."""
     before = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
@@ -113,17 +139,21 @@ def encode(
 ) -> EncodedRows:
     """Tokenise `rows`, special tokens included, and truncate them to `max_length` tokens.
 
-    The longer text of a pair is truncated first. With `cache` the result is stored in the user's
+    The longer text of a pair is truncated first. A row of a multiple-choice task has a sequence for
+    each choice. With `cache` the result is stored in the user's
     cache, by tokenizer and content.
     """
 
     def tokenise() -> tuple[dict[str, Tensor], Facts]:
         arrays: dict[str, list[npt.NDArray[Any]]] = {"ids": [], "types": []}
         for start in range(0, len(rows), CHUNK):
-            second = None if rows.second is None else list(rows.second[start : start + CHUNK])
+            first, *others = (list(column[start : start + CHUNK]) for column in rows.columns)
+            if rows.choices:
+                first = [text for text in first for _ in others]
+                others = [[text for texts in zip(*others, strict=True) for text in texts]]
             batch = tokenizer(
-                list(rows.first[start : start + CHUNK]),
-                second,
+                first,
+                *others,
                 truncation=True,
                 max_length=max_length,
                 return_attention_mask=False,
@@ -146,7 +176,14 @@ def encode(
     else:
         tensors, _ = tokenise()
     stored = {name: value.numpy() for name, value in tensors.items()}
-    return EncodedRows(stored["ids"], stored.get("types"), stored["offsets"], rows.labels)
+    return EncodedRows(
+        stored["ids"],
+        stored.get("types"),
+        stored["offsets"],
+        rows.labels,
+        len(rows.choices),
+        rows.groups,
+    )
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:

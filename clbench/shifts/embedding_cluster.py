@@ -45,7 +45,7 @@ class EmbeddingCluster(DividingShift):
         """Cluster the training rows, and assign every row to its nearest centroid."""
         for split, rows in row_splits(task).items():
             # Equal texts cannot be divided, and a part needs rows of two classes.
-            different = len(set(zip(rows.first, rows.second or rows.first, strict=True)))
+            different = len(set(zip(*rows.columns, strict=True)))
             most = min(different, len(rows) if task.regression else len(rows) // 2)
             if self.k > most:
                 raise ShiftError(

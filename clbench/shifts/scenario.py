@@ -198,8 +198,7 @@ def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
                 "every correlation with them counts as 0"
             )
         training, scored = (
-            list(zip(rows.first, rows.second or [""] * len(rows), strict=True))
-            for rows in (task.train, task.scored)
+            list(zip(*rows.columns, strict=True)) for rows in (task.train, task.scored)
         )
         shared = sum(map(set(training).__contains__, scored))
         if shared > FEW_SHARED * len(scored):

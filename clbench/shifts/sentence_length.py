@@ -91,9 +91,10 @@ class SentenceLength(DividingShift):
     def _lengths(self, rows: Rows, context: ShiftContext) -> IntArray:
         if self.unit == "tokens":
             return np.asarray(context.lengths(rows), dtype=np.int64)
-        columns = [rows.first] if rows.second is None else [rows.first, rows.second]
         words = self.unit == "words"
-        counts = [[len(text.split() if words else text) for text in column] for column in columns]
+        counts = [
+            [len(text.split() if words else text) for text in column] for column in rows.columns
+        ]
         total: IntArray = np.asarray(counts, dtype=np.int64).sum(axis=0)
         return total
 

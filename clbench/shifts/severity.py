@@ -27,7 +27,7 @@ def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | 
         if len(rows) > MOST_ROWS:
             rng = numpy_stream("severity rows", task.name, context.seed)
             rows = rows.take(stratified(rows.labels, MOST_ROWS, rng, task.regression))
-        texts.append(sorted(zip(rows.first, rows.second or [""] * len(rows), strict=True)))
+        texts.append(sorted(zip(*rows.columns, strict=True)))
         points.append(context.embed(rows))
     values: list[float | None] = []
     for i, (one, other) in enumerate(pairwise(tasks)):

@@ -9,8 +9,9 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from clbench.errors import DataError, did_you_mean
+from clbench.errors import DataError, did_you_mean, join_names
 from clbench.messages import count, describe_type, format_value
 from clbench.tasks.spec import ColumnsSpec, label_name
 from clbench.tasks.task import Rows
@@ -38,12 +39,29 @@ class Columns:
     cells: Mapping[str, Sequence[Any]]
 
     @cached_property
+    def _of_classes(self) -> list[int]:
+        """The rows of all classes but those in `without`."""
+        labels = self.cells[self.spec.label]
+        if not self.spec.without:
+            return list(range(len(labels)))
+        rows = [
+            row for row, label in enumerate(labels) if label_name(label) not in self.spec.without
+        ]
+        if not rows:
+            raise DataError(f"{self.where}: every row is of a class in `without`.")
+        return rows
+
+    @cached_property
     def positions(self) -> list[int]:
-        """The rows to read: all, or with `skip_blank` those that have a text in every column."""
-        columns = [self.cells[column] for column in self.spec.text]
-        rows = list(range(len(columns[0])))
+        """The rows to read; with `skip_blank` those that have every text."""
+        rows = self._of_classes
         if self.spec.skip_blank:
-            rows = [row for row in rows if all(label_name(cells[row]) for cells in columns)]
+            texts = [*self.spec.text, *([column] for column in self.spec.choices or [])]
+            rows = [
+                row
+                for row in rows
+                if all(any(label_name(self.cells[c][row]) for c in joined) for joined in texts)
+            ]
             if not rows:
                 raise DataError(f"{self.where}: no row has a text.")
         return rows
@@ -51,11 +69,12 @@ class Columns:
     @property
     def blank(self) -> int:
         """The number of rows that are left out for want of a text."""
-        return len(self.cells[self.spec.label]) - len(self.positions)
+        return len(self._of_classes) - len(self.positions)
 
     def rows(self, classes: Sequence[str], *, coded: bool = False) -> Rows:
         """Return the rows; if `coded`, labels that are whole numbers are positions in `classes`."""
-        texts = [self._filled(column, str) for column in self.spec.text]
+        texts = list(map(self._joined, self.spec.text))
+        choices = tuple(self._filled(column, str) for column in self.spec.choices or [])
         labels = self._filled(self.spec.label, (str, int, float))
         if self.spec.regression:
             labels = list(map(self._target, self.positions, labels))
@@ -65,7 +84,33 @@ class Columns:
             labels = list(map(number, self.positions, labels))
         second = texts[1] if len(texts) == 2 else None
         rows = Rows.of(texts[0], second, labels, regression=self.spec.regression)
-        return replace(rows, index=np.asarray(self.positions, dtype=np.int64))
+        index = np.asarray(self.positions, dtype=np.int64)
+        return replace(rows, index=index, choices=choices, groups=self._groups())
+
+    def _joined(self, columns: Sequence[str]) -> list[str]:
+        """Return the texts of columns joined with blanks; one of them must be filled."""
+        if len(columns) == 1:
+            return self._filled(columns[0], str)
+        cells = [self.cells[column] for column in columns]
+        texts = [
+            " ".join(cell[row] for cell in cells if label_name(cell[row])) for row in self.positions
+        ]
+        if "" in texts:
+            row = self.positions[texts.index("")]
+            raise DataError(
+                f"{self.where}: columns {join_names(columns)} are all empty in row {row} (counted "
+                "from 0). Fill one in, remove such rows, or leave them out with skip_blank = true."
+            )
+        return texts
+
+    def _groups(self) -> npt.NDArray[np.int64] | None:
+        """Return a number for each row, equal where the columns in `group` have equal cells."""
+        if not self.spec.group:
+            return None
+        numbers: dict[tuple[Any, ...], int] = {}
+        cells = [self.cells[column] for column in self.spec.group]
+        keys = [tuple(str(cell[row]) for cell in cells) for row in self.positions]
+        return np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
     def class_names(self) -> list[str]:
         """Return the labels that occur, sorted as whole numbers if all are, else as text."""
@@ -106,7 +151,8 @@ class Columns:
             row for row, cell in zip(self.positions, cells, strict=True) if label_name(cell) is None
         ]
         if missing:
-            skip = ", or leave them out with skip_blank = true" if column in self.spec.text else ""
+            is_text = column != self.spec.label
+            skip = ", or leave them out with skip_blank = true" if is_text else ""
             raise DataError(
                 f"{self.where}: column {column!r} is empty in {len(missing)} of "
                 f"{count(len(cells), 'row')}, first in row {missing[0]} (counted from 0). Fill it "

@@ -96,7 +96,7 @@ class FileTask:
         spec, where, content = self.spec, self._where(split), self._content(base, split)
         kind, buffer = spec.format_of(spec.paths[split]), pa.BufferReader(content)
         block = {"block_size": len(content) + 1, "use_threads": False}
-        columns = [*spec.text, spec.label]
+        columns = spec.columns
         try:
             if kind == "parquet":
                 table = pa.parquet.ParquetFile(buffer).read()
@@ -122,7 +122,7 @@ class FileTask:
             raise DataError(f"{where}: not a valid {name} ({reason}).") from error
         if not len(table):
             raise DataError(f"{where}: the file has no rows.")
-        if kind == "tsv" and any("\n" in cell for cell in cells[spec.text[0]]):
+        if kind == "tsv" and any("\n" in cell for cell in cells[columns[0]]):
             raise DataError(
                 f"{where}: a quoted text spans several lines, which TSV does not allow. Set "
                 "quotes = false if quotes are plain characters, or save the file as CSV."

@@ -39,6 +39,21 @@ class HubTask:
         """One line for lists."""
         return self.spec.description
 
+    @property
+    def classes(self) -> int:
+        """The number of classes, 1 for regression; 0 if only the rows tell."""
+        return 1 if self.spec.regression else self.spec.classes or len(self.spec.labels or ())
+
+    @property
+    def rows(self) -> list[int] | None:
+        """Training and validation rows of the whole dataset."""
+        return self.spec.rows
+
+    @property
+    def licence(self) -> str:
+        """The licence of the dataset."""
+        return self.spec.licence
+
     def __call__(self, source: TaskSource) -> Task:
         """Return the task from the copy in the data folder, or else from the hub."""
         spec, (dataset, origin) = self.spec, self._load(source.data)
@@ -52,9 +67,22 @@ class HubTask:
                     f"{where}: there is no such split, only {join_names(dataset)}. Name them in "
                     "the key `splits`."
                 )
-            columns = [*spec.text, spec.label]
-            check_columns(columns, dataset[split].column_names, where)
-            table = Columns(where, spec, {name: list(dataset[split][name]) for name in columns})
+            check_columns(spec.columns, dataset[split].column_names, where)
+            cells = {name: list(dataset[split][name]) for name in spec.columns}
+            names = getattr(dataset[split].features[spec.label], "names", None)
+            if names and (spec.labels or spec.without):
+                # By name, as `labels` may have another order, or leave out some classes.
+                cells[spec.label] = [
+                    None if c in (None, -1) else names[c] for c in cells[spec.label]
+                ]
+                names = [name for name in names if name not in (spec.without or ())]
+                if spec.labels and sorted(names) != sorted(spec.labels):
+                    raise DataError(
+                        f"{where}: the classes are {join_names(names)}, but `labels` are "
+                        f"{join_names(spec.labels)}."
+                    )
+            names = spec.labels or names
+            table = Columns(where, spec, cells)
             blank[split] = table.blank
             labels = [table.cells[spec.label][row] for row in table.positions]
             missing = sum(label is None or label == -1 for label in labels)
@@ -63,14 +91,13 @@ class HubTask:
                     f"{where}: {missing} of {len(labels)} rows have no label (-1 or empty), as in "
                     "unlabelled test splits. Name a labelled split in `splits`."
                 )
-            names = getattr(dataset[split].features[spec.label], "names", None) or spec.labels
-            if names and spec.labels and names != spec.labels:
-                raise DataError(
-                    f"{where}: the classes are {join_names(names)}, but `labels` are "
-                    f"{join_names(spec.labels)}."
-                )
             if not classes and not spec.regression:
                 classes = names or table.class_names()
+            if spec.classes not in (None, len(classes)):
+                raise DataError(
+                    f"{where}: it has {len(classes)} classes, not {spec.classes}. Use a complete "
+                    f"copy of {spec.hub}."
+                )
             rows.append(table.rows(classes, coded=bool(names)))
         return Task(
             self.name,
@@ -96,7 +123,8 @@ class HubTask:
             }
             identity = {"dataset": "mirror", "config": spec.config, "files": digests}
         if not self.packaged:
-            identity["columns"] = spec.identity(exclude={"description", "licence"})
+            lists = {"rows", "classes", "description", "licence"}
+            identity["columns"] = spec.identity(exclude=lists)
         return identity
 
     def _folder(self, data: Path | None) -> Path | None:
@@ -111,7 +139,9 @@ class HubTask:
             return {}
         folder, files = root, {}
         if config:
-            folder = next((f for f in (root / config, root / "data") if f.is_dir()), root)
+            only = [path for path in root.iterdir() if path.is_dir()]
+            places = [root / config, root / "data", *(only if len(only) == 1 else ())]
+            folder = next((place for place in places if place.is_dir()), root)
         for split in (self.spec.split("train"), self.spec.split("validation")):
             pattern = f"{'' if config else '**/'}{split}[-.]*"
             files[split] = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES)

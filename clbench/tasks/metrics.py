@@ -15,27 +15,34 @@ from clbench.messages import describe_type
 from clbench.registry import Registry
 
 Array = npt.NDArray[Any]
-Function = TypeVar("Function", bound=Callable[[Array, Array], float])
+Function = TypeVar("Function", bound=Callable[..., float])
 
 
 class Metric(Protocol):
-    """A registered metric; `regression` tells whether it scores regression tasks."""
+    """A registered metric.
+
+    `regression` tells whether it scores regression tasks, `grouped` whether it gets the groups of
+    rows as a third argument.
+    """
 
     regression: bool
+    grouped: bool
 
-    def __call__(self, outputs: Array, labels: Array, /) -> float:
+    def __call__(self, outputs: Array, labels: Array, /, *groups: Array) -> float:
         """Return the score of `outputs`."""
         ...
 
 
 def _error(name: str, entry: object) -> str | None:
-    return None if hasattr(entry, "regression") else "decorate it with @clbench.metric('name')"
+    return None if hasattr(entry, "grouped") else "decorate it with @clbench.metric('name')"
 
 
 METRICS: Registry[Metric] = Registry("metric", check=_error, group="clbench.metrics")
 
 
-def metric(name: str, *, regression: bool = False) -> Callable[[Function], Function]:
+def metric(
+    name: str, *, regression: bool = False, grouped: bool = False
+) -> Callable[[Function], Function]:
     """Register a metric: a function of outputs and labels that returns a score.
 
     A classification metric gets logits of shape (n, C) and class numbers of shape (n,), a
@@ -48,6 +55,8 @@ def metric(name: str, *, regression: bool = False) -> Callable[[Function], Funct
         Name for the key `metrics` of a task and for ``[protocol.task_metric]``.
     regression
         Whether it scores regression tasks instead of classification.
+    grouped
+        Whether it scores groups of rows, and gets their numbers as a third argument, shape (n,).
 
     Examples
     --------
@@ -58,7 +67,7 @@ def metric(name: str, *, regression: bool = False) -> Callable[[Function], Funct
     """
 
     def decorate(function: Function) -> Function:
-        function.regression = regression  # type: ignore[attr-defined]
+        function.regression, function.grouped = regression, grouped  # type: ignore[attr-defined]
         return METRICS.register(name)(function)
 
     return decorate
@@ -110,6 +119,14 @@ def spearman(outputs: Array, labels: Array) -> float:
     return pearson(rankdata(outputs), rankdata(labels))
 
 
+@metric("exact-match", grouped=True)
+def exact_match(outputs: Array, labels: Array, groups: Array) -> float:
+    """Return the share of groups all of whose rows are right (MultiRC: Khashabi et al. 2018)."""
+    _, numbers = np.unique(groups, return_inverse=True)
+    wrong = np.bincount(numbers, outputs.argmax(axis=1) != labels)
+    return float((wrong == 0).mean())
+
+
 def metrics_for(regression: bool) -> list[str]:
     """Return the names of all regression or all classification metrics, sorted."""
     return [name for name in METRICS if METRICS.get(name).regression == regression]
@@ -126,12 +143,24 @@ def check_metrics(where: str, names: Sequence[str], regression: bool) -> None:
             )
 
 
+def check_groups(where: str, names: Sequence[str], has_groups: bool) -> None:
+    """Raise a DataError if a metric scores groups of rows and there are none."""
+    for name in names:
+        if METRICS.get(name).grouped and not has_groups:
+            raise DataError(
+                f"{where}: metric {name!r} scores groups of rows, and the task has none. Name the "
+                "columns that tell groups apart in its key `group`."
+            )
+
+
 def _is_foreign(name: str) -> bool:
     """Whether a metric comes from a plug-in or another package."""
     return not METRICS.where(name).startswith("clbench.")
 
 
-def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, float]:
+def score(
+    metrics: Sequence[str], outputs: Array, labels: Array, groups: Array | None = None
+) -> dict[str, float]:
     """Return the scores of a model's outputs by metric, in the order of `metrics`.
 
     Parameters
@@ -142,6 +171,8 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
         Logits of shape (n, C), or predictions of shape (n,) or (n, 1) for regression.
     labels
         Shape (n,): class numbers, or targets.
+    groups
+        Shape (n,): numbers of the groups of rows, for metrics that score groups.
 
     Raises
     ------
@@ -159,12 +190,16 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
     scores: dict[str, float] = {}
     for name in metrics:
         function = METRICS.get(name)
+        more = []
+        if function.grouped:
+            check_groups(f"metric {name!r}", [name], groups is not None)
+            more = [np.array(groups)]
         if function.regression:
             outputs = np.asarray(outputs, dtype=np.float64).reshape(len(labels))
             labels = np.asarray(labels, dtype=np.float64)
         # Copies, as a metric may change what it gets.
         with unchanged(f"metric {name!r}") if _is_foreign(name) else nullcontext():
-            value: Any = function(outputs.copy(), labels.copy())
+            value: Any = function(outputs.copy(), labels.copy(), *more)
         try:
             scores[name] = float(value)
         except (TypeError, ValueError) as error:
@@ -176,7 +211,9 @@ def score(metrics: Sequence[str], outputs: Array, labels: Array) -> dict[str, fl
     return scores
 
 
-def floor_score(metric: str, train: Array, labels: Array, outputs: int) -> float | None:
+def floor_score(
+    metric: str, train: Array, labels: Array, outputs: int, groups: Array | None = None
+) -> float | None:
     """Return the score of a constant prediction: the majority class, or the mean in regression.
 
     Parameters
@@ -188,6 +225,8 @@ def floor_score(metric: str, train: Array, labels: Array, outputs: int) -> float
         the rows to score.
     outputs
         Number of logits of a row, for classification.
+    groups
+        As in `score`.
 
     Returns
     -------
@@ -201,5 +240,5 @@ def floor_score(metric: str, train: Array, labels: Array, outputs: int) -> float
         constant = np.zeros((len(labels), outputs))
         constant[:, np.bincount(train).argmax()] = 1.0
     with suppress(ClbenchError), user_code(f"metric {metric!r}"):
-        return score([metric], constant, labels)[metric]
+        return score([metric], constant, labels, groups)[metric]
     return None

@@ -15,6 +15,7 @@ from clbench.registry import Registry
 from clbench.tasks.file_task import FileTask
 from clbench.tasks.hub_task import HubTask
 from clbench.tasks.metrics import METRICS, metrics_for
+from clbench.tasks.newsgroups import Newsgroups
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
 from clbench.tasks.synthetic import SPECS
 from clbench.tasks.task import Task, TaskSource, check_task
@@ -41,6 +42,7 @@ TASKS: Registry[TaskLoader] = Registry("task", check=_error, group="clbench.task
 with Path(__file__).with_name("hub_tasks.toml").open("rb") as _file:
     for _name, _table in tomllib.load(_file).items():
         TASKS.add(_name, HubTask(_name, HubTaskSpec(**_table), packaged=True))
+TASKS.add("20newsgroups", Newsgroups())
 for _kind, _synthetic in SPECS.items():
     TASKS.add(f"synthetic/{_kind}", _synthetic)
 

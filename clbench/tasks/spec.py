@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
@@ -44,6 +45,7 @@ HubName = Annotated[
     str,
     _matching(r"\w[\w.-]*(/\w[\w.-]*)?", "must be the name of a dataset, such as owner/name"),
 ]
+Joined = Annotated[list[Name], Field(min_length=1)]
 Separator = Annotated[
     str, _matching(r'[^\n\r"]', "must be one character, and no quote or line break")
 ]
@@ -66,12 +68,19 @@ class ColumnsSpec(BaseModel):
     Attributes
     ----------
     text
-        Column of the text, or a list of the two columns of a pair.
+        Column of the text, or a list of the two columns of a pair. A list in place of a column
+        joins several with blanks, without empty cells.
     label
         Column of the label.
+    choices
+        For multiple choice, the columns of the choices; the label is the number of the right one.
+    group
+        Columns whose texts tell groups of rows apart, for metrics that score groups.
     labels
         Names of the classes in the order of their numbers; no other label is allowed. By
         default those of the training rows, sorted (as numbers if all are whole numbers).
+    without
+        Names of classes whose rows are left out.
     regression
         Whether the label is a number to predict instead of a class.
     metrics
@@ -83,9 +92,12 @@ class ColumnsSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    text: Annotated[list[Name], Field(min_length=1, max_length=2)]
+    text: Annotated[list[Joined], Field(min_length=1, max_length=2)]
     label: Name
+    choices: Annotated[list[Name], Field(min_length=2)] | None = None
+    group: Annotated[list[Name], Field(min_length=1)] | None = None
     labels: Annotated[list[str], Field(min_length=2)] | None = None
+    without: Annotated[list[str], Field(min_length=1)] | None = None
     regression: bool = False
     metrics: Annotated[list[str], Field(min_length=1)] | None = None
     skip_blank: bool = False
@@ -93,7 +105,10 @@ class ColumnsSpec(BaseModel):
     @field_validator("text", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
+        columns = [value] if isinstance(value, str) else value
+        if not isinstance(columns, list):
+            return columns
+        return [[column] if isinstance(column, str) else column for column in columns]
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -102,17 +117,33 @@ class ColumnsSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        if len({*self.text, self.label}) <= len(self.text):
-            raise _error("text and label must name different columns")
+        texts = [*itertools.chain(*self.text), *(self.choices or [])]
+        if len({*texts, self.label}) <= len(texts):
+            raise _error("text, choices and label must name different columns")
+        if self.choices and (len(self.text) > 1 or self.regression):
+            raise _error("multiple choice takes one text and classes: the numbers of the choices")
+        if self.regression and self.without:
+            raise _error("a regression task has no classes; remove regression or without")
         if self.labels is not None and len(set(self.labels)) != len(self.labels):
             raise _error("labels must name each label once")
         if self.regression and self.labels is not None:
             raise _error("a regression task has no classes; remove regression or labels")
         return self
 
+    @property
+    def columns(self) -> list[str]:
+        """All columns to read, each once."""
+        texts = itertools.chain(*self.text, self.choices or [], self.group or [])
+        return list(dict.fromkeys([*texts, self.label]))
+
     def identity(self, *, exclude: set[str]) -> dict[str, Any]:
-        """Return the settings that decide the rows; those of files without blanks stay as ever."""
-        return self.model_dump(exclude=exclude if self.skip_blank else {*exclude, "skip_blank"})
+        """Return the settings that decide the rows, in a form that older versions also gave."""
+        newer = {"skip_blank", "choices", "group", "without"}
+        settings = self.model_dump(
+            exclude=exclude | {key for key in newer if not getattr(self, key)}
+        )
+        names = [column[0] if len(column) == 1 else column for column in self.text]
+        return {**settings, "text": names}
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -183,7 +214,11 @@ class HubTaskSpec(ColumnsSpec):
     splits
         Names of the training and validation split in the dataset.
     labels
-        Names of classes 0, 1, … for a column of numbers; by default those of the dataset.
+        Names of classes 0, 1, … for a column of numbers; by default those of the dataset. If the
+        dataset names its classes, they may be in another order.
+    rows, classes
+        Training and validation rows of the whole dataset, and number of classes if `labels` does
+        not tell; for lists.
     description, licence
         One line for lists, and the licence of the dataset.
     """
@@ -193,6 +228,8 @@ class HubTaskSpec(ColumnsSpec):
     revision: Name | None = None
     label: Name = "label"
     splits: dict[Split, Name] = {}
+    rows: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
+    classes: Annotated[int, Field(ge=2)] | None = None
     description: str = ""
     licence: str = ""
 

@@ -56,6 +56,11 @@ class SyntheticTask:
         digests = {split: rows.digest for split, rows in self._rows.items()}
         return {"dataset": "synthetic", "config": self.kind, "rows": digests}
 
+    @property
+    def classes(self) -> int:
+        """The number of classes, for lists."""
+        return len(self.labels)
+
     @cached_property
     def _rows(self) -> dict[str, Rows]:
         columns = {

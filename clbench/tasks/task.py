@@ -15,7 +15,7 @@ import numpy.typing as npt
 from clbench.errors import DataError
 from clbench.messages import describe_type
 from clbench.seeds import numpy_stream
-from clbench.tasks.metrics import check_metrics
+from clbench.tasks.metrics import check_groups, check_metrics
 
 IntArray = npt.NDArray[np.int64]
 
@@ -50,12 +50,20 @@ class Rows:
         Shape (n,): class numbers as int64, or targets as float32 for regression.
     index
         Shape (n,): position of each row in its source; saved splits refer to it.
+    choices
+        For multiple choice, k columns: the model reads `first` with each of them, and the label is
+        the number of the right one. Empty for other tasks.
+    groups
+        Shape (n,): equal numbers for rows that metrics score together, such as all answers to a
+        question; or None.
     """
 
     first: Sequence[str]
     second: Sequence[str] | None
     labels: npt.NDArray[Any]
     index: IntArray
+    choices: tuple[Sequence[str], ...] = ()
+    groups: IntArray | None = None
 
     @classmethod
     def of(
@@ -77,20 +85,34 @@ class Rows:
     def take(self, positions: npt.ArrayLike) -> Rows:
         """Return the rows at `positions` of this object, shape (m,), in that order."""
         rows = np.asarray(positions, dtype=np.int64)
-        second = None if self.second is None else [self.second[i] for i in rows]
-        return Rows([self.first[i] for i in rows], second, self.labels[rows], self.index[rows])
+        first, *others = ([column[i] for i in rows] for column in self.columns)
+        return Rows(
+            first,
+            None if self.second is None else others[0],
+            self.labels[rows],
+            self.index[rows],
+            tuple(others) if self.choices else (),
+            None if self.groups is None else self.groups[rows],
+        )
+
+    @property
+    def columns(self) -> tuple[Sequence[str], ...]:
+        """The columns of texts: the first, then the second or the choices."""
+        return (self.first, *self.choices) if self.second is None else (self.first, self.second)
 
     @cached_property
     def digest(self) -> str:
         """Hex digest of texts, labels and order."""
         hasher = hashlib.blake2b(digest_size=16)
-        for column in (self.first, self.second or ()):
+        for column in self.columns if self.columns[1:] else (self.first, ()):
             for text in column:
                 data = text.encode()
                 hasher.update(len(data).to_bytes(4, "little"))
                 hasher.update(data)
             hasher.update(b"\xff\xff\xff\xff")
         hasher.update(np.ascontiguousarray(self.labels).tobytes())
+        if self.groups is not None:
+            hasher.update(np.ascontiguousarray(self.groups).tobytes())
         return hasher.hexdigest()
 
 
@@ -132,8 +154,8 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """Width of the head: the number of classes, or 1 for regression."""
-        return len(self.labels) or 1
+        """Width of the head: the number of classes; 1 for regression and multiple choice."""
+        return 1 if self.train.choices else len(self.labels) or 1
 
     @property
     def is_pair(self) -> bool:
@@ -184,7 +206,9 @@ class Task:
         """
         if metric is None:
             return self
-        check_metrics(f"[protocol] task_metric of {self.name!r}", [metric], self.regression)
+        where = f"[protocol] task_metric of {self.name!r}"
+        check_metrics(where, [metric], self.regression)
+        check_groups(where, [metric], self.train.groups is not None)
         return replace(self, metrics=tuple(dict.fromkeys((metric, *self.metrics))))
 
     @property
@@ -234,9 +258,15 @@ def check_task(name: str, task: Any) -> Task:
 def _check_rows(task: Task, rows: Rows, where: str) -> None:
     if len(rows) == 0:
         raise DataError(f"{where}: there are none.")
-    if (rows.second is None) == task.is_pair:
+    if (rows.second is None) == task.is_pair or len(rows.columns) != len(task.train.columns):
         raise DataError(f"{where}: every split needs as many texts per row as the training rows.")
-    for column in filter(None, (rows.first, rows.second)):
+    if rows.choices and (rows.second is not None or len(rows.choices) != len(task.labels)):
+        raise DataError(
+            f"{where}: {len(rows.choices)} choices and {len(task.labels)} labels; multiple choice "
+            "needs a label for each choice, and no second text."
+        )
+    check_groups(where, task.metrics, rows.groups is not None)
+    for column in rows.columns:
         if not len(column) == len(rows.labels) == len(rows.index):
             raise DataError(
                 f"{where}: {len(column)} texts, {len(rows.labels)} labels and {len(rows.index)} "

@@ -51,7 +51,7 @@ class Batch:
     ----------
     inputs
         ``input_ids``, ``attention_mask`` and, for models with segments,
-        ``token_type_ids``; int64, shape (b, t).
+        ``token_type_ids``; int64, shape (b, t), or (b, k, t) for multiple choice.
     labels
         Shape (b,): classes (int64) or targets (float32).
     head, regression, task

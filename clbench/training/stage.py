@@ -82,7 +82,7 @@ class Context:
         return torch.stack(terms).sum()
 
     def outputs(self, data: TaskData) -> npt.NDArray[np.float32]:
-        """Return the outputs of the task's head for all rows, shape (n, outputs).
+        """Return the outputs of the task's head for all rows, as `Classifier.apply_head` does.
 
         Without dropout or gradients. Raises a NonFiniteLossError if an output is not finite.
         """
@@ -94,7 +94,7 @@ class Context:
             for start in range(0, len(order), size):
                 batch = data.batch(order[start : start + size], self.device)
                 parts.append(self.model(batch.inputs, batch.head).float().cpu().numpy())
-        outputs = np.empty((len(order), parts[0].shape[1]), dtype=np.float32)
+        outputs = np.empty((len(order), *parts[0].shape[1:]), dtype=np.float32)
         outputs[order] = np.concatenate(parts)
         if not np.isfinite(outputs).all():
             raise NonFiniteLossError(

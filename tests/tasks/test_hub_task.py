@@ -27,7 +27,7 @@ def spec_of(name: str) -> HubTaskSpec:
 
 
 def frame_of(spec: HubTaskSpec, count: int) -> pd.DataFrame:
-    texts = {text: [f"{text} {i}" for i in range(count)] for text in spec.text}
+    texts = {text: [f"{text} {i}" for i in range(count)] for (text,) in spec.text}
     labels = [i % len(spec.labels) if spec.labels else i / 2 for i in range(count)]
     return pd.DataFrame({**texts, "label": labels, "idx": range(count)})
 
@@ -75,7 +75,7 @@ def test_a_task_of_glue_from_a_copy_on_disk(name: str, tmp_path: Path) -> None:
     task = load(name, write_glue(tmp_path, name))
     assert task.name == task.head == f"glue/{name}"
     assert (len(task.train), len(task.validation)) == (7, 6)
-    assert list(task.train.first) == [f"{spec.text[0]} {i}" for i in range(7)]
+    assert list(task.train.first) == [f"{spec.text[0][0]} {i}" for i in range(7)]
     assert task.is_pair == (len(spec.text) == 2)
     assert task.train.labels.tolist() == frame_of(spec, 7)["label"].tolist()
     assert task.train.labels.dtype == (np.int64 if spec.labels else np.float32)
@@ -135,10 +135,68 @@ def test_the_hub_is_asked_for_the_revision_and_names_the_classes(
     assert calls == [(("someone/news",), {"name": None, "revision": "abc"})]
     assert task.labels == ("world", "sports")
     assert task.train.labels.tolist() == [1, 0, 1]
-    with pytest.raises(DataError, match="the classes are world, sports, but `labels` are sports"):
-        load_news(None, labels=["sports", "world"])
+    other_order = load_news(None, labels=["sports", "world"])
+    assert other_order.labels == ("sports", "world")
+    assert other_order.train.labels.tolist() == [0, 1, 0]
+    with pytest.raises(DataError, match="the classes are world, sports, but `labels` are film"):
+        load_news(None, labels=["film", "world"])
+    with pytest.raises(DataError, match=r"it has 2 classes, not 3\. Use a complete"):
+        load_news(None, classes=3)
     with pytest.raises(DataError, match="split 'dev' of someone/news on the hub: there is no such"):
         load_news(None, splits={"validation": "dev"})
+
+
+def test_rows_of_some_classes_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    folder = str(write_news(tmp_path / "news", [2, 0, 1, 2]))
+    news = datasets.load_dataset(folder, data_files={"train": "train-*", "test": "test-*"})
+    named = news.cast_column("label", datasets.ClassLabel(names=["yes", "other", "no"]))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **keys: named)
+    task = load_news(None, without=["other"])
+    assert task.labels == ("yes", "no")
+    assert task.train.labels.tolist() == [1, 0, 1]
+    assert task.train.index.tolist() == [0, 1, 3]
+    with pytest.raises(DataError, match="every row is of a class in `without`"):
+        load_news(None, without=["yes", "other", "no"])
+
+
+def test_a_copy_of_one_configuration_is_found(tmp_path: Path) -> None:
+    write_news(tmp_path / "news" / "full", [1, 0, 1])
+    assert len(load_news(tmp_path, config="plus").train) == 3
+    write_news(tmp_path / "news" / "small", [1, 0, 1])
+    with pytest.raises(DataError, match=r"config = 'plus'; folders in .*: full, small"):
+        load_news(tmp_path, config="plus")
+
+
+PACKAGED = sorted(
+    name for name in TASKS if isinstance(TASKS.get(name), HubTask) and "glue/" not in name
+) + [f"super_glue/{name}" for name in ("boolq", "cb", "copa", "multirc", "wic")]
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_every_packaged_task_is_described_and_read_from_a_copy(name: str, tmp_path: Path) -> None:
+    loader = TASKS.get(name)
+    assert isinstance(loader, HubTask)
+    spec = loader.spec
+    assert spec.revision
+    assert spec.licence
+    assert loader.rows
+    assert loader.classes > 1
+    count = loader.classes
+    texts = {column: [f"{column} {i}" for i in range(3 * count)] for column in spec.columns}
+    frame = pd.DataFrame({**texts, spec.label: [i % count for i in range(3 * count)]})
+    folder = tmp_path / spec.hub.rpartition("/")[2] / (spec.config or "data")
+    write(folder, **{spec.split(split): frame for split in ("train", "validation")})
+    task = load_task(name, data=tmp_path, base=Path(), own={})
+    assert (len(task.labels), len(task.train)) == (count, 3 * count)
+    assert task.train.labels.tolist() == list(range(count)) * 3
+    assert task.outputs == (1 if spec.choices else count)
+    read = " ".join(column[0] for column in task.train.columns)
+    used = [name for columns in spec.text for name in columns] + (spec.choices or [])
+    assert read == " ".join(f"{column} 0" for column in used)
 
 
 @pytest.mark.parametrize("folder", ["news", "news/data", "news/plain"])

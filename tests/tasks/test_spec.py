@@ -23,7 +23,8 @@ def spec(**changes: Any) -> FileTaskSpec:
 
 def test_text_columns_and_default_metrics() -> None:
     one, two = spec(), spec(text=["subject", "body"], regression=True)
-    assert one.text == ["body"]
+    assert one.text == [["body"]]
+    assert spec(text=[["subject", "body"], "more"]).columns == ["subject", "body", "more", "kind"]
     assert one.scores == ("accuracy",)
     assert two.scores == ("pearson", "spearman")
     assert spec(metrics=["f1", "accuracy"]).scores == ("f1", "accuracy")
@@ -49,8 +50,13 @@ def test_labels_may_be_numbers_in_the_suite() -> None:
         ({"validation_fraction": 0.5}, "either validation = FILE or validation_fraction"),
         ({"validation": None, "validation_fraction": 1.5}, "less than 1"),
         ({"text": ["a", "b", "c"]}, "at most 2 items"),
-        ({"text": ["body", "body"]}, "text and label must name different columns"),
-        ({"text": "kind"}, "text and label must name different columns"),
+        ({"text": ["body", "body"]}, "text, choices and label must name different columns"),
+        ({"text": [["body", "body"]]}, "text, choices and label must name different columns"),
+        ({"text": "kind"}, "text, choices and label must name different columns"),
+        ({"choices": ["a"]}, "at least 2 items"),
+        ({"text": ["a", "b"], "choices": ["c", "d"]}, "multiple choice takes one text"),
+        ({"choices": ["c", "d"], "regression": True}, "multiple choice takes one text"),
+        ({"without": ["a"], "regression": True}, "remove regression or without"),
         ({"labels": ["a", "a"]}, "must name each label once"),
         ({"labels": ["a"]}, "at least 2 items"),
         ({"labels": ["1", "2"], "regression": True}, "has no classes"),
