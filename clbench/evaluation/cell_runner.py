@@ -211,7 +211,17 @@ class CellRunner:
         stage = Stage(**context, index=index, tasks=self.scenario.train[: index + 1])
         stage.reads_earlier_rows = self.method.keeps_rows
         stage.heads = frozenset([stage.data.head])
+        stage.shown_before = self._shown(index)
+        self.context.model.shown = self._shown(index + 1)
         return stage
+
+    def _shown(self, count: int) -> dict[str, int]:
+        """Return the outputs in use of each growing head after `count` tasks."""
+        shown: dict[str, int] = {}
+        for task in self.scenario.scenario.tasks[:count]:
+            if task.seen is not None:
+                shown[task.head] = max(task.seen, shown.get(task.head, 0))
+        return shown
 
     def _begin(self, stage: Stage) -> int:
         """Begin a stage of a method that only consolidates; return the bytes that it holds."""
@@ -310,12 +320,14 @@ class CellRunner:
         recipe, shared = self.cell.recipe, self._is_shared(position)
         tasks, vocabulary = self.scenario.scenario.tasks, self.scenario.vocabulary
         stages = self._stages[: position + 1]
+        seen = [tasks[i].seen for i in stages]
         # Only plug-in metrics have a digest.
         codes = [recipe.get("metrics")]
         codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
         digest = recipe_digest(
             {
                 **({"metric_code": codes} if any(codes) else {}),
+                **({"seen": seen} if any(seen) else {}),
                 "clbench": clbench.__version__,
                 "numerics": dict(self.compute.identity),
                 "protocol": self._protocol.model_dump(mode="json", exclude={"corpus"}),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.methods.base import Method
 from clbench.results.rows import correct_rows, pack_rows
-from clbench.tasks.metrics import score
+from clbench.tasks.metrics import score, told_scores
 from clbench.training import hook_checks
 from clbench.training.stage import Context
 
@@ -45,7 +47,11 @@ class RowScorer:
             with hook_checks.scoring(self.method.scoring(j)):
                 outputs = context.outputs(data[j])
             metrics = self.scenario.scenario.tasks[j].metrics
-            row[j] = score(metrics, outputs, data[j].rows.labels, data[j].rows.groups)
+            labels = data[j].rows.labels
+            scores = score(metrics, outputs, labels, data[j].rows.groups)
+            if own := self.scenario.scenario.tasks[j].own:
+                scores |= told_scores(outputs, labels, np.asarray(own))
+            row[j] = scores
             if not self.scenario.scenario.tasks[j].regression:
                 packed[j] = pack_rows(correct_rows(outputs, data[j].rows.labels))
         if correct is not None:

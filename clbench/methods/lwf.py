@@ -49,6 +49,7 @@ class LwF(Method):
         self._targets = {}
         for head in self._regression:
             outputs = stage.outputs(replace(stage.data, head=head))
+            outputs = outputs[..., : stage.shown_before.get(head)]  # not those of new classes
             self._targets[head] = torch.from_numpy(outputs).to(stage.device)
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
@@ -76,7 +77,9 @@ class LwF(Method):
             # The scores of single choices have no classes to compare within a row.
             single = outputs[head].dim() == 2 and outputs[head].shape[1] == 1
             distance = partial(distillation, regression=self._regression[head] or single)
-            terms.append(distance(outputs[head], targets[rows], temperature=self.temperature))
+            target = targets[rows]
+            of_old = outputs[head][..., : target.shape[-1]]
+            terms.append(distance(of_old, target, temperature=self.temperature))
         total = torch.stack(terms).sum()
         if should_record(stage):
             stage.record("distillation", total)

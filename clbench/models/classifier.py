@@ -80,6 +80,8 @@ class Classifier(nn.Module):
         for the whole table.
     family
         Where the architecture has its layers and embeddings.
+    shown
+        Number of outputs in use, the first ones, of heads that grow; see `apply_head`.
     """
 
     vocabulary: Tensor | None
@@ -102,6 +104,7 @@ class Classifier(nn.Module):
         self.heads = nn.ModuleDict(
             {head_key(name): self._new_head(size, head_seed(name)) for name, size in heads.items()}
         )
+        self.shown: dict[str, int] = {}
         self.dropout = nn.Dropout(head_dropout) if head_dropout else nn.Identity()
         kind = self.family.pooling if pooling == "auto" else pooling
         self._pool = POOLS[kind]
@@ -160,7 +163,8 @@ class Classifier(nn.Module):
     def apply_head(self, pooled: Tensor, head: str) -> Tensor:
         """Return the outputs of one head for pooled vectors of shape (b, h), shape (b, outputs).
 
-        For vectors of shape (b, k, h) they are of shape (b, k), or (b, k, outputs) if the head is
+        Only outputs in use are returned, as `shown` says. For vectors of shape (b, k, h) they are
+        of shape (b, k), or (b, k, outputs) if the head is
         not that of a multiple-choice task.
 
         The head computes in its own precision, also under autocast: bfloat16 would give targets
@@ -169,6 +173,7 @@ class Classifier(nn.Module):
         layer = self.heads[head_key(head)]
         with torch.autocast(pooled.device.type, enabled=False):
             outputs: Tensor = layer(pooled.to(next(layer.parameters()).dtype))
+        outputs = outputs[..., : self.shown.get(head)]
         return outputs.squeeze(-1) if pooled.dim() == 3 and outputs.shape[-1] == 1 else outputs
 
     def embed(self, input_ids: Tensor) -> Tensor:

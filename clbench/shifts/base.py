@@ -181,6 +181,8 @@ def _check(name: str, entry: object) -> str | None:
 SHIFTS: Registry[type[Shift]] = Registry("shift", check=_check, group="clbench.shifts")
 SHIFTS.add("dataset", "clbench.shifts.dataset:DatasetShift")
 SHIFTS.add("pretraining", "clbench.shifts.dataset:Pretraining")
+SHIFTS.add("sequence", "clbench.shifts.sequence:Sequence")
+SHIFTS.add("class-incremental", "clbench.shifts.class_incremental:ClassIncremental")
 SHIFTS.add("sentence-length", "clbench.shifts.sentence_length:SentenceLength")
 SHIFTS.add("embedding-cluster", "clbench.shifts.embedding_cluster:EmbeddingCluster")
 

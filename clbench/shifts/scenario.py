@@ -219,7 +219,7 @@ def _check_rows(scenario: str, task: Task) -> None:
         remedy = "Use more rows (a larger --limit or tuning_fraction), or change the shift."
         if len(rows) == 0:
             raise ShiftError(f"{where} would be empty. {remedy}")
-        if not task.regression and len(np.unique(rows.labels)) == 1:
+        if not (task.regression or task.own) and len(np.unique(rows.labels)) == 1:
             label = task.labels[int(rows.labels[0])]
             raise ShiftError(f"{where} ({len(rows)}) would all be of class {label!r}. {remedy}")
 
@@ -231,4 +231,5 @@ def _balance(task: Task, rows: Rows) -> dict[str, float]:
         numbers |= {"min": values.min(), "max": values.max()}
         return {name: float(value) for name, value in numbers.items()}
     counts = np.bincount(rows.labels, minlength=len(task.labels)) / len(rows)
-    return dict(zip(task.labels, counts.tolist(), strict=True))
+    shares = dict(zip(task.labels, counts.tolist(), strict=True))
+    return {task.labels[i]: shares[task.labels[i]] for i in task.own} if task.own else shares

@@ -59,10 +59,12 @@ class Suite:
 def packaged_files(kind: str, pattern: str = "*.toml") -> dict[str, Path]:
     """Return the files of one kind that come with clbench, by name, sorted.
 
-    `kind` is ``scenarios`` (the suites), ``baselines`` or ``results/published``.
+    `kind` is ``scenarios`` (the suites), ``scenarios/partitions``, ``baselines`` or
+    ``results/published``.
     """
     # Inside an installed package, or beside it in a checkout.
-    for folder in (PACKAGE / f"_{Path(kind).name}", PACKAGE.parent / kind):
+    inside = (PACKAGE / f"_{Path(kind).name}", PACKAGE / f"_{kind}")
+    for folder in (*inside, PACKAGE.parent / kind):
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob(pattern))}
     raise ClbenchError(f"{PACKAGE} lacks its folder {kind}. Install clbench again.")
@@ -85,7 +87,9 @@ def read_suite(name_or_path: str | Path) -> Suite:
     path = _suite_path(name_or_path)
     data = {"name": path.stem, **read_toml(path)}
     if isinstance(data.get("scenario"), list):
-        data["scenario"] = [_scenario(table) for table in data["scenario"]]
+        data["scenario"] = [
+            _scenario(_with_partition(one, path)) for t in data["scenario"] for one in _orders(t)
+        ]
     file, errors = check_file(data, SuiteFile)
     raise_errors(path, [*errors, *_duplicates(data)])
     assert file is not None
@@ -187,6 +191,35 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Sequ
             yield from _leaves(inner, (*path, key))
     else:
         yield path, value
+
+
+def _orders(table: Any) -> list[Any]:
+    """Return a ``[[scenario]]`` table for each of its `orders`, or the table itself."""
+    orders = table.get("orders") if isinstance(table, dict) else None
+    if not isinstance(orders, dict) or not orders or "tasks" in table:
+        return [table]
+    rest = {key: value for key, value in table.items() if key != "orders"}
+    name = rest.get("name") or rest.get("shift")
+    return [
+        {**rest, "name": f"{name}-{order}", "tasks": tasks, "order": order}
+        for order, tasks in orders.items()
+    ]
+
+
+def _with_partition(table: Any, suite: Path) -> Any:
+    """Return a ``[[scenario]]`` table with the content of its `partition` as `classes`."""
+    name = table.get("partition") if isinstance(table, dict) else None
+    if not isinstance(name, str) or "classes" in table:
+        return table
+    packaged = packaged_files("scenarios/partitions")
+    if name not in packaged and not is_path(name):
+        hint = did_you_mean(name, packaged)
+        raise SuiteError(
+            f"{display_path(suite)}: there is no partition {name!r}.{hint} Or give the path of a "
+            ".toml file."
+        )
+    path = packaged.get(name) or user_path(name, "partition", suite.parent).resolve()
+    return {**table, "classes": read_toml(path)}
 
 
 def _scenario(table: Any) -> Any:

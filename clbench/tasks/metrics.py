@@ -211,6 +211,30 @@ def score(
     return scores
 
 
+def told_scores(outputs: Array, labels: Array, own: Array) -> dict[str, float]:
+    """Return scores that tell two kinds of errors apart, for a task that shares its head.
+
+    Parameters
+    ----------
+    outputs, labels
+        Logits of shape (n, C) and class numbers of shape (n,).
+    own
+        Numbers of the task's own classes.
+
+    Returns
+    -------
+    dict
+        ``told``: accuracy among the own classes only, as if the task were told
+        (task-incremental). ``elsewhere``: share of rows whose greatest logit is that of another
+        task's class.
+    """
+    told = own[outputs[:, own].argmax(axis=1)]
+    return {
+        "told": float((told == labels).mean()),
+        "elsewhere": float((~np.isin(outputs.argmax(axis=1), own)).mean()),
+    }
+
+
 def floor_score(
     metric: str, train: Array, labels: Array, outputs: int, groups: Array | None = None
 ) -> float | None:

@@ -136,6 +136,11 @@ class Task:
         Name of the head. Tasks with the same head share a label space.
     source
         Origin of the rows (dataset, revision, digests of files), recorded in results.
+    own
+        Where tasks share a head and the model is not told the task: numbers of the task's own
+        classes among `labels`. Empty elsewhere.
+    seen
+        Classes that a growing head has once it learns this task: the first ones. None for all.
     """
 
     name: str
@@ -146,6 +151,8 @@ class Task:
     head: str
     tuning: Rows | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+    own: tuple[int, ...] = ()
+    seen: int | None = None
 
     @property
     def regression(self) -> bool:

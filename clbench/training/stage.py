@@ -119,6 +119,8 @@ class Stage(Context):
         The rows of the stage's own task.
     heads
         Names of the heads that the stage trains; `trainable` returns their weights.
+    shown_before
+        Outputs in use before the stage, by head, of heads that grow.
     steps, step
         Steps of the running phase, and how many of them are done.
     epoch_steps
@@ -144,6 +146,7 @@ class Stage(Context):
     done_before: int = 0
     log: dict[str, list[list[float]]] = field(default_factory=dict)
     heads: frozenset[str] = frozenset()
+    shown_before: Mapping[str, int] = field(default_factory=dict)
     _generators: dict[str, torch.Generator] = field(default_factory=dict)
 
     @property

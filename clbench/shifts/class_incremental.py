@@ -1,0 +1,153 @@
+"""Class-incremental learning: the classes of one task arrive in steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from clbench.errors import ShiftError, did_you_mean, join_names
+from clbench.seeds import numpy_stream
+from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
+from clbench.shifts.sequence import relabelled
+from clbench.shifts.split import row_splits
+from clbench.tasks.task import Task
+
+Classes = Annotated[list[str], Field(min_length=1)]
+Groups = Annotated[list[Classes] | dict[str, Classes], Field(min_length=2)]
+
+
+class ClassIncremental(Shift):
+    """The classes of one task in steps, with one growing head.
+
+    Each step is a task with the rows of its classes. The score is accuracy over all classes seen
+    so far, without knowledge of the step; besides, cells hold that with it (``told``, known as
+    task-incremental) and the share of rows taken for classes of another step (``elsewhere``).
+
+    Give one of `steps`, `classes` and `partition`.
+
+    Attributes
+    ----------
+    task
+        Name of the task.
+    steps
+        Number of steps, over which the classes are divided evenly in an order drawn by
+        `order_seed`.
+    classes
+        Names of the classes of each step: a list of lists, or lists by names of steps.
+    partition
+        A TOML file with `classes`, a list for each name of a step, such as ``kitchen = ["recipe",
+        "calories"]``: a path relative to the suite file, or the name of a packaged file
+        (``clinc150-domains``). A suite reads it into `classes`.
+    order_seed
+        Seed of the order of classes, or for `classes` of the steps, which otherwise come as given.
+    """
+
+    name = "class-incremental"
+    short_name: ClassVar[str | None] = "classes"
+
+    task: Annotated[str, Field(min_length=1)]
+    steps: Annotated[int, Field(ge=2)] | None = None
+    classes: Groups | None = None
+    partition: str | None = None
+    order_seed: Annotated[int, Field(ge=0)] | None = None
+
+    def build(self, context: ShiftContext) -> ScenarioTasks:
+        """Return the steps in order.
+
+        Raises
+        ------
+        ShiftError
+            If the steps do not divide the classes of the task.
+        """
+        task = context.task(self.task)
+        if task.regression or task.train.choices:
+            raise ShiftError(f"{self._where}: the task has no classes. Name one with classes.")
+        groups = self._groups(task)
+        order = [name for names in groups.values() for name in names]
+        numbers = {name: number for number, name in enumerate(task.labels)}
+        classes = np.asarray([numbers[name] for name in order])
+        arrival = np.argsort(classes)  # of each class of the task
+        steps, start = [], 0
+        for name, names in groups.items():
+            own = tuple(range(start, start + len(names)))
+            start += len(names)
+            part = _rows_of(task, classes[list(own)], f"{task.name}[{name}]", self._where)
+            steps.append(_as_step(part, order, own, arrival))
+        sizes = [len(names) for names in groups.values()]
+        return ScenarioTasks(tuple(steps), numbers={"classes_by_step": sizes})
+
+    @property
+    def k(self) -> int:
+        """The number of steps."""
+        return self.steps or len(self.classes or ()) or 1
+
+    @property
+    def _where(self) -> str:
+        return f"class-incremental steps of {self.task!r}"
+
+    def _groups(self, task: Task) -> Mapping[str, list[str]]:
+        """Return the classes of each step by its name, checked, in training order."""
+        if (self.steps is None) == (self.classes is None):
+            raise ShiftError(f"{self._where}: give either steps, or classes or a partition.")
+        if self.steps is not None:
+            if self.steps > len(task.labels):
+                raise ShiftError(
+                    f"{self._where}: {self.steps} steps, but the task has {len(task.labels)} "
+                    "classes. Lower steps."
+                )
+            rng = numpy_stream("classes", task.name, self.order_seed or 0)
+            order = [task.labels[i] for i in rng.permutation(len(task.labels))]
+            parts = np.array_split(np.arange(len(order)), self.steps)
+            return {f"{n}": [order[i] for i in part] for n, part in enumerate(parts, 1)}
+        assert self.classes is not None
+        groups = (
+            self.classes
+            if isinstance(self.classes, dict)
+            else {f"{number}": names for number, names in enumerate(self.classes, 1)}
+        )
+        self._check(groups, task)
+        if self.order_seed is not None:
+            names = list(groups)
+            rng = numpy_stream("steps", task.name, self.order_seed)
+            groups = {names[i]: groups[names[i]] for i in rng.permutation(len(names))}
+        return groups
+
+    def _check(self, groups: Mapping[str, list[str]], task: Task) -> None:
+        """Raise a ShiftError unless every class is in one step."""
+        counts = Counter(name for names in groups.values() for name in names)
+        for name, count in counts.items():
+            if name not in task.labels:
+                hint = did_you_mean(name, task.labels)
+                raise ShiftError(f"{self._where}: the task has no class {name!r}.{hint}")
+            if count > 1:
+                raise ShiftError(f"{self._where}: class {name!r} is in {count} places. Keep one.")
+        if missing := [name for name in task.labels if name not in counts]:
+            raise ShiftError(
+                f"{self._where}: {len(missing)} of {len(task.labels)} classes are in no step: "
+                f"{join_names(missing)}. Add them to a step."
+            )
+
+
+def _rows_of(task: Task, classes: Any, name: str, where: str) -> Task:
+    """Return the rows of some classes as a task of its own."""
+    parts: dict[str, Any] = {}
+    for split, rows in row_splits(task).items():
+        parts[split] = rows.take(np.flatnonzero(np.isin(rows.labels, classes)))
+        present = set(parts[split].labels.tolist())
+        if missing := [task.labels[c] for c in classes if c not in present]:
+            raise ShiftError(
+                f"{where}: {name!r} has no {split} rows of {join_names(missing)}. Use more rows "
+                "(a larger --limit or tuning_fraction)."
+            )
+    return replace(task, name=name, **parts)
+
+
+def _as_step(part: Task, order: list[str], own: tuple[int, ...], arrival: Any) -> Task:
+    """Return a part with its classes numbered in order of arrival, and the growing head."""
+    whole = relabelled(part, order, tuple(arrival.tolist()), own[-1] + 1, part.head)
+    return replace(whole, own=own)
