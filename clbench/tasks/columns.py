@@ -56,7 +56,7 @@ class Columns:
         """The rows to read; with `skip_blank` those that have every text."""
         rows = self._of_classes
         if self.spec.skip_blank:
-            texts = [*self.spec.text, *([column] for column in self.spec.choices or [])]
+            texts = [*self.spec.texts, *([column] for column in self.spec.choices or [])]
             rows = [
                 row
                 for row in rows
@@ -73,7 +73,7 @@ class Columns:
 
     def rows(self, classes: Sequence[str], *, coded: bool = False) -> Rows:
         """Return the rows; if `coded`, labels that are whole numbers are positions in `classes`."""
-        texts = list(map(self._joined, self.spec.text))
+        texts = list(map(self._joined, self.spec.texts))
         choices = tuple(self._filled(column, str) for column in self.spec.choices or [])
         labels = self._filled(self.spec.label, (str, int, float))
         if self.spec.regression:

@@ -128,8 +128,9 @@ def exact_match(outputs: Array, labels: Array, groups: Array) -> float:
 
 
 def metrics_for(regression: bool) -> list[str]:
-    """Return the names of all regression or all classification metrics, sorted."""
-    return [name for name in METRICS if METRICS.get(name).regression == regression]
+    """Return the names of the metrics of single rows for regression or classification, sorted."""
+    kinds = ((name, METRICS.get(name)) for name in METRICS)
+    return [name for name, m in kinds if m.regression == regression and not m.grouped]
 
 
 def check_metrics(where: str, names: Sequence[str], regression: bool) -> None:

@@ -104,7 +104,9 @@ def score_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> list[str]:
     if name not in own and name not in TASKS:
         return []
     metrics = getattr(_loader(name, own), "metrics", ())
-    return metrics_for(METRICS.get(metrics[0]).regression) if metrics else []
+    if not metrics:
+        return []
+    return sorted({*metrics_for(METRICS.get(metrics[0]).regression), *metrics})
 
 
 def code_identity(entry: Any) -> dict[str, str]:

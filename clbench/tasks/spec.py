@@ -92,7 +92,7 @@ class ColumnsSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    text: Annotated[list[Joined], Field(min_length=1, max_length=2)]
+    text: Annotated[list[Name | Joined], Field(min_length=1, max_length=2)]
     label: Name
     choices: Annotated[list[Name], Field(min_length=2)] | None = None
     group: Annotated[list[Name], Field(min_length=1)] | None = None
@@ -105,10 +105,7 @@ class ColumnsSpec(BaseModel):
     @field_validator("text", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
-        columns = [value] if isinstance(value, str) else value
-        if not isinstance(columns, list):
-            return columns
-        return [[column] if isinstance(column, str) else column for column in columns]
+        return [value] if isinstance(value, str) else value
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -117,7 +114,7 @@ class ColumnsSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        texts = [*itertools.chain(*self.text), *(self.choices or [])]
+        texts = [*itertools.chain(*self.texts), *(self.choices or [])]
         if len({*texts, self.label}) <= len(texts):
             raise _error("text, choices and label must name different columns")
         if self.choices and (len(self.text) > 1 or self.regression):
@@ -131,19 +128,20 @@ class ColumnsSpec(BaseModel):
         return self
 
     @property
+    def texts(self) -> list[list[str]]:
+        """The columns of each text, which are joined."""
+        return [[column] if isinstance(column, str) else column for column in self.text]
+
+    @property
     def columns(self) -> list[str]:
         """All columns to read, each once."""
-        texts = itertools.chain(*self.text, self.choices or [], self.group or [])
+        texts = itertools.chain(*self.texts, self.choices or [], self.group or [])
         return list(dict.fromkeys([*texts, self.label]))
 
     def identity(self, *, exclude: set[str]) -> dict[str, Any]:
         """Return the settings that decide the rows, in a form that older versions also gave."""
         newer = {"skip_blank", "choices", "group", "without"}
-        settings = self.model_dump(
-            exclude=exclude | {key for key in newer if not getattr(self, key)}
-        )
-        names = [column[0] if len(column) == 1 else column for column in self.text]
-        return {**settings, "text": names}
+        return self.model_dump(exclude=exclude | {key for key in newer if not getattr(self, key)})
 
     @property
     def scores(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 from scipy.stats import ttest_rel
@@ -119,3 +120,32 @@ def test_the_documentation_states_the_controls_of_quick() -> None:
     assert " and ".join(low).replace("0.", ".") in text
     code = f"{fmean(p_s['ewc-mlm-code'].values()):.3f}"
     assert f"p_s of {code}".replace("0.", ".") in text
+
+
+@pytest.mark.parametrize("name", ["ewc", "mas", "lwf", "si", "smart", "l2-sp", "mixout"])
+def test_packaged_strengths_are_those_of_the_best_trial(name: str) -> None:
+    """The sources of a tuned strength say how its trials scored."""
+    from clbench.suite.baselines import read_baseline
+
+    scores: dict[str, list[float]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for cell in Store(ROOT / "results" / "reference" / "strengths-tune").read().cells:
+        if cell.baseline == name or cell.baseline.startswith(f"{name}-t"):
+            last = [score for score in cell.R[-1] if score is not None]
+            scores.setdefault(cell.baseline, []).append(sum(last) / len(last))
+            settings[cell.baseline] = cell.settings["method"]
+    means = {point: sum(values) / len(values) for point, values in scores.items()}
+    best = max(means, key=lambda point: means[point])
+    baseline = read_baseline(name)
+    swept = list(baseline.sweep)
+    assert {key: baseline.settings[key] for key in swept} == {
+        key: settings[best][key] for key in swept
+    }
+    source = baseline.sources[swept[0]]
+    assert all(len(values) == 2 for values in scores.values())
+    assert f"of {len(means)} trials" in source
+    assert f"mean score {means[best]:.4f}" in source
+    if best != name:
+        assert f"{means[name]:.4f} with the paper's" in source
+        assert baseline.cost is not None
+        assert baseline.cost.trials == len(means)

@@ -27,7 +27,7 @@ def spec_of(name: str) -> HubTaskSpec:
 
 
 def frame_of(spec: HubTaskSpec, count: int) -> pd.DataFrame:
-    texts = {text: [f"{text} {i}" for i in range(count)] for (text,) in spec.text}
+    texts = {text: [f"{text} {i}" for i in range(count)] for text in spec.columns[:-1]}
     labels = [i % len(spec.labels) if spec.labels else i / 2 for i in range(count)]
     return pd.DataFrame({**texts, "label": labels, "idx": range(count)})
 
@@ -75,7 +75,7 @@ def test_a_task_of_glue_from_a_copy_on_disk(name: str, tmp_path: Path) -> None:
     task = load(name, write_glue(tmp_path, name))
     assert task.name == task.head == f"glue/{name}"
     assert (len(task.train), len(task.validation)) == (7, 6)
-    assert list(task.train.first) == [f"{spec.text[0][0]} {i}" for i in range(7)]
+    assert list(task.train.first) == [f"{spec.columns[0]} {i}" for i in range(7)]
     assert task.is_pair == (len(spec.text) == 2)
     assert task.train.labels.tolist() == frame_of(spec, 7)["label"].tolist()
     assert task.train.labels.dtype == (np.int64 if spec.labels else np.float32)
@@ -195,7 +195,7 @@ def test_every_packaged_task_is_described_and_read_from_a_copy(name: str, tmp_pa
     assert task.train.labels.tolist() == list(range(count)) * 3
     assert task.outputs == (1 if spec.choices else count)
     read = " ".join(column[0] for column in task.train.columns)
-    used = [name for columns in spec.text for name in columns] + (spec.choices or [])
+    used = [name for columns in spec.texts for name in columns] + (spec.choices or [])
     assert read == " ".join(f"{column} 0" for column in used)
 
 

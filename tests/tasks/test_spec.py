@@ -23,7 +23,7 @@ def spec(**changes: Any) -> FileTaskSpec:
 
 def test_text_columns_and_default_metrics() -> None:
     one, two = spec(), spec(text=["subject", "body"], regression=True)
-    assert one.text == [["body"]]
+    assert one.text == ["body"]
     assert spec(text=[["subject", "body"], "more"]).columns == ["subject", "body", "more", "kind"]
     assert one.scores == ("accuracy",)
     assert two.scores == ("pearson", "spearman")
