@@ -30,7 +30,7 @@ from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus
 from clbench.tasks.metrics import floor_score
-from clbench.tasks.registry import load_task
+from clbench.tasks.registry import load_column, load_task
 from clbench.tasks.task import IntArray, Rows, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
@@ -237,6 +237,10 @@ class ScenarioPreparer:
                 task = task.redrawn(whole.train, self.seed, self._subset)
             _keep(self._tasks, key, task)
         return self._tasks[key]
+
+    def column(self, name: str, column: str) -> Mapping[str, Mapping[int, str]]:
+        """Return the cells of a column of a task by split and `Rows.index`."""
+        return load_column(name, column, data=self.data, base=self.base, own=self.own)
 
     def lengths(self, rows: Rows) -> IntArray:
         """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""

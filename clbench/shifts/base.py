@@ -40,6 +40,9 @@ class ShiftContext(Protocol):
     def task(self, name: str) -> Task:
         """Return the task called `name`, already limited to the protocol's rows."""
 
+    def column(self, name: str, column: str) -> Mapping[str, Mapping[int, str]]:
+        """Return the cells of a column of a task by split and `Rows.index`."""
+
     def lengths(self, rows: Rows) -> IntArray:
         """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""
 
@@ -183,6 +186,7 @@ SHIFTS.add("dataset", "clbench.shifts.dataset:DatasetShift")
 SHIFTS.add("pretraining", "clbench.shifts.dataset:Pretraining")
 SHIFTS.add("sequence", "clbench.shifts.sequence:Sequence")
 SHIFTS.add("class-incremental", "clbench.shifts.class_incremental:ClassIncremental")
+SHIFTS.add("domain-incremental", "clbench.shifts.domain_incremental:DomainIncremental")
 SHIFTS.add("sentence-length", "clbench.shifts.sentence_length:SentenceLength")
 SHIFTS.add("embedding-cluster", "clbench.shifts.embedding_cluster:EmbeddingCluster")
 

@@ -88,8 +88,8 @@ class HubTask:
             missing = sum(label is None or label == -1 for label in labels)
             if missing and not spec.regression:
                 raise DataError(
-                    f"{where}: {missing} of {len(labels)} rows have no label (-1 or empty), as in "
-                    "unlabelled test splits. Name a labelled split in `splits`."
+                    f"{where}: column {spec.label!r} is -1 or empty in {missing} of {len(labels)} "
+                    "rows, as in unlabelled test splits. Name a labelled split in `splits`."
                 )
             if not classes and not spec.regression:
                 classes = names or table.class_names()

@@ -279,7 +279,10 @@ def test_a_broken_file_is_an_error_of_one_line(content: bytes, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": [0, -1, 1, -1, 0, 0]}, "2 of 6 rows have no label (-1 or empty), as in unlab"),
+        (
+            {"label": [0, -1, 1, -1, 0, 0]},
+            "column 'label' is -1 or empty in 2 of 6 rows, as in unlab",
+        ),
         ({"label": [0, 2, 1, 1, 0, 0]}, "the label of row 1 is 2; it must be from 0 to 1"),
         ({"label": ["yes"] * 6}, "label 'yes' on row 0 (counted from 0) is not among `labels`"),
         ({"sentence1": [None] * 6}, "column 'sentence1' is empty in 6 of 6 rows"),

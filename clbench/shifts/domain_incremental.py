@@ -1,0 +1,130 @@
+"""Domain-incremental learning: one list of classes, from one domain after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from clbench.errors import ShiftError, did_you_mean, join_names
+from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
+from clbench.shifts.sequence import relabelled
+from clbench.shifts.split import row_splits
+from clbench.tasks.task import Task
+
+Names = Annotated[list[str], Field(min_length=1)]
+
+
+class DomainIncremental(Shift):
+    """One list of classes and one head; the domain changes from task to task.
+
+    Give `task` and `by`, or `tasks`.
+
+    Attributes
+    ----------
+    task, by
+        Name of a task in files or on the hub, and the column that holds the domain of each row.
+    domains
+        Domains in training order; others are left out. By default all, sorted by name.
+    tasks
+        Names of tasks, each of which is a domain.
+    classes
+        For `tasks`: old names of each class by its new one, such as ``negative = ["neg", "1
+        star"]``; rows of other classes are left out. By default the tasks must have equal classes.
+    """
+
+    name = "domain-incremental"
+    short_name: ClassVar[str | None] = "domains"
+
+    task: str | None = None
+    by: str | None = None
+    domains: Annotated[list[str], Field(min_length=2)] | None = None
+    tasks: Annotated[list[str], Field(min_length=2)] | None = None
+    classes: Annotated[dict[str, Names], Field(min_length=2)] | None = None
+
+    @property
+    def k(self) -> int:
+        """The number of domains, if the settings tell."""
+        return len(self.tasks or self.domains or (1, 2))
+
+    def build(self, context: ShiftContext) -> ScenarioTasks:
+        """Return the domains in order.
+
+        Raises
+        ------
+        ShiftError
+            If the settings or the rows do not give at least two domains with one list of classes.
+        """
+        if self.tasks is not None and not (self.task or self.by or self.domains):
+            return ScenarioTasks(self._of_tasks([context.task(name) for name in self.tasks]))
+        if self.task is None or self.by is None or self.tasks or self.classes:
+            raise ShiftError(
+                "shift 'domain-incremental': give task and by, and perhaps domains; or tasks, and "
+                "perhaps classes."
+            )
+        return ScenarioTasks(self._of_column(context.task(self.task), context))
+
+    def _of_column(self, task: Task, context: ShiftContext) -> tuple[Task, ...]:
+        assert self.by is not None
+        where = f"domains of {task.name!r} by {self.by!r}"
+        domain_of = context.column(task.name, self.by)
+        splits = {
+            key: np.asarray(
+                [
+                    domain_of["validation" if key == "validation" else "train"][int(i)]
+                    for i in rows.index
+                ]
+            )
+            for key, rows in row_splits(task).items()
+        }
+        present = sorted(set(splits["train"].tolist()))
+        names = self.domains or present
+        for name in names:
+            if name not in present:
+                raise ShiftError(
+                    f"{where}: no training row has {name!r}.{did_you_mean(name, present)}"
+                )
+        if len(set(names)) < max(2, len(names)):
+            raise ShiftError(
+                f"{where}: there must be at least two different domains, not {join_names(names)}."
+            )
+        parts = []
+        for name in names:
+            rows: dict[str, Any] = {
+                key: split.take(np.flatnonzero(splits[key] == name))
+                for key, split in row_splits(task).items()
+            }
+            parts.append(replace(task, name=f"{task.name}[{name}]", **rows))
+        return tuple(parts)
+
+    def _of_tasks(self, tasks: list[Task]) -> tuple[Task, ...]:
+        mapping = self.classes or {name: [name] for name in tasks[0].labels}
+        if self.classes is None:
+            for task in tasks:
+                if sorted(task.labels) != sorted(tasks[0].labels) or task.regression:
+                    raise ShiftError(
+                        f"domains {join_names(self.tasks or ())}: {task.name!r} has the classes "
+                        f"{join_names(task.labels)}, {tasks[0].name!r} has "
+                        f"{join_names(tasks[0].labels)}. Map them in `classes`."
+                    )
+        return tuple(_mapped(task, mapping) for task in tasks)
+
+
+def _mapped(task: Task, classes: Mapping[str, list[str]]) -> Task:
+    """Return a task with a shared head, and with the rows of the classes that are mapped."""
+    old = {name: i for i, (_, names) in enumerate(classes.items()) for name in names}
+    if missing := [new for new, names in classes.items() if not {*names} & {*task.labels}]:
+        raise ShiftError(
+            f"domains: {task.name!r} has no class for {join_names(missing)}; its classes are "
+            f"{join_names(task.labels)}. Name them in `classes`."
+        )
+    numbers = np.asarray([old.get(name, -1) for name in task.labels])
+    kept: dict[str, Any] = {
+        key: rows.take(np.flatnonzero(numbers[rows.labels] >= 0))
+        for key, rows in row_splits(task).items()
+    }
+    renamed = relabelled(replace(task, **kept), list(classes), tuple(numbers.tolist()), None)
+    return replace(renamed, own=())
