@@ -52,7 +52,8 @@ def comparisons_frame(
     Returns
     -------
     pandas.DataFrame
-        Columns as in `COLUMNS`; scores are fractions. For each score that is `compared`: ``n``
+        Columns as in `COLUMNS`; scores are fractions. For each score that is `compared` or that
+        the question asks for: ``n``
         seeds, mean, median, deviation, range, t interval at 95 %; whether the question asks for
         the comparison (``primary``); the fields of `Comparison`; ``why`` there is no verdict, such
         as too few seeds, or ``exploratory``; and for p_o and p_s
@@ -71,7 +72,9 @@ def comparisons_frame(
     values: dict[Group, dict[str, dict[int, float]]] = {}
     for key, some in frame.groupby(["scenario", "method"], sort=False):
         scenario, method = map(str, key)
-        for score in (score for score in SCORES if score.compared):
+        for score in SCORES:
+            if not (score.compared or score.name in question.scores):
+                continue
             numbers = some.dropna(subset=[score.name])
             if len(numbers):
                 seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
@@ -134,12 +137,24 @@ def steps_by_scenario(cells: Sequence[CellResult]) -> dict[str, dict[str, float]
 
 
 def score_steps(cell: CellResult) -> dict[str, float]:
-    """Return the smallest change of each score, 1 / rows, by name; 0 where it is unknown."""
+    """Return the smallest change of each score by name, such as 1 / rows; empty if unknown.
+
+    Means over tasks change by the step of a task over the number of tasks, here of the task with
+    the fewest rows.
+    """
     parts = cell.scenario_report.get("parts", [])
     steps = [1.0 / part["validation"] for part in parts if part.get("validation")]
     if not steps or len(steps) != len(cell.tasks):  # the pretraining is a task without rows
         return {}
-    return {"p_o": steps[0], "p_s": steps[-1], "forgetting": steps[0]}
+    earlier = max(steps[:-1], default=0.0) / max(1, len(steps) - 1)
+    return {
+        "p_o": steps[0],
+        "p_s": steps[-1],
+        "forgetting": steps[0],
+        "average": max(steps) / len(steps),
+        "mean_forgetting": earlier,
+        "bwt": earlier,
+    }
 
 
 def differences(

@@ -16,6 +16,7 @@ LOOKS = (5, 10, 20)
 UNTIL_SETTLED = "until-settled"
 """Value of ``--seeds`` for a run that adds seeds."""
 
+ScoreName = Literal["p_o", "p_s", "forgetting", "average", "mean_forgetting", "bwt"]
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 
@@ -27,7 +28,7 @@ class Question(BaseModel):
     reference
         Baseline that the others are compared with.
     scores
-        Scores that it covers.
+        Scores that it covers; for sequences of more than two tasks ``average`` is usual.
     margin
         Largest difference that does not matter.
     methods, scenarios
@@ -37,10 +38,7 @@ class Question(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reference: Annotated[str, Field(min_length=1)] = "vanilla"
-    scores: Annotated[list[Literal["p_o", "p_s", "forgetting"]], Field(min_length=1)] = [
-        "p_o",
-        "p_s",
-    ]
+    scores: Annotated[list[ScoreName], Field(min_length=1)] = ["p_o", "p_s"]
     margin: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
     methods: Patterns = ["*"]
     scenarios: Patterns = ["*"]

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from handmade import three
 from report_runs import STEADY, cell, cells
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, score_steps
 from clbench.results.overall import overall_frame
 from clbench.results.rows import correct_after, pack_rows, row_differences, row_flips, unpack_rows
+from clbench.results.scores import scores_of
 from clbench.suite.question import Question
 
 
@@ -65,7 +67,9 @@ def test_failed_cells_are_ignored() -> None:
 
 def test_steps_are_one_row_of_each_task() -> None:
     (first, *_) = cells(**STEADY)
-    assert score_steps(first) == {"p_o": 1 / 500, "p_s": 1 / 200, "forgetting": 1 / 500}
+    steps = score_steps(first)
+    assert (steps["p_o"], steps["p_s"], steps["forgetting"]) == (1 / 500, 1 / 200, 1 / 500)
+    assert (steps["average"], steps["bwt"], steps["mean_forgetting"]) == (1 / 400, 1 / 500, 1 / 500)
     assert score_steps(first.model_copy(update={"scenario_report": {}})) == {}
     same = {"vanilla": [(0.6, 0.8)] * 3, "ewc": [(0.602, 0.8)] * 3}
     assert row(comparisons_frame(cells(**same), Question()), "ewc", "p_o")["verdict"] not in (
@@ -210,3 +214,21 @@ def test_equal_means_share_a_rank() -> None:
     values = {"vanilla": [(0.1, 0.8), (0.2, 0.8)], "ewc": [(0.15, 0.8), (0.15, 0.8)]}
     table = overall_frame([*cells(**values), *cells("other", **values)], scores=["p_o"])
     assert table["mean_rank"].tolist() == [1.5, 1.5]
+
+
+def test_a_question_may_ask_for_scores_of_sequences() -> None:
+    question = Question(scores=["average", "mean_forgetting"])
+    cells = []
+    for seed in range(4):
+        for method, more in (("vanilla", 0.0), ("ewc", 0.05)):
+            R = [[0.9, None, None], [0.8, 0.9, None], [0.7 + more, 0.8 + more, 0.9]]
+            scores = {name: value for name, value in scores_of(R).items() if value is not None}
+            cells.append(three(method, seed, R=R, scores=scores))
+    table = comparisons_frame(cells, question).set_index(["method", "score"])
+    for score, difference in (("average", 0.1 / 3), ("mean_forgetting", -0.05)):
+        row = table.loc[("ewc", score)]
+        assert row["difference"] == pytest.approx(difference)
+        assert bool(row["primary"])
+        assert row["verdict"] == "better"
+    assert table.loc[("ewc", "p_o"), "why"] == "exploratory"
+    assert ("ewc", "bwt") not in table.index

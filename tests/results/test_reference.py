@@ -122,7 +122,7 @@ def test_the_documentation_states_the_controls_of_quick() -> None:
     assert f"p_s of {code}".replace("0.", ".") in text
 
 
-@pytest.mark.parametrize("name", ["ewc", "mas", "lwf", "si", "smart", "l2-sp", "mixout"])
+@pytest.mark.parametrize("name", ["ewc", "mas", "lwf", "si", "smart", "l2-sp", "mixout", "der++"])
 def test_packaged_strengths_are_those_of_the_best_trial(name: str) -> None:
     """The sources of a tuned strength say how its trials scored."""
     from clbench.suite.baselines import read_baseline
