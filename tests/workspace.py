@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,10 @@ class Workspace:
         path = self.folder / name
         path.write_text(text, encoding="utf-8")
         return path
+
+
+def write_jsonl(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def rows(seed: int, count: int, label: Callable[[list[str]], str]) -> list[tuple[str, str]]:

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-import clbench
 from clbench.errors import PluginError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.row_scorer import Row, RowScorer
 from clbench.evaluation.sharing import vanilla_stages
-from clbench.evaluation.stage_cache import OF_RUN, CachedStage, StageCache, recipe_digest
+from clbench.evaluation.stage_cache import CachedStage, StageCache
+from clbench.evaluation.stage_digest import stage_digest
 from clbench.methods.base import Method, at_rate
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier, build_classifier
@@ -211,17 +211,9 @@ class CellRunner:
         stage = Stage(**context, index=index, tasks=self.scenario.train[: index + 1])
         stage.reads_earlier_rows = self.method.keeps_rows
         stage.heads = frozenset([stage.data.head])
-        stage.shown_before = self._shown(index)
-        self.context.model.shown = self._shown(index + 1)
+        stage.shown_before = self.scenario.shown(index)
+        self.context.model.shown = self.scenario.shown(index + 1)
         return stage
-
-    def _shown(self, count: int) -> dict[str, int]:
-        """Return the outputs in use of each growing head after `count` tasks."""
-        shown: dict[str, int] = {}
-        for task in self.scenario.scenario.tasks[:count]:
-            if task.seen is not None:
-                shown[task.head] = max(task.seen, shown.get(task.head, 0))
-        return shown
 
     def _begin(self, stage: Stage) -> int:
         """Begin a stage of a method that only consolidates; return the bytes that it holds."""
@@ -317,34 +309,14 @@ class CellRunner:
 
     def _digest(self, position: int) -> str:
         """Return the digest of everything that decides the weights after a stage."""
-        recipe, shared = self.cell.recipe, self._is_shared(position)
-        tasks, vocabulary = self.scenario.scenario.tasks, self.scenario.vocabulary
-        stages = self._stages[: position + 1]
-        seen = [tasks[i].seen for i in stages]
-        # Only plug-in metrics have a digest.
-        codes = [recipe.get("metrics")]
-        codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
-        digest = recipe_digest(
-            {
-                **({"metric_code": codes} if any(codes) else {}),
-                **({"seen": seen} if any(seen) else {}),
-                "clbench": clbench.__version__,
-                "numerics": dict(self.compute.identity),
-                "protocol": self._protocol.model_dump(mode="json", exclude={"corpus"}),
-                "corpus": recipe.get("corpus") if self._scorers or not shared else None,
-                "model": recipe.get("model"),
-                "scenario": self.cell.scenario.name,
-                "heads": {task.head: task.outputs for task in tasks},
-                "vocabulary": None if vocabulary is None else len(vocabulary),
-                "seed": self.cell.seed,
-                "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
-                "scored": [[tasks[i].validation.digest] for i in stages],
-                # The history holds scores of extra columns, which depend on the shift's settings.
-                "columns": recipe.get("scenario") if self._scorers else None,
-                "method": None if shared else recipe.get("method"),
-            }
+        return stage_digest(
+            self.cell,
+            self.scenario,
+            self._protocol,
+            self.compute.identity,
+            stages=self._stages[: position + 1],
+            shared=self._is_shared(position),
         )
-        return f"{OF_RUN}{digest}" if shared and position else digest
 
     def _to_cache(self, position: int, trace: Trace) -> CachedStage:
         """Return the stage that was just trained as an entry of the cache."""

@@ -71,6 +71,14 @@ class PreparedScenario:
     scorers: tuple[ColumnScorer, ...] = ()
     floors: tuple[float | None, ...] = ()
 
+    def shown(self, count: int) -> dict[str, int]:
+        """Return the outputs in use of each growing head after `count` tasks."""
+        shown: dict[str, int] = {}
+        for task in self.scenario.tasks[:count]:
+            if task.seen is not None:
+                shown[task.head] = max(task.seen, shown.get(task.head, 0))
+        return shown
+
 
 @dataclass(eq=False)
 class ScenarioPreparer:

@@ -28,7 +28,7 @@ class DomainIncremental(Shift):
     task, by
         Name of a task in files or on the hub, and the column that holds the domain of each row.
     domains
-        Domains in training order; others are left out. By default all, sorted by name.
+        For `by`, the domains in training order; others are left out.
     tasks
         Names of tasks, each of which is a domain.
     classes
@@ -47,7 +47,7 @@ class DomainIncremental(Shift):
 
     @property
     def k(self) -> int:
-        """The number of domains, if the settings tell."""
+        """The number of domains; 2 without `domains`, with which `build` does not succeed."""
         return len(self.tasks or self.domains or (1, 2))
 
     def build(self, context: ShiftContext) -> ScenarioTasks:
@@ -62,8 +62,8 @@ class DomainIncremental(Shift):
             return ScenarioTasks(self._of_tasks([context.task(name) for name in self.tasks]))
         if self.task is None or self.by is None or self.tasks or self.classes:
             raise ShiftError(
-                "shift 'domain-incremental': give task and by, and perhaps domains; or tasks, and "
-                "perhaps classes."
+                "shift 'domain-incremental': give task, by and domains; or tasks, and perhaps "
+                "classes."
             )
         return ScenarioTasks(self._of_column(context.task(self.task), context))
 
@@ -81,16 +81,19 @@ class DomainIncremental(Shift):
             for key, rows in row_splits(task).items()
         }
         present = sorted(set(splits["train"].tolist()))
-        names = self.domains or present
+        if self.domains is None:
+            raise ShiftError(
+                f"{where}: give the domains in training order, as `domains`. There are "
+                f"{join_names(present)}."
+            )
+        names = self.domains
         for name in names:
             if name not in present:
                 raise ShiftError(
                     f"{where}: no training row has {name!r}.{did_you_mean(name, present)}"
                 )
-        if len(set(names)) < max(2, len(names)):
-            raise ShiftError(
-                f"{where}: there must be at least two different domains, not {join_names(names)}."
-            )
+        if len(set(names)) < len(names):
+            raise ShiftError(f"{where}: {join_names(names)} are not all different. Name each once.")
         parts = []
         for name in names:
             rows: dict[str, Any] = {

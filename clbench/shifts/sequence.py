@@ -25,11 +25,9 @@ class Sequence(Shift):
     ----------
     tasks
         Names of two or more tasks, in training order.
-    orders
-        Several orders by name, instead of `tasks`. A suite then has a scenario for each, called
-        ``NAME-ORDER``.
     order
-        Name of the order, if there are several.
+        Name of the order, if there are several: a suite gives ``orders = { a = [...], b = [...] }``
+        instead of `tasks`, and has a scenario for each, called ``NAME-ORDER``.
     head
         ``own``: each task has a head, so the task of a row is told. ``shared``: one head for all
         classes, with which the model must find out (de Masson d'Autume et al. 2019). Tasks with
@@ -43,7 +41,6 @@ class Sequence(Shift):
     short_name: ClassVar[str | None] = ""
 
     tasks: Annotated[list[str], Field(min_length=2)]
-    orders: dict[str, Annotated[list[str], Field(min_length=2)]] | None = None
     order: str | None = None
     head: Literal["own", "shared"] = "own"
     growing: bool = False

@@ -194,7 +194,10 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Sequ
 
 
 def _orders(table: Any) -> list[Any]:
-    """Return a ``[[scenario]]`` table for each of its `orders`, or the table itself."""
+    """Return a ``[[scenario]]`` table for each of its `orders`, or the table itself.
+
+    Unusable `orders` stay in the table, where the shift refuses them as an unknown setting.
+    """
     orders = table.get("orders") if isinstance(table, dict) else None
     if not isinstance(orders, dict) or not orders or "tasks" in table:
         return [table]

@@ -71,16 +71,9 @@ class HubTask:
             cells = {name: list(dataset[split][name]) for name in spec.columns}
             names = getattr(dataset[split].features[spec.label], "names", None)
             if names and (spec.labels or spec.without):
-                # By name, as `labels` may have another order, or leave out some classes.
-                cells[spec.label] = [
-                    None if c in (None, -1) else names[c] for c in cells[spec.label]
-                ]
-                names = [name for name in names if name not in (spec.without or ())]
-                if spec.labels and sorted(names) != sorted(spec.labels):
-                    raise DataError(
-                        f"{where}: the classes are {join_names(names)}, but `labels` are "
-                        f"{join_names(spec.labels)}."
-                    )
+                codes = cells[spec.label]
+                cells[spec.label] = [None if code in (None, -1) else names[code] for code in codes]
+                names = self._kept(names, where)
             names = spec.labels or names
             table = Columns(where, spec, cells)
             blank[split] = table.blank
@@ -108,6 +101,17 @@ class HubTask:
             head=self.name,
             source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
         )
+
+    def _kept(self, names: list[str], where: str) -> list[str]:
+        """Return the names of the dataset's classes that are not left out."""
+        spec = self.spec
+        kept = [name for name in names if name not in (spec.without or ())]
+        if spec.labels and sorted(kept) != sorted(spec.labels):
+            raise DataError(
+                f"{where}: the classes are {join_names(kept)}, but `labels` are "
+                f"{join_names(spec.labels)}."
+            )
+        return kept
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the copy's files, or the name and revision on the hub."""

@@ -270,32 +270,6 @@ def test_errors_say_why_nothing_is_drawn() -> None:
     assert len(figures.tradeoff(two).axes) == 2
 
 
-def test_the_summary_compares_with_the_reference_of_the_report() -> None:
-    both = [
-        pair(method, 0, score, score, 0.7, scenario=scenario)
-        for method, score in (("vanilla", 0.3), ("ewc", 0.4))
-        for scenario in ("one", "two")
-    ]
-    for results, reference in ((both, "vanilla"), (style.ReportData(both, {}, "ewc"), "ewc")):
-        figure = figures.overall(results)
-        assert f"mean difference from {reference}," in figure.get_label()
-        assert figure.axes[0].get_title().endswith(f"− {reference}")
-
-
-def test_the_summary_leaves_out_methods_that_lack_scenarios() -> None:
-    both = [
-        pair(method, 0, 0.4, 0.4, 0.7, scenario=scenario)
-        for method in ("vanilla", "ewc")
-        for scenario in ("one", "two")
-    ]
-    some = pair("lwf", 0, 0.5, 0.5, 0.7, scenario="one")
-    figure = figures.overall([*both, some])
-    assert "(without lwf, which lack" in figure.get_label()
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["ewc"]
-    with pytest.raises(ValueError, match="two scenarios that a method shares"):
-        figures.overall([*both[:2], some])
-
-
 def test_a_module_dropped_into_the_package_appears_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from itertools import chain
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_context import FakeContext
-from workspace import Workspace, make_toy_scenario
+from workspace import Workspace, make_toy_scenario, write_jsonl
 
 import clbench
 from clbench.api import plan_run
@@ -134,8 +133,8 @@ def world(tmp_path: Path) -> Workspace:
             word = WORDS[row % 4]
             words = [rng.choice(["the", "a", "was", "is"]) for _ in range(4)] + [word]
             rng.shuffle(words)
-            lines.append(json.dumps({"text": " ".join(words), "label": word}))
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+            lines.append({"text": " ".join(words), "label": word})
+        write_jsonl(tmp_path / f"{name}.jsonl", lines)
     return make_toy_scenario(tmp_path)
 
 
@@ -223,7 +222,8 @@ def test_names_of_orders_and_scenarios(tmp_path: Path) -> None:
     assert [spec.name for spec in specs] == ["four-a", "four-b"]
     assert [spec.settings["order"] for spec in specs] == ["a", "b"]
     assert specs[1].task_names == ("glue/mrpc", "glue/rte")
-    for wrong in ("orders = {}", 'orders = { a = "x" }', "orders = 3"):
+    both = 'tasks = ["glue/rte", "glue/mrpc"]\norders = { a = ["glue/mrpc", "glue/rte"] }'
+    for wrong in ("orders = {}", 'orders = { a = "x" }', "orders = 3", both):
         suite.write_text(
             f'methods = ["vanilla"]\n[[scenario]]\nname = "four"\nshift = "sequence"\n{wrong}\n'
         )

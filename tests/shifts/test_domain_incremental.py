@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_context import FakeContext
-from workspace import Workspace, make_toy_scenario
+from workspace import Workspace, make_toy_scenario, write_jsonl
 
 from clbench.errors import ClbenchError, DataError, ShiftError
 from clbench.shifts.domain_incremental import DomainIncremental
@@ -41,8 +40,8 @@ def folder(tmp_path: Path) -> Path:
             words = [rng.choice(["the", "a", "was"]), ("good", "bad")[row % 2]]
             domain = ("film", "story", "play")[row % 3]
             line = {"text": " ".join([*words, domain]), "label": row % 2, "kind": domain}
-            lines.append(json.dumps({**line, "same": "x", "hole": None if row else "x"}))
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+            lines.append({**line, "same": "x", "hole": None if row else "x"})
+        write_jsonl(tmp_path / f"{name}.jsonl", lines)
     return tmp_path
 
 
@@ -56,7 +55,8 @@ def make(folder: Path, how: str, held_out: str = HELD_OUT) -> Workspace:
     ("held_out", "parts"), [(HELD_OUT, [40, 40, 40]), ("validation_fraction = 0.3", [28, 32, 24])]
 )
 def test_rows_are_divided_by_a_column(folder: Path, held_out: str, parts: list[int]) -> None:
-    world = make(folder, 'task = "review"\nby = "kind"', held_out)
+    how = 'task = "review"\nby = "kind"\ndomains = ["film", "play", "story"]'
+    world = make(folder, how, held_out)
     run = world.run(scenario="domains", epochs=6, methods=["vanilla", "replay"])
     assert not run.failed
     cell = run.cells[0]
@@ -78,17 +78,17 @@ def test_domains_are_chosen_and_ordered(folder: Path) -> None:
         ('task = "review"\nby = "same"', "has the label 'x' on every row"),
         ('task = "review"\nby = "kin"', "there is no column 'kin'. Did you mean 'kind'?"),
         ('task = "review"\nby = "hole"', "column 'hole' is empty in 119 of 120 rows"),
-        ('task = "review"\nby = "text"', "would all be of class"),
+        ('task = "review"\nby = "kind"', "`domains`. There are film, play, story."),
         (
             'task = "review"\nby = "kind"\ndomains = ["film", "plai"]',
             "no training row has 'plai'. Did you mean 'play'?",
         ),
         (
             'task = "review"\nby = "kind"\ndomains = ["film", "film"]',
-            "at least two different domains, not film, film",
+            "film, film are not all different",
         ),
-        ('task = "review"', "give task and by, and perhaps domains; or tasks"),
-        ('task = "review"\ntasks = ["mood", "thing"]', "give task and by"),
+        ('task = "review"', "give task, by and domains; or tasks"),
+        ('task = "review"\ntasks = ["mood", "thing"]', "give task, by and domains"),
         ('tasks = ["mood", "thing"]', "Map them in `classes`"),
     ],
 )

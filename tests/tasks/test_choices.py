@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from workspace import Workspace, make_toy_scenario
+from workspace import Workspace, make_toy_scenario, write_jsonl
 
 from clbench.errors import DataError
 from clbench.models.classifier import build_classifier
@@ -42,9 +42,8 @@ def write_choices(folder: Path) -> None:
             words = [f"the {word} {rng.choice(WORDS)}" for word in ("good", "bad")]
             one, two = words if right == 0 else words[::-1]
             about = f"{rng.choice(WORDS)} {WORDS[row % 5]}"
-            line = {"about": about, "more": None, "one": one, "two": two, "label": right}
-            lines.append(json.dumps(line))
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+            lines.append({"about": about, "more": None, "one": one, "two": two, "label": right})
+        write_jsonl(folder / f"{name}.jsonl", lines)
 
 
 def load(folder: Path, **changes: Any) -> Task:
@@ -174,7 +173,7 @@ def test_joined_columns_leave_out_empty_cells(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     spec = FileTaskSpec(train="t.jsonl", validation="v.jsonl", text=[["a", "b"]], label="label")
     for name in ("t.jsonl", "v.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_jsonl(tmp_path / name, lines)
     task = load_task("t", data=None, base=tmp_path, own={"t": spec})
     assert task.train.first == ["x", "y z"]
     path.write_text(json.dumps({"a": None, "b": "", "label": 0}) + "\n" + path.read_text())

@@ -1,0 +1,65 @@
+"""The identity of a trained stage, by which cells find it in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import clbench
+from clbench.evaluation.prepare import PreparedScenario
+from clbench.evaluation.stage_cache import OF_RUN, recipe_digest
+from clbench.suite.plan import Cell
+from clbench.training.protocol import Protocol
+
+
+def stage_digest(
+    cell: Cell,
+    scenario: PreparedScenario,
+    protocol: Protocol,
+    numerics: Mapping[str, Any],
+    *,
+    stages: Sequence[int],
+    shared: bool,
+) -> str:
+    """Return the digest of everything that decides the weights after the last of `stages`.
+
+    Parameters
+    ----------
+    cell, scenario
+        The cell, and its scenario.
+    protocol
+        The cell's protocol at the rate of its method.
+    numerics
+        `ComputeSettings.identity`.
+    stages
+        Numbers of the tasks that were trained on, the last one included.
+    shared
+        Whether vanilla's training serves the stage, so that the method does not matter.
+    """
+    recipe, tasks, vocabulary = cell.recipe, scenario.scenario.tasks, scenario.vocabulary
+    scorers = scenario.scorers if cell.reference_of is None else ()
+    seen = [tasks[i].seen for i in stages]
+    # Only plug-in metrics have a digest.
+    codes = [recipe.get("metrics")]
+    codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
+    digest = recipe_digest(
+        {
+            **({"metric_code": codes} if any(codes) else {}),
+            **({"seen": seen} if any(seen) else {}),
+            "clbench": clbench.__version__,
+            "numerics": dict(numerics),
+            "protocol": protocol.model_dump(mode="json", exclude={"corpus"}),
+            "corpus": recipe.get("corpus") if scorers or not shared else None,
+            "model": recipe.get("model"),
+            "scenario": cell.scenario.name,
+            "heads": {task.head: task.outputs for task in tasks},
+            "vocabulary": None if vocabulary is None else len(vocabulary),
+            "seed": cell.seed,
+            "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
+            "scored": [[tasks[i].validation.digest] for i in stages],
+            # The history holds scores of extra columns, which depend on the shift's settings.
+            "columns": recipe.get("scenario") if scorers else None,
+            "method": None if shared else recipe.get("method"),
+        }
+    )
+    return f"{OF_RUN}{digest}" if shared and len(stages) > 1 else digest
