@@ -102,7 +102,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
         for name in names:
             if name not in sizes:
                 task = load_task(name, data=plan.data, base=suite.base, own=suite.file.task)
-                train = task.limited(protocol.limit, protocol.data_seed).train
+                train = task.limited(**protocol.limits).train
                 sizes[name] = (len(train), mean_tokens(train, protocol.max_length))
             rows, length = sizes[name]
             steps, _ = protocol.stage_length(name, rows)

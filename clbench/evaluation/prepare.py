@@ -238,7 +238,7 @@ class ScenarioPreparer:
             protocol = self.protocol
             whole = load_task(name, data=self.data, base=self.base, own=self.own)
             task = whole.scored_by(protocol.task_metric.get(name))
-            task = task.limited(protocol.limit, self.seed)
+            task = task.limited(**protocol.limits)
             if protocol.score_on == "tuning":
                 task = task.with_tuning(protocol.tuning_fraction, self.seed)
             if self._subset is not None:

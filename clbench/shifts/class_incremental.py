@@ -13,27 +13,30 @@ from pydantic import Field
 from clbench.errors import ShiftError, did_you_mean, join_names
 from clbench.seeds import numpy_stream
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
-from clbench.shifts.sequence import relabelled
+from clbench.shifts.sequence import relabelled, share_head
 from clbench.shifts.split import row_splits
-from clbench.tasks.task import Task
+from clbench.tasks.task import Rows, Task
 
 Classes = Annotated[list[str], Field(min_length=1)]
 Groups = Annotated[list[Classes] | dict[str, Classes], Field(min_length=2)]
 
 
 class ClassIncremental(Shift):
-    """The classes of one task in steps, with one growing head.
+    """The classes of a task, or of several, in steps, with one growing head.
 
     Each step is a task with the rows of its classes. The score is accuracy over all classes seen
     so far, without knowledge of the step; besides, cells hold that with it (``told``, known as
     task-incremental) and the share of rows taken for classes of another step (``elsewhere``).
 
-    Give one of `steps`, `classes` and `partition`.
+    Give `task` or `tasks`, and one of `steps`, `classes` and `partition`.
 
     Attributes
     ----------
-    task
-        Name of the task.
+    task, tasks
+        Name of the task, or names of tasks, whose rows and classes are put together. A class that
+        has the name of another one gets that of its task in front: ``ag_news: Sports``.
+    without
+        Names of classes to leave out with their rows.
     steps
         Number of steps, over which the classes are divided evenly in an order drawn by
         `order_seed`.
@@ -50,7 +53,9 @@ class ClassIncremental(Shift):
     name = "class-incremental"
     short_name: ClassVar[str | None] = "classes"
 
-    task: Annotated[str, Field(min_length=1)]
+    task: Annotated[str, Field(min_length=1)] | None = None
+    tasks: Annotated[list[str], Field(min_length=2)] | None = None
+    without: Classes | None = None
     steps: Annotated[int, Field(ge=2)] | None = None
     classes: Groups | None = None
     partition: str | None = None
@@ -64,9 +69,7 @@ class ClassIncremental(Shift):
         ShiftError
             If the steps do not divide the classes of the task.
         """
-        task = context.task(self.task)
-        if task.regression or task.train.choices:
-            raise ShiftError(f"{self._where}: the task has no classes. Name one with classes.")
+        task = self._task(context)
         groups = self._groups(task)
         order = [name for names in groups.values() for name in names]
         numbers = {name: number for number, name in enumerate(task.labels)}
@@ -88,7 +91,48 @@ class ClassIncremental(Shift):
 
     @property
     def _where(self) -> str:
-        return f"class-incremental steps of {self.task!r}"
+        return f"class-incremental steps of {self.task or '+'.join(self.tasks or ())!r}"
+
+    def _task(self, context: ShiftContext) -> Task:
+        """Return the task whose classes arrive in steps, or all tasks as one."""
+        if (self.task is None) == (self.tasks is None):
+            raise ShiftError("shift 'class-incremental': give either task or tasks.")
+        parts = [context.task(name) for name in dict.fromkeys(self.tasks or [self.task or ""])]
+        for part in parts:
+            if part.regression or part.train.choices:
+                raise ShiftError(
+                    f"{self._where}: {part.name!r} has no classes. Name one with classes."
+                )
+        whole = parts[0] if len(parts) == 1 else self._joined(parts)
+        if self.without is None:
+            return whole
+        for name in self.without:
+            if name not in whole.labels:
+                hint = did_you_mean(name, whole.labels)
+                raise ShiftError(f"{self._where}: the task has no class {name!r}.{hint}")
+        kept = [i for i, name in enumerate(whole.labels) if name not in self.without]
+        numbers = np.cumsum([name not in self.without for name in whole.labels]) - 1
+        splits: dict[str, Any] = {}
+        for key, rows in row_splits(whole).items():
+            rows = rows.take(np.flatnonzero(np.isin(rows.labels, kept)))
+            splits[key] = replace(rows, labels=numbers[rows.labels])
+        return replace(whole, labels=tuple(whole.labels[i] for i in kept), **splits)
+
+    def _joined(self, parts: list[Task]) -> Task:
+        """Return the rows and classes of `parts` as one task."""
+        if any(part.is_pair for part in parts):
+            raise ShiftError(f"{self._where}: only tasks of one text a row can be put together.")
+        metrics = [m for m in parts[0].metrics if all(m in part.metrics for part in parts)]
+        if not metrics:
+            raise ShiftError(f"{self._where}: the tasks have no metric in common.")
+        shared = share_head(parts, growing=False)
+        splits: dict[str, Any] = {
+            key: Rows.joined([row_splits(part)[key] for part in shared])
+            for key in row_splits(shared[0])
+        }
+        name = "+".join(part.name for part in parts)
+        head = shared[0].head
+        return replace(shared[0], name=name, metrics=tuple(metrics), head=head, own=(), **splits)
 
     def _groups(self, task: Task) -> Mapping[str, list[str]]:
         """Return the classes of each step by its name, checked, in training order."""

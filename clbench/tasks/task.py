@@ -79,6 +79,12 @@ class Rows:
             values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
         return cls(first, second, values, np.arange(len(first), dtype=np.int64))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Return all rows of `parts`, which have one text each, with positions from 0."""
+        texts = [text for rows in parts for text in rows.first]
+        return cls.of(texts, None, np.concatenate([rows.labels for rows in parts]))
+
     def __len__(self) -> int:
         return len(self.first)
 
@@ -169,31 +175,53 @@ class Task:
         """Whether a row has two texts."""
         return self.train.second is not None
 
-    def limited(self, limit: int | None, seed: int = 0) -> Task:
-        """Return the task with at most `limit` rows per split, stratified, in source order.
+    def limited(
+        self,
+        limit: int | None,
+        seed: int = 0,
+        *,
+        scored: int | None = None,
+        by_class: bool = False,
+    ) -> Task:
+        """Return the task with fewer rows, stratified, in source order.
 
         The sample depends only on the task's name and `seed`. Up to rounding, a smaller limit
         keeps a subset of the rows of a larger one in each class.
 
+        Parameters
+        ----------
+        limit, scored
+            Most training and validation rows; by default all, and `limit`.
+        seed
+            Seed of the sample.
+        by_class
+            Whether the limits hold for each class, not for all rows.
+
         Raises
         ------
         DataError
-            If the limit is smaller than the number of classes.
+            If a limit of all rows is smaller than the number of classes.
         """
-        if limit is None:
-            return self
-        classes = len(np.unique(self.train.labels))
-        if not self.regression and limit < classes:
-            raise DataError(
-                f"task {self.name!r}: a limit of {limit} is less than the number of classes, "
-                f"{classes}. Use --limit {classes} or more (key `limit` in [protocol])."
-            )
-
+        splits = (("train", self.train, limit), ("validation", self.validation, scored or limit))
         limited: dict[str, Any] = {}
-        for split, rows in (("train", self.train), ("validation", self.validation)):
+        for split, rows, most in splits:
+            if most is None:
+                continue
+            classes = 0 if self.regression else len(np.unique(self.train.labels))
+            if not by_class and most < classes:
+                key = "limit" if most == limit else "scored_limit"
+                raise DataError(
+                    f"task {self.name!r}: a limit of {most} is less than the number of classes, "
+                    f"{classes}. Use --limit {classes} or more (key `{key}` in [protocol])."
+                )
             rng = numpy_stream("limit", self.name, split, seed)
-            limited[split] = rows.take(stratified(rows.labels, limit, rng, self.regression))
-        return replace(self, **limited)
+            if by_class and classes:
+                parts = [np.flatnonzero(rows.labels == c) for c in np.unique(rows.labels)]
+                sample = np.concatenate([np.sort(rng.permutation(part)[:most]) for part in parts])
+                limited[split] = rows.take(np.sort(sample))
+            else:
+                limited[split] = rows.take(stratified(rows.labels, most, rng, self.regression))
+        return replace(self, **limited) if limited else self
 
     def redrawn(self, rows: Rows, *seeds: int) -> Task:
         """Return the task with as many training rows as it has, drawn from `rows`, stratified.

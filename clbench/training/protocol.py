@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MOST = 10**9
 """Largest number of rows, steps and the like."""
@@ -67,6 +67,10 @@ class Protocol(BaseModel):
         from the hub, a text file with one text a line, or a Parquet table.
     limit
         Largest number of rows of each split, stratified by label.
+    scored_limit
+        Largest number of rows to score on; by default `limit`.
+    limit_per
+        What these limits count: the rows of a ``task``, or of each ``class``.
     subset
         Training rows within `limit`: ``fixed`` takes the same ones for every seed; ``seed`` draws
         others for each, so that intervals over seeds include the choice of the rows. The rows that
@@ -111,7 +115,9 @@ class Protocol(BaseModel):
     precision: Literal["auto", "float32", "bf16"] = "auto"
     corpus: Annotated[str, Field(min_length=1)] = "built-in"
     limit: Positive | None = None
-    # Left out of recipes where it is the default, as in those of earlier versions.
+    # These are left out of recipes where they are the default, as in those of earlier versions.
+    scored_limit: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
+    limit_per: Annotated[Literal["task", "class"], Field(exclude_if=lambda v: v == "task")] = "task"
     subset: Annotated[Literal["fixed", "seed"], Field(exclude_if=lambda v: v == "fixed")] = "fixed"
     data_seed: Annotated[int, Field(ge=0)] = 0
     score_on: Literal["validation", "tuning"] = "validation"
@@ -120,6 +126,22 @@ class Protocol(BaseModel):
     curve_rows: Positive = 300
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True
+
+    @model_validator(mode="after")
+    def _one_way_to_draw(self) -> Self:
+        if self.subset == "seed" and self.limit_per == "class":
+            raise ValueError("subset = 'seed' needs limit_per = 'task'")
+        return self
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Arguments of `clbench.tasks.task.Task.limited`."""
+        return {
+            "limit": self.limit,
+            "scored": self.scored_limit,
+            "by_class": self.limit_per == "class",
+            "seed": self.data_seed,
+        }
 
     def stage_length(self, task: str, rows: int) -> tuple[int, int]:
         """Return the steps of a stage on `rows` training rows, and the steps of one epoch.

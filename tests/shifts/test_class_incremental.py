@@ -53,6 +53,37 @@ def test_classes_arrive_in_steps_and_are_numbered_by_arrival() -> None:
     assert sorted([*first.train.index, *second.train.index]) == list(range(20))
 
 
+def test_classes_of_several_tasks_arrive_in_steps_and_some_are_left_out() -> None:
+    pets = Task("pets", ("cat", "dog"), ("f1", "accuracy"), *two("cat", "dog"), head="pets")
+    farm = Task(
+        "farm", ("cow", "cat", "hen"), ("accuracy",), *two("cow", "cat", "hen"), head="farm"
+    )
+    world = FakeContext({"pets": pets, "farm": farm})
+    how = {"tasks": ["pets", "farm"], "without": ["farm: cat"]}
+    names = ["pets: cat", "dog", "cow", "hen"]
+    parts = ClassIncremental(**how, classes=[names[::-1][:2], names[:2]]).build(world).tasks
+    assert parts[0].labels == ("hen", "cow", "pets: cat", "dog")
+    assert [part.name for part in parts] == ["pets+farm[1]", "pets+farm[2]"]
+    assert {part.metrics for part in parts} == {("accuracy",)}
+    for part, kinds in zip(parts, ({"hen", "cow"}, {"cat", "dog"}), strict=True):
+        assert {text.split()[0] for text in part.train.first} == kinds
+        for text, number in zip(part.validation.first, part.validation.labels, strict=True):
+            assert part.labels[number].endswith(text.split()[0])
+    with pytest.raises(ShiftError, match=r"no class 'farm: cats'\. Did you mean 'farm: cat'"):
+        ClassIncremental(tasks=["pets", "farm"], without=["farm: cats"], steps=2).build(world)
+    with pytest.raises(ShiftError, match="give either task or tasks"):
+        ClassIncremental(task="pets", tasks=["pets", "farm"], steps=2).build(world)
+
+
+def two(*names: str) -> list[Rows]:
+    """Twelve training and six validation rows with a class in each text."""
+    k = len(names)
+    return [
+        Rows.of([f"{names[i % k]} {i}" for i in range(n)], None, [i % k for i in range(n)])
+        for n in (12, 6)
+    ]
+
+
 def test_steps_divide_the_classes_evenly_in_a_drawn_order() -> None:
     parts = steps(steps=2)
     assert [len(part.own) for part in parts] == [3, 2]
@@ -98,7 +129,7 @@ def test_a_class_without_rows_is_refused() -> None:
     with pytest.raises(ShiftError, match=r"'animals\[2\]' has no validation rows of dog, elk"):
         steps(replace(task, validation=few), classes=[["ant", "bee", "cat"], ["dog", "elk"]])
     numbers = replace(task, labels=())
-    with pytest.raises(ShiftError, match="the task has no classes"):
+    with pytest.raises(ShiftError, match="has no classes. Name one with classes"):
         steps(numbers, steps=2)
 
 

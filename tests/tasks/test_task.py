@@ -137,6 +137,22 @@ def test_equal_rows_have_equal_digests() -> None:
     assert len({rows.digest, *(other.digest for other in others)}) == 5
 
 
+def test_scored_rows_and_classes_have_their_own_limits() -> None:
+    labels = [0] * 30 + [1] * 6 + [2] * 2
+    rows = Rows.of([f"text {i}" for i in range(38)], None, labels)
+    task = Task("mine", ("a", "b", "c"), ("accuracy",), rows, rows, head="mine")
+    small = task.limited(20, scored=10)
+    assert (len(small.train), len(small.validation)) == (20, 10)
+    assert len(task.limited(None, scored=10).train) == 38
+    classes = task.limited(5, scored=3, by_class=True)
+    assert np.bincount(classes.train.labels).tolist() == [5, 5, 2]
+    assert np.bincount(classes.validation.labels).tolist() == [3, 3, 2]
+    assert list(classes.train.index) == sorted(classes.train.index)
+    assert set(classes.train.index) <= set(task.limited(6, by_class=True).train.index)
+    with pytest.raises(DataError, match="key `scored_limit`"):
+        task.limited(10, scored=2)
+
+
 def test_a_limit_below_the_number_of_classes_is_an_error() -> None:
     rows = Rows.of(["a", "b", "c", "d"], None, [0, 1, 0, 1])
     task = Task("mine", ("x", "y"), ("accuracy",), rows, rows, "mine")
