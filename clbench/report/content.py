@@ -157,7 +157,7 @@ def table_rows(content: Content) -> list[dict[str, Any]]:
         for row in content.comparisons.to_dict("records")
     }
     means = content.means.to_dict("records")
-    names = [score.name for score in visible_scores(means)]
+    names = [score.name for score in visible_scores(means, page=True)]
     names += COSTS
     rows = []
     for row in means:

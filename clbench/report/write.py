@@ -159,7 +159,7 @@ def write_report(
         flips=flip_rows(content),
         fronts=front_rows(content),
         points=content.points.to_dict("records"),
-        scores=visible_scores(content.means.to_dict("records")),
+        scores=visible_scores(content.means.to_dict("records"), page=True),
         rows=rows,
         columns={name for row in rows for name, value in row.items() if value is not None},
         costs=COSTS,

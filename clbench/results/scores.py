@@ -12,16 +12,25 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+from clbench.results.formulas import (
+    Curves,
+    Floors,
+    Triangle,
+    area,
+    average_over_time,
+    backward_transfer,
+    gain,
+    gap,
+    mean_forgetting,
+    plasticity,
+)
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from clbench.results.cell import CellResult
 
 Matrix = Sequence[Sequence[float | None]]
-Triangle = list[list[float]]
-"""R on and below the diagonal: row i has i + 1 entries."""
-Floors = Sequence[float | None]
-"""The floor of each column of R; None for a column without one, such as the pretraining."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Score:
         Whether the score is defined for a scenario of one task.
     visibility
         When the terminal and the report show a column for it, if it has a value: always, for
-        sequences of more than two tasks, or never.
+        sequences of more than two tasks, for these on the ``page`` only, or never.
     compared
         Whether the report compares methods by it.
     """
@@ -57,27 +66,10 @@ class Score:
     formula: Callable[..., float | None] | None
     higher_is_better: bool = True
     single_task: bool = False
-    needs: tuple[Literal["alone", "floors", "reference"], ...] = ()
+    needs: tuple[Literal["alone", "curves", "floors", "reference"], ...] = ()
     ratio: tuple[str, str] | None = None
-    visibility: Literal["always", "sequences", "never"] = "never"
+    visibility: Literal["always", "sequences", "page", "never"] = "never"
     compared: bool = False
-
-
-def _bwt(r: Triangle) -> float:
-    last = len(r) - 1
-    return sum(r[last][task] - r[task][task] for task in range(last)) / last
-
-
-def _mean_forgetting(r: Triangle) -> float:
-    last = len(r) - 1
-    best = [max(r[stage][task] for stage in range(task, last)) for task in range(last)]
-    return sum(best[task] - r[last][task] for task in range(last)) / last
-
-
-def _gain(scores: Sequence[float], floors: Floors) -> float | None:
-    """Return the sum of scores above their floors, or None if a floor is missing."""
-    above = [s - floor for s, floor in zip(scores, floors, strict=True) if floor is not None]
-    return math.fsum(above) if len(above) == len(scores) else None
 
 
 SCORES = (
@@ -91,29 +83,40 @@ SCORES = (
     Score("forgetting", "forgetting", "score lost on the first task", lambda r: r[0][0] - r[-1][0],
           higher_is_better=False, visibility="always", compared=True),
     # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
-    Score("bwt", "BWT", "backward transfer", _bwt, visibility="sequences"),
+    Score("bwt", "BWT", "backward transfer", backward_transfer, visibility="sequences"),
     Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
           single_task=True, visibility="sequences"),
+    # Rebuffi et al. 2017, section 4: mean over i of the mean over j <= i of R[i, j]
+    Score("average_over_time", "over time", "mean, over the stages, of the mean score over the "
+          "tasks so far", average_over_time, visibility="page"),
+    # Koh et al. 2022, section 3.2, over training steps
+    Score("area", "area", "mean score over the tasks so far, over all training steps: the area "
+          "under its curve", lambda _, curves: area(curves), needs=("curves",),
+          visibility="page"),
     # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
-    Score("mean_forgetting", "mean forgetting", "mean drop from the best score", _mean_forgetting,
+    Score("mean_forgetting", "mean forgetting", "mean drop from the best score", mean_forgetting,
           higher_is_better=False),
     # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
     Score("intransigence", "intrans.", "score on the last task when trained alone, minus p_s",
-          lambda r, alone: alone - r[-1][-1],
+          lambda r, alone: gap(r, alone, [len(r) - 1]),
           higher_is_better=False, single_task=True, needs=("alone",), visibility="always"),
+    # Mean over j > 0 of R[j, j] - R*[j]
+    Score("plasticity", "plasticity", "mean, over the later tasks, of the score right after the "
+          "task, minus that when trained alone", plasticity,
+          needs=("alone",), visibility="page"),
     # Sums over j < L of R[j, j] - f[j] and of R[L, j] - f[j]
     Score("old_gain", "old gain", "sum of the scores of the earlier tasks above their floors, each "
           "right after the task", needs=("floors",),
-          formula=lambda r, floors: _gain([r[j][j] for j in range(len(r) - 1)], floors[:-1])),
+          formula=lambda r, floors: gain([r[j][j] for j in range(len(r) - 1)], floors[:-1])),
     Score("old_gain_left", "old gain left", "sum of the final scores of the earlier tasks above "
           "their floors", needs=("floors",),
-          formula=lambda r, floors: _gain(r[-1][:-1], floors[:-1])),
+          formula=lambda r, floors: gain(r[-1][:-1], floors[:-1])),
     # R[L, L] - f[L], of the method and of the reference method
     Score("new_gain", "new gain", "p_s above its floor", needs=("floors",), single_task=True,
-          formula=lambda r, floors: _gain(r[-1][-1:], floors[-1:])),
+          formula=lambda r, floors: gain(r[-1][-1:], floors[-1:])),
     Score("reference_gain", "reference gain", "p_s of the reference method above its floor",
           single_task=True, needs=("floors", "reference"),
-          formula=lambda r, floors, reference: _gain([reference], floors[-1:])),
+          formula=lambda r, floors, reference: gain([reference], floors[-1:])),
     Score("retained", "retained", "share of what was learned of the earlier tasks above their "
           "floors that is left at the end", None,
           ratio=("old_gain_left", "old_gain"), visibility="always"),
@@ -150,7 +153,8 @@ def marks(flags: Iterable[str]) -> str:
 def scores_of(
     matrix: Matrix,
     *,
-    alone: float | None = None,
+    alone: Mapping[int, float] = MappingProxyType({}),
+    curves: Sequence[Curves] = (),
     floors: Floors | None = None,
     reference: float | None = None,
     file_scores: Mapping[str, float | None] = MappingProxyType({}),
@@ -164,7 +168,9 @@ def scores_of(
     matrix
         T rows of T entries; only those above the diagonal may be None.
     alone
-        R*[L], the score of the last task when trained alone.
+        R*[j], the score of task j when trained alone, by j.
+    curves
+        For each stage the points (step, score) of each task so far.
     floors
         The floor of each task; None where it has none.
     reference
@@ -181,7 +187,12 @@ def scores_of(
     square = all(len(row) == len(matrix) for row in matrix)
     if not r or not square or any(len(row) != i for i, row in enumerate(r, 1)):
         raise ValueError("a score matrix must be square, with every score up to its diagonal")
-    options = {"alone": alone, "floors": floors or None, "reference": reference}
+    options = {
+        "alone": alone or None,
+        "curves": curves if curves and all(curves) else None,
+        "floors": floors or None,
+        "reference": reference,
+    }
     scores = dict(file_scores)
     for score in SCORES:
         if score.name in file_scores:
@@ -211,13 +222,15 @@ def reference_score(cell: CellResult) -> float | None:
     return next((score for row in cell.R for score in row if score is not None), None)
 
 
-def visible_scores(means: Iterable[Mapping[Any, Any]]) -> list[Score]:
+def visible_scores(means: Iterable[Mapping[Any, Any]], *, page: bool = False) -> list[Score]:
     """Return the scores that a table of `means`, rows of `summary`, shows: those with a value."""
     rows = list(means)
+    shown = {"always"}
+    if any(row["tasks"] > 2 for row in rows):
+        shown |= {"sequences", "page"} if page else {"sequences"}
 
     def is_visible(score: Score) -> bool:
-        long = score.visibility == "sequences" and any(row["tasks"] > 2 for row in rows)
-        return (long or score.visibility == "always") and has_value(rows, f"{score.name}_mean")
+        return score.visibility in shown and has_value(rows, f"{score.name}_mean")
 
     return list(filter(is_visible, SCORES))
 
@@ -236,22 +249,19 @@ def score_rows(cells: Iterable[CellResult], reference: str = "vanilla") -> list[
     failed cells have no keys for scores.
     """
     all_cells = list(cells)
-    # The last score of a cell is p_s, or the only one of a single-task reference.
-    last_scores = {
-        (*_reference_key(cell), cell.reference_of): cell.R[-1][-1]
-        if cell.reference_of is None
-        else reference_score(cell)
-        for cell in all_cells
-        if cell.status == "ok" and (cell.reference_of is not None or cell.baseline == reference)
-    }
-    rows = []
+    alone: dict[Any, dict[int, float]] = {}
+    last_scores: dict[Any, float | None] = {}
     for cell in all_cells:
-        if cell.reference_of is None:
-            # The pretraining, where it is the first task, has no stage and no reference.
-            last = (len(cell.stages) or len(cell.tasks)) - 1
-            key = _reference_key(cell)
-            rows.append(_row(cell, last_scores.get((*key, last)), last_scores.get((*key, None))))
-    return rows
+        if cell.status == "ok" and cell.reference_of is not None:
+            if (score := reference_score(cell)) is not None:
+                alone.setdefault(_reference_key(cell), {})[cell.reference_of] = score
+        elif cell.status == "ok" and cell.baseline == reference:
+            last_scores[_reference_key(cell)] = cell.R[-1][-1]
+    return [
+        _row(cell, alone.get(_reference_key(cell), {}), last_scores.get(_reference_key(cell)))
+        for cell in all_cells
+        if cell.reference_of is None
+    ]
 
 
 def scores_frame(cells: Iterable[CellResult], reference: str = "vanilla") -> pd.DataFrame:
@@ -269,7 +279,7 @@ def _reference_key(cell: CellResult) -> tuple[str, int, str, str]:
     return cell.scenario, cell.seed, cell.model, str(cell.settings.get("protocol"))
 
 
-def _row(cell: CellResult, alone: float | None, reference: float | None) -> dict[str, Any]:
+def _row(cell: CellResult, alone: Mapping[int, float], reference: float | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "scenario": cell.scenario,
         "shift": cell.shift,
@@ -287,8 +297,15 @@ def _row(cell: CellResult, alone: float | None, reference: float | None) -> dict
     }
     if cell.status == "ok":
         # Files lack scores that need other cells or floors, and those added after their version.
+        # The pretraining, where it is the first task, has no stage and no reference.
+        before = len(cell.tasks) - len(cell.stages)
         row |= scores_of(
-            cell.R, alone=alone, floors=cell.floors, reference=reference, file_scores=cell.scores
+            cell.R,
+            alone={stage + before: score for stage, score in alone.items()},
+            curves=[dict(stage)["curves"].get("scores", {}) for stage in cell.stages],
+            floors=cell.floors,
+            reference=reference,
+            file_scores=cell.scores,
         )
     return row
 

@@ -104,6 +104,11 @@ class Plan:
         """The scenarios in order."""
         return tuple({cell.scenario.name: cell.scenario for cell in self.cells}.values())
 
+    def _references(self) -> bool | str:
+        """The suite's `references` as far as they show in the cells."""
+        pairs = {(c.scenario.name, c.reference_of) for c in self.cells if c.reference_of}
+        return "all" if len(pairs) > len({name for name, _ in pairs}) else bool(pairs)
+
     def resolved(self) -> dict[str, Any]:
         """Return the suite with the command's options applied, as plain JSON values."""
         file = self.suite.file
@@ -113,7 +118,7 @@ class Plan:
             "commands": [list(self.command)],
             "methods": [baseline.name for baseline in self.baselines],
             "seeds": list(dict.fromkeys(cell.seed for cell in self.cells)),
-            "references": any(cell.reference_of is not None for cell in self.cells),
+            "references": self._references(),
             "plugins": {plugin.path.name: plugin.digest for plugin in self.plugins},
             **({"looks": [list(self.looks)]} if self.looks else {}),
             "questions": [self.question.model_dump(mode="json")],
@@ -160,11 +165,11 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         shared = shared_recipe(scenario)
         shared_text = json_sections(shared)
         methods: list[tuple[Baseline, int | None]] = [(baseline, None) for baseline in baselines]
-        # In a scenario of one task, vanilla itself learns that task alone.
+        # Vanilla itself learns the first task alone.
         last = stages_of(scenario) - 1 if references else 0
-        if last:
-            reference = replace(read_baseline("vanilla"), name=f"reference{last}")
-            methods.append((reference, last))
+        for task in range(1 if references == "all" else max(1, last), last + 1):
+            reference = replace(read_baseline("vanilla"), name=f"reference{task}")
+            methods.append((reference, task))
         for seed in seeds:
             for baseline, reference_of in methods:
                 method = {

@@ -16,7 +16,9 @@ LOOKS = (5, 10, 20)
 UNTIL_SETTLED = "until-settled"
 """Value of ``--seeds`` for a run that adds seeds."""
 
-ScoreName = Literal["p_o", "p_s", "forgetting", "average", "mean_forgetting", "bwt"]
+ScoreName = Literal[
+    "p_o", "p_s", "forgetting", "average", "average_over_time", "mean_forgetting", "bwt"
+]
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -92,7 +92,8 @@ class SuiteFile(BaseModel):
     seeds
         One cell each; unique.
     references
-        Whether to also train each scenario's last task alone, for intransigence.
+        Whether to also train each scenario's last task alone, for intransigence; or ``all`` tasks
+        but the first, for plasticity, too.
     question
         Which comparisons share one error rate and get a verdict.
     protocol
@@ -107,7 +108,7 @@ class SuiteFile(BaseModel):
     description: str = ""
     methods: Annotated[list[Name], Field(min_length=1)]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = [0]
-    references: bool = True
+    references: bool | Literal["all"] = True
     question: Question = Question()
     protocol: Protocol = Protocol()
     baseline: dict[str, VariantTable] = {}

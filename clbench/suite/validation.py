@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -114,16 +114,15 @@ def _settings_errors(kind: type[Configured], settings: Mapping[str, Any], table:
 
 
 def stages_of(scenario: ScenarioSpec) -> int:
-    """Return the number of tasks of a scenario: those in ``tasks``, else the parts of its task.
+    """Return the number of tasks of a scenario: its shift's ``k``, else those in ``tasks``, else 2.
 
-    A shift that divides a task sets the number of parts in ``k``; the default is 2.
+    A shift that divides a task sets the number of parts in ``k``.
     """
     from clbench.shifts.base import SHIFTS
 
     tasks = scenario.settings.get("tasks")
-    if isinstance(tasks, Sequence) and not isinstance(tasks, str):
-        return len(tasks)
-    parts = getattr(SHIFTS.get(scenario.shift)(**scenario.settings), "k", 2)
+    default = len(tasks) if isinstance(tasks, list) else 2
+    parts = getattr(SHIFTS.get(scenario.shift)(**scenario.settings), "k", default)
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
         raise ClbenchError(f"shift {scenario.shift!r}: k must be a whole number, 1 or more.")
     return parts

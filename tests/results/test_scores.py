@@ -241,7 +241,23 @@ def test_reasons_survive_the_csv_as_one_printable_line() -> None:
 def test_a_score_of_intransigence_needs_the_reference() -> None:
     matrix = [[0.9, None], [0.7, 0.6]]
     assert "intransigence" not in scores_of(matrix)
-    assert scores_of(matrix, alone=0.8)["intransigence"] == pytest.approx(0.2)
+    assert scores_of(matrix, alone={1: 0.8})["intransigence"] == pytest.approx(0.2)
+
+
+def test_scores_of_a_sequence_by_hand() -> None:
+    matrix = [[0.9, None, None], [0.8, 0.7, None], [0.6, 0.5, 0.4]]
+    curves = [
+        {"a": [[2, 0.5], [4, 0.9]]},
+        {"a": [[0, 0.9], [1, 0.9], [4, 0.8]], "b": [[1, 0.1], [4, 0.7]]},
+    ]
+    scores = scores_of(matrix, alone={1: 0.8, 2: 0.5}, curves=curves)
+    assert scores["average_over_time"] == pytest.approx((0.9 + 0.75 + 0.5) / 3)
+    assert scores["plasticity"] == pytest.approx(-0.1)
+    assert scores["intransigence"] == pytest.approx(0.1)
+    # Means .5 .9 .5 .75 at the steps 2 4 5 8: (2 × .7 + 1 × .7 + 3 × .625) / 6
+    assert scores["area"] == pytest.approx(3.975 / 6)
+    assert scores_of(matrix, alone={2: 0.5})["plasticity"] is None
+    assert "area" not in scores_of(matrix, curves=[{}, {}])
 
 
 def test_one_entry_adds_a_score_everywhere_also_for_cells_that_lack_it(

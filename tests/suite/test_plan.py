@@ -109,6 +109,13 @@ def test_order_and_names_of_cells(make: Make) -> None:
     assert {cell.baseline.name for cell in cells} == {"vanilla", "frozen"}  # one task needs none
 
 
+def test_all_tasks_but_the_first_may_have_a_reference(make: Make) -> None:
+    plan = make(f'references = "all"\n{SUITE}', seeds=[7], scenarios=["*clusters", "a-b"])
+    names = [cell.baseline.name for cell in plan.cells if cell.reference_of]
+    assert names == ["reference1", "reference1", "reference2"]
+    assert plan.resolved()["references"] == "all"
+
+
 def test_patterns_keep_the_suites_order(make: Make) -> None:
     plan = make(scenarios=["b-[cl]*", "a-b"], methods=["vanilla"], seeds=[4])
     assert [s.name for s in plan.scenarios] == ["a-b", "b-length", "b-clusters"]

@@ -1,0 +1,79 @@
+"""Formulas of scores that take more than a line.
+
+R[i][j] is the score on task j after stage i, 0-based; with T tasks, L = T - 1 is the last stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+Triangle = list[list[float]]
+"""R on and below the diagonal: row i has i + 1 entries."""
+Floors = Sequence[float | None]
+"""The floor of each column of R; None for a column without one, such as the pretraining."""
+Curves = Mapping[str, Sequence[Sequence[float]]]
+"""Points (step, score) by task."""
+
+
+def backward_transfer(r: Triangle) -> float:
+    """Return the mean over j < L of R[L, j] - R[j, j] (Lopez-Paz & Ranzato 2017, equation 3)."""
+    last = len(r) - 1
+    return sum(r[last][task] - r[task][task] for task in range(last)) / last
+
+
+def mean_forgetting(r: Triangle) -> float:
+    """Return the mean over j < L of the best R[l, j], j <= l < L, minus R[L, j].
+
+    Chaudhry et al. 2018, section 3.
+    """
+    last = len(r) - 1
+    best = [max(r[stage][task] for stage in range(task, last)) for task in range(last)]
+    return sum(best[task] - r[last][task] for task in range(last)) / last
+
+
+def average_over_time(r: Triangle) -> float:
+    """Return the mean over i of the mean over j <= i of R[i, j].
+
+    Rebuffi et al. 2017, section 4: average incremental accuracy.
+    """
+    return math.fsum(math.fsum(row) / len(row) for row in r) / len(r)
+
+
+def area(curves: Sequence[Curves]) -> float | None:
+    """Return the area under the curve of the mean score over the tasks so far, over its length.
+
+    Steps are counted through all stages, and the curve is straight between the steps at which all
+    tasks so far have a point (Koh et al. 2022, section 3.2). None for a curve of one point.
+    """
+    steps: list[float] = []
+    means: list[float] = []
+    start = 0.0
+    for stage in curves:
+        tasks = [{point[0]: point[1] for point in points} for points in stage.values()]
+        for step in sorted(set.intersection(*map(set, tasks))):
+            steps.append(start + step)
+            means.append(math.fsum(task[step] for task in tasks) / len(tasks))
+        start = max([start, *steps])
+    parts = zip(steps, steps[1:], means, means[1:], strict=False)
+    total = math.fsum((after - before) * (m + n) / 2 for before, after, m, n in parts)
+    return total / (steps[-1] - steps[0]) if steps[-1] > steps[0] else None
+
+
+def gap(r: Triangle, alone: Mapping[int, float], tasks: Iterable[int]) -> float | None:
+    """Return the mean over `tasks` of R*[j] - R[j, j]; None if one has no R*, or there are none."""
+    gaps = [alone[task] - r[task][task] if task in alone else None for task in tasks]
+    known = [value for value in gaps if value is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(gaps) else None
+
+
+def plasticity(r: Triangle, alone: Mapping[int, float]) -> float | None:
+    """Return the mean over j > 0 of R[j, j] - R*[j]; None if a task has no R*."""
+    missed = gap(r, alone, range(1, len(r)))
+    return None if missed is None else -missed
+
+
+def gain(scores: Sequence[float], floors: Floors) -> float | None:
+    """Return the sum of scores above their floors, or None if a floor is missing."""
+    above = [s - floor for s, floor in zip(scores, floors, strict=True) if floor is not None]
+    return math.fsum(above) if len(above) == len(scores) else None
