@@ -86,6 +86,7 @@ def run(
     plugins: Sequence[str | Path] = (),
     references: bool | None = None,
     sweep: int | None = None,
+    keep_stages: bool = False,
     replace: bool = False,
     workers: int | None = None,
     address: str | None = None,
@@ -126,6 +127,9 @@ def run(
     sweep
         Run each baseline at this many values of its dial, the first setting of its ``[sweep]``,
         its own value included, to compare trade-off curves.
+    keep_stages
+        Keep the weights after each cell's last stage, so that a longer order of the same sequence
+        goes on from there.
     replace
         Rerun cells that finished with other settings; their files move to ``cells/replaced/``.
     workers, address, threads, gpus
@@ -165,6 +169,7 @@ def run(
         plugins=plugins,
         references=references,
         sweep=sweep,
+        keep_stages=keep_stages,
         out=out,
     )
     for step in steps_of(options):

@@ -88,6 +88,14 @@ def run(
             "value included, to compare trade-off curves. From 2 to 100.",
         ),
     ] = None,
+    keep_stages: Annotated[
+        bool,
+        flag(
+            "--keep-stages",
+            "Keep the weights after each cell's last stage under stages/, so that a longer order "
+            "of the same sequence goes on from there.",
+        ),
+    ] = False,
     replace: Annotated[
         bool,
         flag("--replace", "Rerun cells of other settings; move their files to cells/replaced/."),
@@ -131,6 +139,7 @@ def run(
         plugins=plugin or (),
         references=references,
         sweep=sweep,
+        keep_stages=keep_stages,
         out=out,
     )
     with garbage_collection_paused():

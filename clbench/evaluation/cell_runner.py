@@ -187,7 +187,7 @@ class CellRunner:
             device=self.compute.device,
             precision=self.compute.precision,
             seed=cell.seed,
-            scenario=cell.scenario.name,
+            scenario=cell.scenario.series,
             stages=len(self.scenario.train),
             masks=None,
         )
@@ -298,8 +298,13 @@ class CellRunner:
 
     def _is_kept(self, position: int) -> bool:
         """Whether the cache keeps this stage for other cells when this one is done."""
-        usable = 0 if self.cache is None else self.cache.sharing.get(self.cell.key, 1)
-        return position < min(self._vanilla_stages, usable)
+        usable = 0 if self.cache is None else self.cache.sharing.get(self.cell.key, 0)
+        return position < max(usable, min(1, self._vanilla_stages)) or self._is_last_kept(position)
+
+    def _is_last_kept(self, position: int) -> bool:
+        """Whether the run keeps this stage for longer sequences."""
+        keeps = self.cache is not None and self.cache.keeps_last
+        return keeps and position == len(self._stages) - 1
 
     def _is_cached(self, position: int) -> bool:
         """Whether to cache a stage; the last one is only cached for other cells."""
@@ -316,12 +321,17 @@ class CellRunner:
             self.compute.identity,
             stages=self._stages[: position + 1],
             shared=self._is_shared(position),
+            needs_length=self.method.needs_length,
         )
 
     def _to_cache(self, position: int, trace: Trace) -> CachedStage:
         """Return the stage that was just trained as an entry of the cache."""
+        # Heads of later tasks are as they were drawn; another sequence may not have them.
+        used = {task.head for task in self.scenario.train[: self._stages[position] + 1]}
+        later = self.context.model.heads_but(used)
+        weights = self.context.model.state_dict()
         return CachedStage(
-            dict(self.context.model.state_dict()),
+            {name: value for name, value in weights.items() if name not in later},
             {} if self._is_shared(position) else self.method.state(),
             trace,
             [
@@ -335,7 +345,8 @@ class CellRunner:
         """Add a trained stage to the cache; return a note for the user if that fails."""
         if self.cache is None or not self._is_cached(position):
             return None
-        return self.cache.save(self._digest(position), stage)
+        of_run = position > 0 and self._is_kept(position) and not self._is_last_kept(position)
+        return self.cache.save(self._digest(position), stage, of_run=of_run)
 
     def _stored(self, position: int) -> CachedStage | None:
         """Return a stage from the cache, or None if it is missing or damaged."""
@@ -366,18 +377,26 @@ class CellRunner:
                 return position + 1
         return 0
 
+    def _fit(self, row: list[Any]) -> list[Any]:
+        """Return a row of another scenario that begins alike, as long as the rows of this one."""
+        width = len(self._scorers) + len(self.scenario.scored)
+        return [*row, *[None] * width][:width]
+
     def _adopt(self, position: int, stored: CachedStage, *, cached: bool) -> None:
         """Continue from a stage that was trained elsewhere."""
         stage, trace = self._stage(position), stored.trace
         if self._is_shared(position):
             trace = replace(trace, memory_bytes=trace.memory_bytes + self._begin(stage))
-        self.context.model.load_state_dict(stored.weights)
+        self.context.model.load_some(stored.weights)
         if stored.state:
             self.method.load_state(stored.state)
         for note in stored.notes:
             self.context.note(note)
         for facts, row, seconds, correct in stored.history[len(self._outcomes) :]:
-            self._outcomes.append(StageOutcome(Trace(**facts), row, seconds, True, correct))
+            outcome = StageOutcome(
+                Trace(**facts), self._fit(row), seconds, True, self._fit(correct)
+            )
+            self._outcomes.append(outcome)
         stage.step = stage.steps = stage.total_steps = trace.steps
         stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
         self._finish(stage, trace, cached=cached)
@@ -390,7 +409,7 @@ def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
         protocol.model,
         revision=protocol.revision,
         heads={task.head: task.outputs for task in scenario.scenario.tasks},
-        head_seed=lambda head: stream_seed("head", head, cell.seed, cell.scenario.name),
+        head_seed=lambda head: stream_seed("head", head, cell.seed, cell.scenario.series),
         pooling=protocol.pooling,
         head_dropout=protocol.head_dropout,
         vocabulary=scenario.vocabulary,

@@ -214,7 +214,7 @@ def run_in_worker(
             for name, content in (shared or {}).items():
                 (folder / name).write_bytes(content)
         compute, listener = compute_settings(setup.plan), RemoteListener(actor)
-        cache = StageCache(folder, setup.sharing)
+        cache = StageCache(folder, setup.sharing, keeps_last=setup.plan.keep_stages)
         result = run_cell(cell, lambda cell: prepared, compute, cache, listener)
         if leads and folder == Path(temporary):
             return result, {file.name: file.read_bytes() for file in folder.iterdir()}

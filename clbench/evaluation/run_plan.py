@@ -73,7 +73,8 @@ class InProcessExecutor:
         self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
     ) -> Generator[CellResult, None, None]:
         """Yield the results in the order of the cells."""
-        cache = StageCache(plan.out / "stages", stages_to_share(pending))
+        sharing = stages_to_share(pending)
+        cache = StageCache(plan.out / "stages", sharing, keeps_last=plan.keep_stages)
 
         def prepare(cell: Cell) -> PreparedScenario:
             return preparer.prepare(cell.scenario, cell.seed)

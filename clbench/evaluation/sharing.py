@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 
 from clbench.boundary import user_code
@@ -28,32 +28,46 @@ def vanilla_stages(method: Method, stages: int) -> int:
 def stage_groups(cells: Sequence[Cell]) -> dict[str, Hashable | None]:
     """Return scenario, seed and rate of each cell that vanilla's first stage serves, or None."""
     return {
-        key: group if stages else None for key, (group, stages) in _vanilla_stages(cells).items()
+        key: (cell.scenario.name, cell.seed, rate) if stages else None
+        for key, (cell, rate, stages) in _vanilla_stages(cells).items()
     }
 
 
 def stages_to_share(cells: Sequence[Cell]) -> dict[str, int]:
     """Return for each cell how many of its first stages another one of `cells` can use.
 
-    Cells are left out for which that is at most the first stage.
+    A stage serves cells with the same seed and the same tasks so far, in orders of one sequence,
+    too: those with the same baseline, and while vanilla's training serves both, any at the same
+    rate. Cells are left out for which that is at most the first stage, unless it is of an order.
     """
-    by_group: dict[Hashable, dict[str, int]] = defaultdict(dict)
-    for key, (group, stages) in _vanilla_stages(cells).items():
-        by_group[group][key] = stages
+    counts: Counter[Hashable] = Counter()
+    stages: dict[str, list[Hashable]] = {}
+    for key, (cell, rate, vanilla) in _vanilla_stages(cells).items():
+        if cell.reference_of is None:
+            stages[key] = list(_stage_keys(cell, rate, vanilla))
+            counts.update(stages[key])
     shared = {}
-    for counts in by_group.values():
-        for key, stages in counts.items():
-            others = max((n for other, n in counts.items() if other != key), default=0)
-            if min(stages, others) > 1:
-                shared[key] = min(stages, others)
+    for cell in cells:
+        usable = sum(counts[stage] > 1 for stage in stages.get(cell.key, ()))
+        if usable > ("order" not in cell.scenario.settings):
+            shared[cell.key] = usable
     return shared
 
 
-def _vanilla_stages(cells: Sequence[Cell]) -> dict[str, tuple[Hashable, int]]:
-    """Return for each cell scenario, seed and flat rate, and `vanilla_stages`."""
+def _stage_keys(cell: Cell, rate: float | None, vanilla: int) -> Iterator[Hashable]:
+    """Yield what decides each stage of a cell, as far as cells of one run differ."""
+    spec = cell.scenario
+    tasks = spec.task_names if "order" in spec.settings else (spec.name,) * stages_of(spec)
+    for position in range(len(tasks)):
+        method = rate if position < vanilla else cell.baseline.name
+        yield spec.series, cell.seed, tasks[: position + 1], position < vanilla, method
+
+
+def _vanilla_stages(cells: Sequence[Cell]) -> dict[str, tuple[Cell, float | None, int]]:
+    """Return for each cell its flat rate and `vanilla_stages`."""
     numbers: dict[tuple[str, str], int] = {}
     rates: dict[tuple[str, str], float] = {}
-    result: dict[str, tuple[Hashable, int]] = {}
+    result: dict[str, tuple[Cell, float | None, int]] = {}
     for cell in cells:
         scenario, baseline = cell.scenario, cell.baseline
         kind = scenario.name, baseline.name
@@ -65,6 +79,5 @@ def _vanilla_stages(cells: Sequence[Cell]) -> dict[str, tuple[Hashable, int]]:
                 rates[kind] = at_rate(method, cell.protocol).lr
                 numbers[kind] = vanilla_stages(method, stages)
         usable = cell.reference_of in (None, 0)
-        group = scenario.name, cell.seed, rates.get(kind)
-        result[cell.key] = group, numbers[kind] if usable else 0
+        result[cell.key] = cell, rates.get(kind), numbers[kind] if usable else 0
     return result

@@ -25,7 +25,7 @@ from clbench.training.engine import Trace
 
 FORMAT = 3
 OF_RUN = "run-"
-"""Prefix of the stages after the first that cells share; `drop_of_run` removes them."""
+"""Prefix of stages that are kept for other cells of a run; `drop_of_run` removes them."""
 
 
 def recipe_digest(recipe: Mapping[str, Any]) -> str:
@@ -64,22 +64,29 @@ class StageCache:
     """Trained stages in a folder, which is created with the first one.
 
     `sharing` says by a cell's key how many of its first stages other cells can use; it leaves out
-    those of which only the first stage may serve another cell, now or in a later run.
+    those of which only the first stage may serve another cell, now or in a later run. With
+    `keeps_last`, the last stage of each cell stays for sequences that go on after it.
     """
 
-    def __init__(self, folder: Path, sharing: Mapping[str, int] | None = None) -> None:
-        self.folder, self.sharing = folder, sharing or {}
+    def __init__(
+        self, folder: Path, sharing: Mapping[str, int] | None = None, *, keeps_last: bool = False
+    ) -> None:
+        self.folder, self.sharing, self.keeps_last = folder, sharing or {}, keeps_last
 
     def has(self, digest: str) -> bool:
         """Whether the stage with that digest has a file, which may be damaged."""
-        return self._path(digest).is_file()
+        return any(path.is_file() for path in self._paths(digest))
 
     def load(self, digest: str, device: torch.device) -> CachedStage | None:
         """Return the stage with that digest, or None if its file is missing or damaged."""
-        try:
-            tensors, facts = load_tensors(self._path(digest))
-        except DamagedFileError:
-            return None
+        for path in self._paths(digest):
+            with suppress(DamagedFileError):
+                return self._read(path, device)
+        return None
+
+    @staticmethod
+    def _read(path: Path, device: torch.device) -> CachedStage:
+        tensors, facts = load_tensors(path)
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "state": {}}
         for name, value in tensors.items():
             part, _, key = name.partition("/")
@@ -88,8 +95,11 @@ class StageCache:
         trace = Trace(**facts["trace"])
         return CachedStage(parts["weights"], state, trace, facts["history"], facts["notes"])
 
-    def save(self, digest: str, stage: CachedStage) -> str | None:
-        """Write a stage atomically; return a note for the user if that fails."""
+    def save(self, digest: str, stage: CachedStage, *, of_run: bool = False) -> str | None:
+        """Write a stage atomically; return a note for the user if that fails.
+
+        With `of_run`, `drop_of_run` removes it.
+        """
         try:
             skeleton, state = pack(stage.state)
         except UnstorableStateError as error:
@@ -106,7 +116,8 @@ class StageCache:
             "notes": stage.notes,
         }
         try:
-            write_atomically(self._path(digest), partial(save_tensors, tensors, facts=facts))
+            path = self._paths(digest)[of_run]
+            write_atomically(path, partial(save_tensors, tensors, facts=facts))
         except (OSError, SafetensorError) as error:
             return (
                 f"a trained stage could not be saved in {self.folder} ({error}), so an interrupted "
@@ -116,8 +127,9 @@ class StageCache:
 
     def drop(self, digest: str) -> None:
         """Remove a stage that no other cell can use."""
-        with suppress(OSError):
-            self._path(digest).unlink()
+        for path in self._paths(digest):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def drop_of_run(self) -> None:
         """Remove the shared stages after the first; called when a run ends."""
@@ -125,8 +137,10 @@ class StageCache:
             with suppress(OSError):
                 path.unlink()
 
-    def _path(self, digest: str) -> Path:
-        return self.folder / f"{digest}.safetensors"
+    def _paths(self, digest: str) -> tuple[Path, Path]:
+        """Return where a stage is that stays, and where one of the run is."""
+        name = f"{digest}.safetensors"
+        return self.folder / name, self.folder / f"{OF_RUN}{name}"
 
 
 class UnstorableStateError(TypeError):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import clbench
 from clbench.evaluation.prepare import PreparedScenario
-from clbench.evaluation.stage_cache import OF_RUN, recipe_digest
+from clbench.evaluation.stage_cache import recipe_digest
 from clbench.suite.plan import Cell
+from clbench.tasks.task import IntArray
 from clbench.training.protocol import Protocol
 
 
@@ -20,6 +22,7 @@ def stage_digest(
     *,
     stages: Sequence[int],
     shared: bool,
+    needs_length: bool,
 ) -> str:
     """Return the digest of everything that decides the weights after the last of `stages`.
 
@@ -35,14 +38,17 @@ def stage_digest(
         Numbers of the tasks that were trained on, the last one included.
     shared
         Whether vanilla's training serves the stage, so that the method does not matter.
+    needs_length
+        Whether the method trains differently if more tasks follow.
     """
-    recipe, tasks, vocabulary = cell.recipe, scenario.scenario.tasks, scenario.vocabulary
+    recipe, vocabulary = cell.recipe, scenario.vocabulary
+    tasks = scenario.scenario.tasks[: stages[-1] + 1]
     scorers = scenario.scorers if cell.reference_of is None else ()
     seen = [tasks[i].seen for i in stages]
     # Only plug-in metrics have a digest.
     codes = [recipe.get("metrics")]
     codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
-    digest = recipe_digest(
+    return recipe_digest(
         {
             **({"metric_code": codes} if any(codes) else {}),
             **({"seen": seen} if any(seen) else {}),
@@ -51,15 +57,19 @@ def stage_digest(
             "protocol": protocol.model_dump(mode="json", exclude={"corpus"}),
             "corpus": recipe.get("corpus") if scorers or not shared else None,
             "model": recipe.get("model"),
-            "scenario": cell.scenario.name,
+            "scenario": cell.scenario.series,
             "heads": {task.head: task.outputs for task in tasks},
-            "vocabulary": None if vocabulary is None else len(vocabulary),
+            "vocabulary": None if vocabulary is None else _digest_of(vocabulary),
             "seed": cell.seed,
             "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
             "scored": [[tasks[i].validation.digest] for i in stages],
             # The history holds scores of extra columns, which depend on the shift's settings.
             "columns": recipe.get("scenario") if scorers else None,
             "method": None if shared else recipe.get("method"),
+            **({} if shared or not needs_length else {"length": len(scenario.scenario.tasks)}),
         }
     )
-    return f"{OF_RUN}{digest}" if shared and len(stages) > 1 else digest
+
+
+def _digest_of(numbers: IntArray) -> str:
+    return hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest()

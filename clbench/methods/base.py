@@ -56,6 +56,9 @@ class Method(Configured):
     needs_task_id
         Set to True if `scoring` gives each task weights of its own: the method must then be told
         the task of each row, even where tasks share a head. Results and tables mark it too.
+    needs_length
+        Set to True if the method trains a stage differently when more tasks follow, as one that
+        divides the weights among all tasks. Other methods' stages serve longer sequences, too.
     control
         Set to True for a control: a simple way to forget less. The report says which methods do
         not beat the cheapest control of a run that keeps no rows.
@@ -73,6 +76,7 @@ class Method(Configured):
     keeps_rows: ClassVar[bool] = False
     needs_task_id: ClassVar[bool] = False
     only_consolidates: ClassVar[bool] = False
+    needs_length: ClassVar[bool] = False
     control: ClassVar[bool] = False
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0

@@ -40,6 +40,7 @@ class PackNet(Method):
 
     name: ClassVar[str] = "packnet"
     needs_task_id: ClassVar[bool] = True
+    needs_length: ClassVar[bool] = True
     prune: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["equal"] = 0.5
     retrain: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -191,6 +191,26 @@ class Classifier(nn.Module):
     def head_parameter_names(self, name: str) -> list[str]:
         """Return the names of one head's parameters, as in `named_parameters`."""
         return [f"heads.{head_key(name)}.{p}" for p, _ in self.head(name).named_parameters()]
+
+    def heads_but(self, names: Collection[str]) -> set[str]:
+        """Return the names of the parameters of all heads but those of `names`."""
+        others = {head_key(name) for name in names}
+        return {
+            f"heads.{key}.{name}"
+            for key, head in self.heads.items()
+            if key not in others
+            for name in head.state_dict()
+        }
+
+    def load_some(self, weights: Mapping[str, Tensor]) -> None:
+        """Load weights from which those of whole heads may be missing; raise if others are."""
+        heads = {f"heads.{key}." for key in self.heads}
+        missing, unexpected = self.load_state_dict(weights, strict=False)
+        wrong = [name for name in missing if not name.startswith(tuple(heads))]
+        if wrong or unexpected:
+            raise ModelError(
+                f"a stored stage has other weights: {', '.join([*wrong, *unexpected])}"
+            )
 
     def backbone_parameters(self) -> dict[str, nn.Parameter]:
         """Return the backbone's parameters by their names in `named_parameters`."""

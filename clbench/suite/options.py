@@ -57,6 +57,7 @@ class RunOptions:
     plugins: Sequence[str | Path] = ()
     references: bool | None = None
     sweep: int | None = None
+    keep_stages: bool = False
     out: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +104,9 @@ class RunOptions:
                 continue
             if field.name == "references":
                 words += ["--references" if value else "--no-references"]
+                continue
+            if field.name == "keep_stages":
+                words.append("--keep-stages")
                 continue
             option = "--plugin" if field.name == "plugins" else f"--{field.name}"
             if field.name in ("scenarios", "plugins"):

@@ -76,6 +76,8 @@ class Plan:
         Words of a command that makes the same plan.
     looks
         Numbers of seeds after which a run that adds seeds is looked at, or none.
+    keep_stages
+        Whether the last stage of each cell stays in the folder, for longer sequences.
     """
 
     suite: Suite
@@ -87,6 +89,7 @@ class Plan:
     protocol: Protocol
     command: tuple[str, ...]
     looks: tuple[int, ...] = ()
+    keep_stages: bool = False
 
     @property
     def baselines(self) -> tuple[Baseline, ...]:
@@ -191,6 +194,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         protocol=protocol,
         command=options.command(suite),
         looks=options.looks,
+        keep_stages=options.keep_stages,
     )
 
 

@@ -56,6 +56,15 @@ class ScenarioSpec(BaseModel):
         return check_name(name)
 
     @property
+    def series(self) -> str:
+        """The name without that of its order: what random streams of the scenario are called by.
+
+        Orders of one sequence that begin alike then train alike.
+        """
+        order = self.settings.get("order")
+        return self.name.removesuffix(f"-{order}") if isinstance(order, str) else self.name
+
+    @property
     def task_names(self) -> tuple[str, ...]:
         """Tasks in the settings ``task`` and ``tasks``, in order, each once."""
         task, tasks = self.settings.get("task"), self.settings.get("tasks")
