@@ -57,6 +57,18 @@ def divide_layers(depth: int, parts: int, division: Division = "code") -> list[l
     return [list(range(edges[i], edges[i + 1])) for i in range(parts)]
 
 
+def depth_positions(depth: int, values: int, division: Division = "code") -> dict[str, int]:
+    """Return the position of each `LayerGroup`, by its name, in a list of values by depth.
+
+    The first of the `values`, at least three, is for the embeddings, the last for the head, and the
+    others for groups of the `depth` layers from the bottom up, as `divide_layers` makes them.
+    """
+    positions = {"embeddings": 0, "head": values - 1}
+    for number, layers in enumerate(divide_layers(depth, values - 2, division), 1):
+        positions |= {f"layer.{layer}": number for layer in layers}
+    return positions
+
+
 def layer_groups_of(model: nn.Module, family: Family, prefix: str) -> list[LayerGroup]:
     """Return every parameter of `model` once, by depth.
 
@@ -117,9 +129,7 @@ def lr_groups(
     if depth is not None and depth != own:
         rates = transfer_rates(rates, depth, own, division=division)
     last = len(rates) - 1
-    position = {"embeddings": 0, "head": last}
-    for number, part in enumerate(divide_layers(own, last - 1, division), 1):
-        position |= {f"layer.{layer}": number for layer in part}
+    position = depth_positions(own, len(rates), division)
     parameters = dict(model.named_parameters())
     members: list[list[nn.Parameter]] = [[] for _ in rates]
     for layer_group in layers:

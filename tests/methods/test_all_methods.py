@@ -15,6 +15,7 @@ from cell import CPU, PROTOCOL, Cell, differ, weights
 from clbench.evaluation.stage_cache import pack, unpack
 from clbench.methods.a_gem import AGem
 from clbench.methods.base import METHODS, Method
+from clbench.methods.dare import Dare
 from clbench.methods.der_plus_plus import DerPlusPlus
 from clbench.methods.early_stop import EarlyStop
 from clbench.methods.ewc import EWC, EWCOnline
@@ -23,15 +24,20 @@ from clbench.methods.l2_sp import L2SP
 from clbench.methods.layerwise import Layerwise
 from clbench.methods.lora import Lora
 from clbench.methods.low_rate import LowRate
+from clbench.methods.lp_ft import LpFt
 from clbench.methods.lwf import LwF
 from clbench.methods.mas import MAS
+from clbench.methods.migu import Migu
 from clbench.methods.mixout import Mixout
+from clbench.methods.mofo import MoFO
 from clbench.methods.multitask import Multitask
 from clbench.methods.packnet import PackNet
 from clbench.methods.recadam import RecAdam
 from clbench.methods.replay import Replay
+from clbench.methods.sam import Sam
 from clbench.methods.si import SI
 from clbench.methods.smart import Smart
+from clbench.methods.ties import Ties
 from clbench.methods.ulmfit import Ulmfit
 from clbench.methods.vanilla import Vanilla
 from clbench.methods.wise_ft import WiseFT
@@ -40,6 +46,7 @@ SHORT = PROTOCOL.model_copy(update={"epochs": 1})
 HEADS = ("a", "b", "a")
 CASES: dict[str, Callable[[], Method]] = {
     "a-gem": lambda: AGem(memory=8),
+    "dare": lambda: Dare(drop=0.5),
     "der++": lambda: DerPlusPlus(memory=8),
     "early-stop": EarlyStop,
     "ewc": lambda: EWC(importance=1e4, examples=5),
@@ -50,20 +57,26 @@ CASES: dict[str, Callable[[], Method]] = {
     "layerwise": lambda: Layerwise(multiples=[0.1, 0.2, 1.0]),
     "lora": lambda: Lora(adapters="task"),
     "low-rate": LowRate,
+    "lp-ft": LpFt,
     "lwf": LwF,
     "mas": lambda: MAS(examples=5),
+    "migu": Migu,
     "mixout": Mixout,
     "mixout-previous": lambda: Mixout(anchor="previous"),
+    "mofo": MoFO,
     "multitask": Multitask,
     "packnet": PackNet,
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
     "replay": lambda: Replay(memory=8, choice="reservoir"),
+    "sam": Sam,
     "si": SI,
     "smart": Smart,
+    "ties": Ties,
     "ulmfit": Ulmfit,
     "vanilla": lambda: Vanilla(lr=3e-3),
     "wise-ft": WiseFT,
+    "wise-ft-by-depth": lambda: WiseFT(alpha=[0.2, 0.5, 1.0]),
 }
 
 
@@ -116,7 +129,10 @@ def test_a_resumed_cell_ends_in_the_same_weights(folder: Path, run: Run) -> None
     assert not differ(run.cell, resumed)
 
 
-REGULARISERS = ("der++", "ewc", "l2-sp", "lwf", "mas", "mixout", "si", "smart", "ulmfit")
+REGULARISERS = (
+    *("der++", "ewc", "l2-sp", "lp-ft", "lwf", "mas", "migu", "mixout", "mofo", "sam", "si"),
+    *("smart", "ulmfit"),
+)
 
 
 @pytest.mark.parametrize("name", REGULARISERS)
@@ -134,7 +150,7 @@ def test_a_regression_task_between_two_of_classes_is_learned(folder: Path, name:
     assert all(parameter.requires_grad for parameter in cell.model.parameters())
 
 
-@pytest.mark.parametrize("name", [*REGULARISERS, "wise-ft"])
+@pytest.mark.parametrize("name", [*REGULARISERS, "dare", "ties", "wise-ft"])
 def test_frozen_weights_stay(folder: Path, name: str) -> None:
     cell = Cell(folder, CASES[name](), protocol=SHORT)
     cell.model.backbone.encoder.layer[0].requires_grad_(False)

@@ -82,7 +82,7 @@ def test_early_stop_trains_at_least_one_step(folder: Path) -> None:
     assert trace.steps == 1
 
 
-def averaged(folder: Path, alpha: float, heads: tuple[str, str]) -> Iterator[Any]:
+def averaged(folder: Path, alpha: float | list[float], heads: tuple[str, str]) -> Iterator[Any]:
     """Yield name, weight before and after stage 1, and the weight that WiSE-FT gives."""
     cell = Cell(folder, WiseFT(alpha=alpha), heads=heads)
     cell.stage(0)
@@ -109,6 +109,44 @@ def test_wise_ft_averages_a_shared_head(folder: Path) -> None:
         torch.testing.assert_close(value, 0.75 * before + 0.25 * after, rtol=1e-6, atol=1e-8)
 
 
+def test_wise_ft_averages_by_depth(folder: Path) -> None:
+    """Five shares for three layers: each layer has its own."""
+    shares = {"embeddings": 0.0, "layer.0": 0.25, "layer.1": 0.5, "layer.2": 1.0, "heads": 0.75}
+    for name, before, after, value in averaged(folder, [*shares.values()], ("a", "a")):
+        (share,) = (share for part, share in shares.items() if f"{part}." in name)
+        torch.testing.assert_close(
+            value, (1 - share) * before + share * after, rtol=1e-6, atol=1e-8
+        )
+
+
+def test_wise_ft_goes_on_from_the_average(folder: Path) -> None:
+    """After three stages w is ((w1 + w2)/2 + w3)/2, each trained from the average before it."""
+    cell = Cell(folder, WiseFT(alpha=0.5), heads=("a", "b", "a"))
+    cell.stage(0)
+    expected = weights(cell)["backbone.encoder.layer.0.output.dense.weight"].double()
+    for index in (1, 2):
+        stage, _ = cell.train(index)
+        trained = weights(cell)["backbone.encoder.layer.0.output.dense.weight"].double()
+        cell.method.after_stage(stage)
+        expected = (expected + trained) / 2
+    now = weights(cell)["backbone.encoder.layer.0.output.dense.weight"].double()
+    torch.testing.assert_close(now, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_wise_ft_keeps_new_classes_of_a_growing_head(folder: Path) -> None:
+    cell = Cell(folder, WiseFT(alpha=0.25), heads=("a", "a"))
+    cell.stage(0)
+    before = weights(cell)
+    stage, _ = cell.train(1)
+    after = weights(cell)
+    stage.shown_before = {"a": 1}
+    cell.method.after_stage(stage)
+    for name in ("heads.a.weight", "heads.a.bias"):
+        old, new = weights(cell)[name]
+        torch.testing.assert_close(old, 0.75 * before[name][0] + 0.25 * after[name][0])
+        assert torch.equal(new, after[name][1])
+
+
 def test_wise_ft_is_vanilla_at_1_and_the_stage_before_at_0(folder: Path, vanilla: Cell) -> None:
     assert not differ(Cell(folder, WiseFT(alpha=1.0)).run(), vanilla)
     for name, before, _, value in averaged(folder, 0.0, ("a", "b")):
@@ -123,8 +161,10 @@ def test_wise_ft_is_vanilla_at_1_and_the_stage_before_at_0(folder: Path, vanilla
         (EarlyStop, {"share": 1.1}),
         (WiseFT, {"alpha": -0.1}),
         (WiseFT, {"alpha": 1.1}),
+        (WiseFT, {"alpha": [0.5, 0.5]}),
+        (WiseFT, {"alpha": [0.5, 1.5, 0.5]}),
     ],
 )
-def test_settings_out_of_range_are_refused(method: Any, settings: dict[str, float]) -> None:
+def test_settings_out_of_range_are_refused(method: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(settings))):
         method(**settings)

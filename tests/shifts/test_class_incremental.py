@@ -175,7 +175,7 @@ def write(world: Workspace, how: str) -> None:
 
 METHODS = [
     *("vanilla", "ewc", "mas", "si", "lwf", "replay", "der++", "a-gem", "smart", "packnet"),
-    *("multitask", "frozen", "wise-ft"),
+    *("multitask", "frozen", "wise-ft", "lp-ft", "sam", "mofo", "migu", "ties", "dare"),
 ]
 
 
