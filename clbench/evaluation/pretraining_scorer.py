@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import transformers
 from torch import Tensor, nn
 
-from clbench.cache import cached_tensors
 from clbench.errors import ModelError, NonFiniteLossError
-from clbench.fisher.language_modelling import fit_head, text_batches
+from clbench.fisher.language_modelling import text_batches
 from clbench.fisher.losses import IGNORED, named_loss, on_device, size_of
+from clbench.fisher.pretrained import fit_missing_head
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
 from clbench.models.language import LanguageModel, load_language_model
-from clbench.models.locate import model_identity
 from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import Precision, resolve_precision
@@ -197,36 +195,23 @@ def _fit(
     batches: Callable[[Sequence[str], str], Batches],
 ) -> tuple[float, float]:
     """Fit the missing head or load it from the cache; return its first and last loss."""
-    seed, precision = protocol.data_seed, resolve_precision(protocol.precision, device)
-    backbone = set(language.backbone_names())
-    head = {n: p for n, p in language.model.named_parameters() if n not in backbone}
-    key = {
-        "model": model_identity(protocol.model, protocol.revision),
-        "corpus": corpus_identity(protocol.corpus),
-        "settings": {**settings, "seed": seed},
-        "numerics": [device.type, precision.name, torch.get_num_threads()],
-        "versions": [torch.__version__, transformers.__version__],
-    }
+    seed = protocol.data_seed
 
-    def compute() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def shuffled() -> Batches:
         texts = batches(read_corpus(protocol.corpus, HEAD_TEXTS, seed), "head-masks")
         order = torch.randperm(len(texts), generator=torch_stream("head-order", seed)).tolist()
-        losses = fit_head(
-            language.model.to(device),
-            list(backbone),
-            [texts[i] for i in order],
-            named_loss(language.loss),
-            steps=settings["head_steps"],
-            precision=precision,
-        )
-        return dict(head), {"losses": losses}
+        return [texts[i] for i in order]
 
-    fitted, facts = cached_tensors("heads", key, compute)
-    with torch.no_grad():
-        for name, parameter in head.items():
-            parameter.copy_(fitted[name])
-    first, last = facts["losses"]
-    return first, last
+    return fit_missing_head(
+        language,
+        protocol.model,
+        protocol.revision,
+        {"corpus": corpus_identity(protocol.corpus), "settings": {**settings, "seed": seed}},
+        shuffled,
+        steps=settings["head_steps"],
+        device=device,
+        precision=resolve_precision(protocol.precision, device),
+    )
 
 
 def _thinned(batches: Batches, count: int) -> Batches:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 import transformers
@@ -15,7 +17,7 @@ from clbench.fisher.language_modelling import Masking, fit_head, text_batches
 from clbench.fisher.losses import named_loss
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
-from clbench.models.language import load_language_model
+from clbench.models.language import LanguageModel, load_language_model
 from clbench.models.locate import model_identity
 from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, read_corpus
@@ -112,3 +114,62 @@ def pretrained_fisher(
         return {names[key]: value for key, value in fisher.items()}, facts
 
     return cached_tensors("fisher", key, compute)
+
+
+def fit_missing_head(
+    language: LanguageModel,
+    name: str,
+    revision: str | None,
+    recipe: Mapping[str, Any],
+    batches: Callable[[], Sequence[dict[str, Tensor]]],
+    *,
+    steps: int,
+    device: torch.device,
+    precision: Precision,
+) -> tuple[float, float]:
+    """Fit the head that a checkpoint lacks, with the encoder frozen, or load it from the cache.
+
+    Parameters
+    ----------
+    language
+        The model; its head is changed.
+    name, revision
+        As the user named it.
+    recipe
+        Plain JSON values on which `batches` and the steps depend.
+    batches
+        Returns the texts, as `text_batches` yields them; called only if the head is not cached.
+    steps, device, precision
+        Of the training.
+
+    Returns
+    -------
+    tuple of float
+        The first and the last loss, as `fit_head` returns them.
+    """
+    backbone = language.backbone_names().keys()
+    head = {n: p for n, p in language.model.named_parameters() if n not in backbone}
+    key = {
+        "model": model_identity(name, revision),
+        **recipe,
+        "numerics": [device.type, precision.name, torch.get_num_threads()],
+        "versions": [torch.__version__, transformers.__version__],
+    }
+
+    def compute() -> tuple[dict[str, Tensor], Facts]:
+        losses = fit_head(
+            language.model.to(device),
+            backbone,
+            batches(),
+            named_loss(language.loss),
+            steps=steps,
+            precision=precision,
+        )
+        return dict(head), {"losses": losses}
+
+    fitted, facts = cached_tensors("heads", key, compute)
+    with torch.no_grad():
+        for parameter, value in head.items():
+            value.copy_(fitted[parameter])
+    first, last = facts["losses"]
+    return first, last

@@ -67,7 +67,7 @@ def load_language_model(
     else:
         raise ModelError(
             f"model {name!r}: transformers has no language-model head for {config.model_type!r}, "
-            "which ewc-mlm and the shift pretraining need. Use another model."
+            "which ewc-mlm, generic-replay and the shift pretraining need. Use another model."
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(head_seed)
