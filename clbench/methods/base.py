@@ -217,6 +217,7 @@ for _name, _class in {
     "mixout": "mixout:Mixout",
     "multitask": "multitask:Multitask",
     "packnet": "packnet:PackNet",
+    "prototypes": "prototypes:Prototypes",
     "recadam": "recadam:RecAdam",
     "replay": "replay:Replay",
     "si": "si:SI",

@@ -28,6 +28,7 @@ from clbench.methods.mas import MAS
 from clbench.methods.mixout import Mixout
 from clbench.methods.multitask import Multitask
 from clbench.methods.packnet import PackNet
+from clbench.methods.prototypes import Prototypes
 from clbench.methods.recadam import RecAdam
 from clbench.methods.replay import Replay
 from clbench.methods.si import SI
@@ -56,6 +57,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "mixout-previous": lambda: Mixout(anchor="previous"),
     "multitask": Multitask,
     "packnet": PackNet,
+    "prototypes": Prototypes,
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
     "replay": lambda: Replay(memory=8, choice="reservoir"),
