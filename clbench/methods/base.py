@@ -220,6 +220,7 @@ for _name, _class in {
     "prototypes": "prototypes:Prototypes",
     "recadam": "recadam:RecAdam",
     "replay": "replay:Replay",
+    "seq-star": "seq_star:SeqStar",
     "si": "si:SI",
     "smart": "smart:Smart",
     "ulmfit": "ulmfit:Ulmfit",

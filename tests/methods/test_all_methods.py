@@ -31,6 +31,7 @@ from clbench.methods.packnet import PackNet
 from clbench.methods.prototypes import Prototypes
 from clbench.methods.recadam import RecAdam
 from clbench.methods.replay import Replay
+from clbench.methods.seq_star import SeqStar
 from clbench.methods.si import SI
 from clbench.methods.smart import Smart
 from clbench.methods.ulmfit import Ulmfit
@@ -61,6 +62,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
     "replay": lambda: Replay(memory=8, choice="reservoir"),
+    "seq-star": lambda: SeqStar(warmup_epochs=1, classifier="cosine"),
     "si": SI,
     "smart": Smart,
     "ulmfit": Ulmfit,
