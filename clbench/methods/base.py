@@ -208,6 +208,7 @@ for _name, _class in {
     "ewc-mlm": "ewc_mlm:EWCMLM",
     "ewc-online": "ewc:EWCOnline",
     "frozen": "frozen:Frozen",
+    "icarl": "icarl:ICaRL",
     "l2-sp": "l2_sp:L2SP",
     "layerwise": "layerwise:Layerwise",
     "lora": "lora:Lora",

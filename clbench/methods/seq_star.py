@@ -74,7 +74,7 @@ class SeqStar(Method):
         fixed = self.learned.get(head)
         self._fixed: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         if fixed is not None:
-            fixed = fixed & ~_classes(stage)
+            fixed = fixed & ~classes_of(stage)
             for parameter in stage.model.head(head).parameters():
                 self._fixed.append((parameter, fixed, parameter.detach()[fixed]))
 
@@ -111,7 +111,7 @@ class SeqStar(Method):
         self._fixed = []
         head = stage.data.head
         if _size(stage.model, head) > 1:
-            classes = _classes(stage)
+            classes = classes_of(stage)
             self.learned[head] = self.learned.get(head, torch.zeros_like(classes)) | classes
 
 
@@ -141,7 +141,7 @@ def all_outputs(stage: Stage, batch: Batch) -> Tensor:
     return outputs
 
 
-def _classes(stage: Stage) -> Tensor:
+def classes_of(stage: Stage) -> Tensor:
     """Return which classes of the head occur in the stage's rows, bool, shape (outputs,)."""
     classes = torch.zeros(_size(stage.model, stage.data.head), dtype=torch.bool)
     classes[torch.from_numpy(np.unique(stage.data.rows.labels))] = True

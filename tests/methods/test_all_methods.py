@@ -19,6 +19,7 @@ from clbench.methods.der_plus_plus import DerPlusPlus
 from clbench.methods.early_stop import EarlyStop
 from clbench.methods.ewc import EWC, EWCOnline
 from clbench.methods.frozen import Frozen
+from clbench.methods.icarl import ICaRL
 from clbench.methods.l2_sp import L2SP
 from clbench.methods.layerwise import Layerwise
 from clbench.methods.lora import Lora
@@ -47,6 +48,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "ewc": lambda: EWC(importance=1e4, examples=5),
     "ewc-online": lambda: EWCOnline(importance=1e4, examples=5, gamma=0.5),
     "frozen": Frozen,
+    "icarl": lambda: ICaRL(memory=8),
     "l2-sp": L2SP,
     "l2-sp-previous": lambda: L2SP(anchor="previous"),
     "layerwise": lambda: Layerwise(multiples=[0.1, 0.2, 1.0]),
