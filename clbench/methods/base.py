@@ -219,6 +219,7 @@ for _name, _class in {
     "multitask": "multitask:Multitask",
     "packnet": "packnet:PackNet",
     "prototypes": "prototypes:Prototypes",
+    "r-ewc": "r_ewc:REWC",
     "recadam": "recadam:RecAdam",
     "replay": "replay:Replay",
     "seq-star": "seq_star:SeqStar",

@@ -30,6 +30,7 @@ from clbench.methods.mixout import Mixout
 from clbench.methods.multitask import Multitask
 from clbench.methods.packnet import PackNet
 from clbench.methods.prototypes import Prototypes
+from clbench.methods.r_ewc import REWC
 from clbench.methods.recadam import RecAdam
 from clbench.methods.replay import Replay
 from clbench.methods.seq_star import SeqStar
@@ -61,6 +62,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "multitask": Multitask,
     "packnet": PackNet,
     "prototypes": Prototypes,
+    "r-ewc": lambda: REWC(importance=1e4, examples=5, gamma=0.5),
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
     "replay": lambda: Replay(memory=8, choice="reservoir"),
@@ -122,7 +124,7 @@ def test_a_resumed_cell_ends_in_the_same_weights(folder: Path, run: Run) -> None
     assert not differ(run.cell, resumed)
 
 
-REGULARISERS = ("der++", "ewc", "l2-sp", "lwf", "mas", "mixout", "si", "smart", "ulmfit")
+REGULARISERS = ("der++", "ewc", "l2-sp", "lwf", "mas", "mixout", "r-ewc", "si", "smart", "ulmfit")
 
 
 @pytest.mark.parametrize("name", REGULARISERS)

@@ -144,7 +144,7 @@ def write(world: Workspace, how: str) -> None:
 
 METHODS = [
     *("vanilla", "ewc", "mas", "si", "lwf", "replay", "der++", "a-gem", "smart", "packnet"),
-    *("multitask", "frozen", "wise-ft", "prototypes", "seq-star", "icarl"),
+    *("multitask", "frozen", "wise-ft", "prototypes", "seq-star", "icarl", "r-ewc"),
 ]
 
 

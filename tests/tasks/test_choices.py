@@ -103,7 +103,7 @@ def test_one_head_scores_each_choice_by_itself(world: Workspace) -> None:
 
 METHODS = [
     *("vanilla", "ewc", "mas", "si", "lwf", "replay", "der++", "a-gem", "smart", "packnet"),
-    *("recadam", "mixout", "wise-ft", "prototypes", "seq-star"),
+    *("recadam", "mixout", "wise-ft", "prototypes", "seq-star", "r-ewc"),
 ]
 
 
