@@ -30,15 +30,17 @@ class SeqStar(Method):
 
     With own heads, that leaves nothing to forget. With a head that grows, the old and the new
     classifiers never train against each other, which `classifier` and `preallocate` are to
-    mitigate.
+    mitigate. Classifiers that learned to stay low need many steps to rise: in short stages new
+    classes are never the answer, unless `head_lr` is higher.
 
     Attributes
     ----------
     warmup_epochs
         Epochs of the first stage that train the encoder too; 0 freezes the pretrained one.
     classifier
-        ``linear``, or ``cosine``: the logits are cosines of features and rows, without bias.
-        Heads with one output stay linear.
+        ``cosine``: the logits are cosines of features and rows, without bias, so that new classes
+        do not win by the size of theirs. Heads with one output stay linear. ``linear``: dense
+        heads, which do with own heads.
     preallocate
         Whether the softmax over a head that grows also has the classes to come, so that their
         classifiers learn to stay low for the classes so far. A head that has all classes from
@@ -49,7 +51,7 @@ class SeqStar(Method):
 
     name: ClassVar[str] = "seq-star"
     warmup_epochs: Annotated[int, Field(ge=0, le=1000)] = 3
-    classifier: Literal["linear", "cosine"] = "linear"
+    classifier: Literal["cosine", "linear"] = "cosine"
     preallocate: bool = True
     head_lr: LearningRate = 1e-3
 

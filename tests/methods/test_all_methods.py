@@ -66,7 +66,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
     "replay": lambda: Replay(memory=8, choice="reservoir"),
-    "seq-star": lambda: SeqStar(warmup_epochs=1, classifier="cosine"),
+    "seq-star": lambda: SeqStar(warmup_epochs=1),
     "si": SI,
     "smart": Smart,
     "ulmfit": Ulmfit,

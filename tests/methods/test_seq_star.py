@@ -46,7 +46,7 @@ def test_the_cosine_head_by_hand() -> None:
 def test_classes_to_come_are_in_the_softmax(
     folder: Path, preallocate: bool, precision: Any, expected: float
 ) -> None:
-    cell = growing(folder, SeqStar(preallocate=preallocate), [[0, 1], [2, 3]])
+    cell = growing(folder, SeqStar(preallocate=preallocate, classifier="linear"), [[0, 1], [2, 3]])
     cell.context.precision = Precision(precision, "cpu")
     cell.model.shown = {"a": 2}
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_classifiers_of_old_classes_stay(folder: Path, classifier: Any, decay: f
 
 
 def test_heads_have_a_rate_of_their_own(folder: Path) -> None:
-    cell = Cell(folder, SeqStar(head_lr=0.5))
+    cell = Cell(folder, SeqStar(head_lr=0.5, classifier="linear"))
     stage = cell.begin(0)
     cell.method.before_phase(stage)
     groups = cell.method.parameter_groups(stage)
