@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from clbench.fisher.losses import (
     take,
 )
 from clbench.fisher.per_example import Capture, squares_one_by_one
+from clbench.fisher.squares import Rotation
 from clbench.seeds import torch_stream
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
@@ -45,6 +46,7 @@ def diagonal_fisher(
     generator: torch.Generator | None = None,
     names: Iterable[str] | None = None,
     precision: Literal["float32", "bf16"] = "float32",
+    rotations: Mapping[str, Rotation] | None = None,
 ) -> dict[str, Tensor]:
     """Return the mean over examples of the squared gradients of each example's loss.
 
@@ -82,6 +84,9 @@ def diagonal_fisher(
         Weights to compute; by default all that require a gradient.
     precision
         ``bf16`` runs the model under autocast: faster and less exact.
+    rotations
+        Orthogonal matrices U and V (or None) by the names of matrices W: their diagonal is then
+        that of the Fisher information of UᵀWV.
 
     Returns
     -------
@@ -110,7 +115,8 @@ def diagonal_fisher(
     rng = generator if generator is not None else torch_stream("fisher", seed)
     weights = _weights(model, names)
     device = next(iter(weights.values())).device
-    sums = _Sums(model, weights, loss, mode, rng, Precision(precision, device.type))
+    precise = Precision(precision, device.type)
+    sums = _Sums(model, weights, loss, mode, rng, precise, rotations or {})
     with _evaluating(model, weights):
         for number, batch in enumerate(batches):
             sums.add(on_device(check_batch(batch, number), device))
@@ -128,8 +134,10 @@ class _Sums:
         mode: Mode,
         rng: torch.Generator,
         precision: Precision,
+        rotations: Mapping[str, Rotation],
     ) -> None:
         self._model = model
+        self._rotations = rotations
         self._weights = weights
         self._function = loss if callable(loss) else None
         self._named = None if callable(loss) else named_loss(loss)
@@ -146,9 +154,9 @@ class _Sums:
         examples = size_of(batch)
         self._count += 1 if self._mode == "batched" else examples
         if self._mode == "batched":
-            self._add(squares_one_by_one(self._weights, [partial(self._mean, batch)]))
+            self._add(self._one_by_one(self._weights, [partial(self._mean, batch)]))
         elif self._capture is None and not self._try_rules(batch):  # tried again on the next batch
-            self._add(squares_one_by_one(self._weights, self._singly(batch, range(examples))))
+            self._add(self._one_by_one(self._weights, self._singly(batch, range(examples))))
         else:
             assert self._capture is not None
             self._labels = None
@@ -158,7 +166,12 @@ class _Sums:
                     uncovered = capture.add(examples, partial(self._each, batch))
                 slow = slow | {name: self._weights[name] for name in uncovered}
             if slow:
-                self._add(squares_one_by_one(slow, self._singly(batch, range(examples))))
+                self._add(self._one_by_one(slow, self._singly(batch, range(examples))))
+
+    def _one_by_one(
+        self, weights: dict[str, nn.Parameter], losses: Iterable[Callable[[], Tensor]]
+    ) -> dict[str, Tensor]:
+        return squares_one_by_one(weights, losses, self._rotations)
 
     def mean(self) -> dict[str, Tensor]:
         if self._count == 0:
@@ -183,12 +196,13 @@ class _Sums:
         Returns False if all gradients of these two are 0, which proves nothing.
         """
         small = take(batch, [0, min(1, size_of(batch) - 1)])
-        trial, precision = Capture(self._model, self._weights), self._precision
+        trial = Capture(self._model, self._weights, rotations=self._rotations)
+        precision = self._precision
         self._precision = Precision("float32", precision.device_type)
         before = self._rng.get_state()
         with trial:
             uncovered = trial.add(2, partial(self._each, small))
-        exact = squares_one_by_one(self._weights, self._singly(small, range(2)))
+        exact = self._one_by_one(self._weights, self._singly(small, range(2)))
         self._precision, self._labels = precision, None
         self._rng.set_state(before)
         largest = max(float(value.max()) for value in exact.values())
@@ -199,7 +213,7 @@ class _Sums:
             allowed = (RTOL * exact[name]).add_(ATOL * exact[name].max() + NOISE * largest)
             agrees = bool(((trial.totals[name] - exact[name]).abs_() <= allowed).all())
             (covered if agrees and name not in uncovered else self._slow)[name] = weight
-        self._capture = Capture(self._model, covered, like=trial)
+        self._capture = Capture(self._model, covered, like=trial, rotations=self._rotations)
         return True
 
     def _singly(self, batch: AnyBatch, examples: Sequence[int]) -> Iterator[partial[Tensor]]:

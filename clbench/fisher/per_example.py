@@ -18,7 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from clbench.fisher.squares import Outer, Part, Rows, Whole, add_squares
+from clbench.fisher.squares import (
+    Outer,
+    Part,
+    Rotation,
+    Rows,
+    Whole,
+    add_squares,
+    rotate,
+    rotate_outer,
+)
 
 Gather = Callable[[Tensor, Sequence[Part]], None]
 Rule = Callable[..., list[tuple[Tensor | None, Part]]]
@@ -42,6 +51,8 @@ class Capture:
     like
         A trial on a few examples with correct totals. Weights that a batch uses differently from
         the trial are left out.
+    rotations
+        Rotations of the gradients of some matrices before they are squared, by name.
     """
 
     def __init__(
@@ -50,8 +61,10 @@ class Capture:
         parameters: Mapping[str, Tensor],
         gather: Gather | None = None,
         like: Capture | None = None,
+        rotations: Mapping[str, Rotation] | None = None,
     ) -> None:
         self._model = model
+        self._rotations = rotations or {}
         self._gather = gather or add_squares
         self._names = {id(value): name for name, value in parameters.items()}
         self.totals = zeros_like(parameters)
@@ -110,9 +123,19 @@ class Capture:
             total.backward()  # type: ignore[no-untyped-call]
         for name, parts in self._parts.items():  # some uses do not reach the loss
             if name not in self._uncovered:
-                self._gather(self.totals[name], parts)
+                self._add_parts(name, parts)
         self._parts = {}
         return self._uncovered
+
+    def _add_parts(self, name: str, parts: Sequence[Part]) -> None:
+        rotation = self._rotations.get(name)
+        if rotation is not None:
+            outer = [rotate_outer(part, rotation) for part in parts if isinstance(part, Outer)]
+            if len(outer) < len(parts):
+                self._uncovered.add(name)
+                return
+            parts = outer
+        self._gather(self.totals[name], parts)
 
     def _names_in(self, layer: nn.Module) -> list[str]:
         own = map(id, layer.parameters(recurse=False))
@@ -164,7 +187,7 @@ class Capture:
             parts = self._parts.setdefault(name, [])
             parts.append(part)
             if len(parts) == self.uses[name]:
-                self._gather(self.totals[name], self._parts.pop(name))
+                self._add_parts(name, self._parts.pop(name))
 
 
 def zeros_like(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -173,18 +196,25 @@ def zeros_like(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def squares_one_by_one(
-    parameters: Mapping[str, Tensor], losses: Iterable[Callable[[], Tensor]]
+    parameters: Mapping[str, Tensor],
+    losses: Iterable[Callable[[], Tensor]],
+    rotations: Mapping[str, Rotation] | None = None,
 ) -> dict[str, Tensor]:
-    """Return sums of squared gradients, by one backward pass for each loss (a scalar)."""
-    totals = zeros_like(parameters)
+    """Return sums of squared gradients, by one backward pass for each loss (a scalar).
+
+    Gradients of matrices in `rotations` are rotated first.
+    """
+    totals, rotations = zeros_like(parameters), rotations or {}
     for loss in losses:
         value = loss()
         if not value.requires_grad:
             continue
         gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-        for total, gradient in zip(totals.values(), gradients, strict=True):
+        for (name, total), gradient in zip(totals.items(), gradients, strict=True):
             if gradient is not None:
-                total.addcmul_(gradient, gradient)
+                rotation = rotations.get(name)
+                values = gradient if rotation is None else rotate(gradient, rotation)
+                total.addcmul_(values, values)
     return totals
 
 

@@ -45,6 +45,27 @@ class Whole(NamedTuple):
 
 Part = Outer | Rows | Whole
 """What one use of a weight adds to its gradients, example by example."""
+Rotation = tuple[Tensor | None, Tensor | None]
+"""Orthogonal matrices U (o, o) and V (i, i) for a weight of shape (o, i); None is the identity."""
+
+
+def rotate(values: Tensor, rotation: Rotation) -> Tensor:
+    """Return ``Uᵀ·values·V``, shape (o, i)."""
+    left, right = rotation
+    values = values if left is None else left.T @ values
+    return values if right is None else values @ right
+
+
+def rotate_back(values: Tensor, rotation: Rotation) -> Tensor:
+    """Return ``U·values·Vᵀ``, shape (o, i), which undoes `rotate`."""
+    left, right = rotation
+    return rotate(values, (None if left is None else left.T, None if right is None else right.T))
+
+
+def rotate_outer(part: Outer, rotation: Rotation) -> Outer:
+    """Return the gradients of `part` rotated, in float32 where they change."""
+    sides = zip(part, rotation, strict=True)
+    return Outer(*(side if axes is None else side.float() @ axes for side, axes in sides))
 
 
 def add_squares(total: Tensor, parts: Sequence[Part]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
@@ -15,6 +15,7 @@ from clbench.methods.quadratic import PullingMethod, QuadraticPull
 
 if TYPE_CHECKING:
     from clbench.fisher.losses import AnyBatch
+    from clbench.fisher.squares import Rotation
     from clbench.training.stage import Snapshot, Stage
 
 
@@ -55,13 +56,17 @@ class EWC(PullingMethod):
 
     def pull(self, stage: Stage) -> QuadraticPull | None:
         """Return the pull on the weights that this stage shares with earlier ones."""
-        anchor: dict[str, Tensor] = getattr(self, "anchor", {})
-        shared = {name: anchor[name] for name in stage.shared_names() if name in anchor}
+        shared = self._shared_anchor(stage)
         if not shared:
             return None
         return QuadraticPull(
             stage.model, shared, self.fisher, strength=self.importance, half=self.half
         )
+
+    def _shared_anchor(self, stage: Stage) -> Snapshot:
+        """Return the anchor of the weights that this stage shares with earlier ones."""
+        anchor: Snapshot = getattr(self, "anchor", {})
+        return {name: anchor[name] for name in stage.shared_names() if name in anchor}
 
     def after_stage(self, stage: Stage) -> None:
         """Add the Fisher information of the task just learned, unless it is the last one."""
@@ -72,7 +77,18 @@ class EWC(PullingMethod):
         head = stage.model.head_parameter_names(stage.data.head)  # a later task may share it
         names = [*stage.model.backbone_parameters(), *head]
         names = [name for name in names if weights[name].requires_grad]
-        fisher = diagonal_fisher(
+        fisher = self._fisher(stage, names)
+        anchor = stage.snapshot(names)
+        if not hasattr(self, "fisher"):
+            self.fisher, self.anchor = fisher, anchor
+        else:
+            self._add(fisher, anchor)
+
+    def _fisher(
+        self, stage: Stage, names: list[str], rotations: Mapping[str, Rotation] | None = None
+    ) -> dict[str, Tensor]:
+        """Return the Fisher information of the stage's rows for the weights `names`."""
+        return diagonal_fisher(
             stage.model,
             self._rows(stage),
             "task",
@@ -80,12 +96,8 @@ class EWC(PullingMethod):
             generator=stage.rng("fisher-labels"),
             names=names,
             precision="bf16" if stage.precision.name == "bf16" else "float32",
+            rotations=rotations,
         )
-        anchor = stage.snapshot(names)
-        if not hasattr(self, "fisher"):
-            self.fisher, self.anchor = fisher, anchor
-        else:
-            self._add(fisher, anchor)
 
     def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
         """Add a task's Fisher information; move the anchor to the weighted mean."""

@@ -28,7 +28,7 @@ def test_methods_with_other_rules_are_marked(clbench: Call) -> None:
     lines = clbench("list", "methods")[1].splitlines()
     signs = {line.split()[0]: line.split()[1] for line in lines if line[0].isalpha()}
     assert {name for name, sign in signs.items() if sign == "*"} == {
-        *("a-gem", "der++", "der++-paper", "multitask", "replay"),
+        *("a-gem", "der++", "der++-paper", "icarl", "multitask", "replay"),
     }
     assert {name for name, sign in signs.items() if sign == "#"} == {"packnet"}
     assert [line[0] for line in lines if line[0] in "*#"] == ["*", "#"]

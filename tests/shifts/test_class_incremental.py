@@ -176,6 +176,7 @@ def write(world: Workspace, how: str) -> None:
 METHODS = [
     *("vanilla", "ewc", "mas", "si", "lwf", "replay", "der++", "a-gem", "smart", "packnet"),
     *("multitask", "frozen", "wise-ft", "lp-ft", "sam", "mofo", "migu", "ties", "dare"),
+    *("prototypes", "seq-star", "icarl", "r-ewc"),
 ]
 
 
@@ -191,7 +192,7 @@ def test_old_classes_compete_with_new_ones(world: Workspace) -> None:
     assert old["accuracy"] <= old["told"] <= 1.0
     assert old["elsewhere"] == pytest.approx(1.0 - old["accuracy"], abs=0.2)
     assert vanilla.metrics[0][0]["elsewhere"] == 0.0
-    for method in ("replay", "multitask"):
+    for method in ("replay", "multitask", "icarl"):
         assert by_method[method].R[1][0] > 0.8, method
 
 

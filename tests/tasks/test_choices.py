@@ -104,6 +104,7 @@ def test_one_head_scores_each_choice_by_itself(world: Workspace) -> None:
 METHODS = [
     *("vanilla", "ewc", "mas", "si", "lwf", "replay", "der++", "a-gem", "smart", "packnet"),
     *("recadam", "mixout", "wise-ft", "lp-ft", "sam", "mofo", "migu", "ties", "dare"),
+    *("prototypes", "seq-star", "r-ewc"),
 ]
 
 

@@ -1,0 +1,202 @@
+"""iCaRL: exemplars by herding, distillation, and nearest-mean-of-exemplars classification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from clbench.errors import SettingsError
+from clbench.methods.base import Method
+from clbench.methods.prototypes import NEVER
+from clbench.methods.seq_star import classes_of
+
+if TYPE_CHECKING:
+    from clbench.tasks.task import IntArray
+    from clbench.training.batches import Batch, TaskData
+    from clbench.training.stage import Context, Stage
+
+
+class ICaRL(Method):
+    """Train on new rows and exemplars, distil old outputs, and answer with the nearest mean.
+
+    Rebuffi et al. 2017. A stage trains on its rows and on all exemplars of earlier classes
+    (Algorithm 3). Every output is a sigmoid: that of a class of the stage learns the labels, and
+    that of an earlier class what it was for the same row before the stage; the loss is their
+    binary cross-entropy, summed over outputs. Afterwards each class gets an equal part of the
+    memory, filled by herding: the next exemplar is the row that brings the mean of the exemplars
+    nearest to that of the class, on features of length 1 (Algorithm 4). The first exemplars are
+    the best, so those of earlier classes are cut off at the end (Algorithm 5). A row is scored by
+    the mean of the exemplars nearest to its features (Algorithm 1), which is the largest product
+    with the means of length 1: these replace the head's rows while it is scored.
+
+    A batch has rows of one task here. Between the start and the end of a stage, on curves, the
+    head itself is scored. The outputs of another task's own head are distilled too; its
+    exemplars do not count as negative rows for the head of the stage. A class that comes again
+    in a later task has exemplars of each of its tasks, and learns the labels again.
+
+    Attributes
+    ----------
+    memory
+        K: number of rows kept over all classes, the same for each; at least one for each.
+    """
+
+    name: ClassVar[str] = "icarl"
+    keeps_rows: ClassVar[bool] = True
+    memory: Annotated[int, Field(ge=1)] = 200
+
+    def setup(self, context: Context) -> None:
+        """Start without exemplars; check that all heads have classes, and the memory for them.
+
+        Raises a SettingsError otherwise.
+        """
+        self._classifier = context.model
+        self.exemplars: dict[int, dict[int, IntArray]] = {}  # by task and class
+        self.learned: dict[str, Tensor] = {}
+        self.means: dict[str, Tensor] = {}
+        sizes = [len(next(layer.parameters())) for layer in context.model.heads.values()]
+        if min(sizes) == 1:
+            raise SettingsError(
+                "method 'icarl' needs tasks with classes: regression and multiple choice have no "
+                "class means. Use replay or der++."
+            )
+        self._share(sum(sizes))
+
+    def before_stage(self, stage: Stage) -> None:
+        """Record the earlier classes' outputs for the rows of the stage and the exemplars."""
+        self.means = {}
+        self._old = dict(self.learned)
+        if (head := stage.data.head) in self._old:
+            self._old[head] = self._old[head] & ~classes_of(stage)
+        self._targets = {}
+        for data in self.training_data(stage):
+            for head in self._old:
+                outputs = torch.from_numpy(stage.outputs(replace(data, head=head)))
+                self._targets[data.task, head] = outputs.sigmoid_().to(stage.device)
+
+    def training_data(self, stage: Stage) -> Sequence[TaskData]:
+        """Return the stage's rows and the exemplars of each earlier task."""
+        return [stage.data, *(self._kept(stage, task) for task in self.exemplars)]
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the cross-entropy of labels and of earlier outputs, from one backbone pass."""
+        model = stage.model
+        rows = torch.from_numpy(batch.positions).to(stage.device, non_blocking=True)
+        with stage.precision.autocast():
+            pooled = model.dropout(model.features(batch.inputs))
+            heads = sorted({batch.head, *self._old})
+            outputs = {head: model.apply_head(pooled, head).float() for head in heads}
+        terms = []
+        for head, logits in outputs.items():
+            width = logits.shape[1]
+            targets, counted = torch.zeros_like(logits), torch.zeros_like(logits)
+            if head == batch.head:
+                targets = nn.functional.one_hot(batch.labels, width).float()
+                counted = torch.ones_like(logits)
+            if head in self._old:
+                old = self._old[head][:width]
+                targets = torch.where(old, self._targets[batch.task, head][rows], targets)
+                counted = counted.masked_fill(old, 1.0)
+            terms.append(
+                nn.functional.binary_cross_entropy_with_logits(
+                    logits, targets, weight=counted, reduction="sum"
+                )
+            )
+        return torch.stack(terms).sum() / len(batch)
+
+    def after_stage(self, stage: Stage) -> None:
+        """Choose exemplars of the stage's classes, cut the others off, and take all means."""
+        self._targets = {}
+        labels, own = stage.data.rows.labels, classes_of(stage)
+        classes = own.nonzero().flatten().tolist()
+        share = self._share(sum(map(len, self.exemplars.values())) + len(classes))
+        for kept in self.exemplars.values():
+            kept.update({label: positions[:share] for label, positions in kept.items()})
+        features = normalised_features(stage, stage.data)
+        self.exemplars[stage.index] = chosen = {}
+        for label in classes:
+            positions = np.flatnonzero(labels == label)
+            chosen[label] = positions[herding(features[positions], share)]
+        head = stage.data.head
+        self.learned[head] = self.learned.get(head, torch.zeros_like(own)) | own
+        self._take_means(stage)
+
+    @contextmanager
+    def scoring(self, task: int) -> Iterator[None]:
+        """Replace the rows of each head by the means of the exemplars, once they are taken."""
+        before = []
+        for head, means in self.means.items():
+            weight, bias = (p.data for p in self._classifier.head(head).parameters())
+            before += [(weight, weight.clone()), (bias, bias.clone())]
+            weight.copy_(means)
+            bias.zero_().masked_fill_(~self.learned[head], NEVER)
+        try:
+            yield
+        finally:
+            for parameter, value in before:
+                parameter.copy_(value)
+
+    def _share(self, classes: int) -> int:
+        """Return the number of exemplars for each class; raise a SettingsError if it is 0."""
+        if classes > self.memory:
+            raise SettingsError(
+                f"method 'icarl': memory = {self.memory} has no exemplar for each of {classes} "
+                "classes. Raise memory."
+            )
+        return self.memory // classes
+
+    def _kept(self, stage: Stage, task: int) -> TaskData:
+        """Return the exemplars of a task."""
+        data = stage.earlier(task)
+        positions = np.concatenate(list(self.exemplars[task].values()))
+        return replace(data, rows=data.rows.take(positions))
+
+    def _take_means(self, stage: Stage) -> None:
+        """Take the mean of the exemplars of each class, of length 1; 0 for other outputs."""
+        for head, learned in self.learned.items():
+            self.means[head] = torch.zeros((len(learned), stage.model.config.hidden_size))
+        for task in self.exemplars:
+            data = self._kept(stage, task)
+            labels = torch.from_numpy(np.array(data.rows.labels))
+            self.means[data.head].index_add_(0, labels, normalised_features(stage, data))
+        for head, sums in self.means.items():
+            self.means[head] = nn.functional.normalize(sums, dim=1).to(stage.device)
+
+
+def normalised_features(stage: Stage, data: TaskData) -> Tensor:
+    """Return the pooled features of all rows, of length 1, without dropout; (n, h) on the CPU."""
+    stage.model.eval()
+    size = stage.protocol.eval_batch_size
+    order = np.argsort(-data.rows.lengths, kind="stable")
+    features = torch.empty((len(order), stage.model.config.hidden_size))
+    with torch.no_grad(), stage.precision.autocast():
+        for start in range(0, len(order), size):
+            positions = order[start : start + size]
+            pooled = stage.model.features(data.batch(positions, stage.device).inputs)
+            features[torch.from_numpy(positions)] = pooled.float().cpu()
+    return nn.functional.normalize(features, dim=1)
+
+
+def herding(features: Tensor, count: int) -> IntArray:
+    """Return the positions of the best `count` exemplars of a class, best first.
+
+    `features` are those of all its rows, of length 1, shape (n, h). For these, the row that brings
+    the mean of k exemplars nearest to the class mean μ is the one with the largest product with
+    kμ minus the sum of those chosen before.
+    """
+    rows = features.double()
+    mean = rows.mean(0)
+    direction, chosen = mean.clone(), []
+    free = torch.ones(len(rows), dtype=torch.bool)
+    for _ in range(min(count, len(rows))):
+        best = int((rows @ direction).masked_fill(~free, -torch.inf).argmax())
+        free[best] = False
+        chosen.append(best)
+        direction += mean - rows[best]
+    return np.array(chosen, dtype=np.int64)
