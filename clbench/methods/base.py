@@ -216,6 +216,7 @@ for _name, _class in {
     "mas": "mas:MAS",
     "mixout": "mixout:Mixout",
     "multitask": "multitask:Multitask",
+    "o-lora": "o_lora:OLora",
     "packnet": "packnet:PackNet",
     "recadam": "recadam:RecAdam",
     "replay": "replay:Replay",

@@ -27,6 +27,7 @@ from clbench.methods.lwf import LwF
 from clbench.methods.mas import MAS
 from clbench.methods.mixout import Mixout
 from clbench.methods.multitask import Multitask
+from clbench.methods.o_lora import OLora
 from clbench.methods.packnet import PackNet
 from clbench.methods.recadam import RecAdam
 from clbench.methods.replay import Replay
@@ -55,6 +56,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "mixout": Mixout,
     "mixout-previous": lambda: Mixout(anchor="previous"),
     "multitask": Multitask,
+    "o-lora": OLora,
     "packnet": PackNet,
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
@@ -65,6 +67,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "vanilla": lambda: Vanilla(lr=3e-3),
     "wise-ft": WiseFT,
 }
+WITH_PEFT = {"lora", "o-lora"}
 
 
 @dataclass
@@ -85,7 +88,7 @@ def plain(folder: Path) -> Cell:
 @pytest.fixture(scope="module", params=CASES)
 def run(request: pytest.FixtureRequest, folder: Path) -> Run:
     make = CASES[request.param]
-    if request.param == "lora":
+    if request.param in WITH_PEFT:
         pytest.importorskip("peft")
     cell = Cell(folder, make(), heads=HEADS, protocol=SHORT)
     cell.stage(0)
