@@ -205,6 +205,7 @@ for _name, _class in {
     "der++": "der_plus_plus:DerPlusPlus",
     "early-stop": "early_stop:EarlyStop",
     "ewc": "ewc:EWC",
+    "ewc-lora": "ewc_lora:EWCLora",
     "ewc-mlm": "ewc_mlm:EWCMLM",
     "ewc-online": "ewc:EWCOnline",
     "frozen": "frozen:Frozen",

@@ -18,6 +18,7 @@ from clbench.methods.base import METHODS, Method
 from clbench.methods.der_plus_plus import DerPlusPlus
 from clbench.methods.early_stop import EarlyStop
 from clbench.methods.ewc import EWC, EWCOnline
+from clbench.methods.ewc_lora import EWCLora
 from clbench.methods.frozen import Frozen
 from clbench.methods.l2_sp import L2SP
 from clbench.methods.layerwise import Layerwise
@@ -44,6 +45,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "der++": lambda: DerPlusPlus(memory=8),
     "early-stop": EarlyStop,
     "ewc": lambda: EWC(importance=1e4, examples=5),
+    "ewc-lora": lambda: EWCLora(importance=1e4, examples=5, gamma=0.5),
     "ewc-online": lambda: EWCOnline(importance=1e4, examples=5, gamma=0.5),
     "frozen": Frozen,
     "l2-sp": L2SP,
@@ -67,7 +69,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "vanilla": lambda: Vanilla(lr=3e-3),
     "wise-ft": WiseFT,
 }
-WITH_PEFT = {"lora", "o-lora"}
+WITH_PEFT = {"ewc-lora", "lora", "o-lora"}
 
 
 @dataclass
