@@ -218,6 +218,7 @@ for _name, _class in {
     "mixout": "mixout:Mixout",
     "multitask": "multitask:Multitask",
     "o-lora": "o_lora:OLora",
+    "osf": "osf:OSF",
     "packnet": "packnet:PackNet",
     "recadam": "recadam:RecAdam",
     "replay": "replay:Replay",

@@ -29,6 +29,7 @@ from clbench.methods.mas import MAS
 from clbench.methods.mixout import Mixout
 from clbench.methods.multitask import Multitask
 from clbench.methods.o_lora import OLora
+from clbench.methods.osf import OSF
 from clbench.methods.packnet import PackNet
 from clbench.methods.recadam import RecAdam
 from clbench.methods.replay import Replay
@@ -59,6 +60,8 @@ CASES: dict[str, Callable[[], Method]] = {
     "mixout-previous": lambda: Mixout(anchor="previous"),
     "multitask": Multitask,
     "o-lora": OLora,
+    "osf": OSF,
+    "osf-half": lambda: OSF(preserve=0.5),
     "packnet": PackNet,
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
