@@ -31,7 +31,7 @@ def test_methods_with_other_rules_are_marked(clbench: Call) -> None:
         *("a-gem", "der++", "der++-paper", "multitask", "replay"),
     }
     assert {name for name, sign in signs.items() if sign == "#"} == {
-        *("lora-task", "packnet"),
+        *("lora-task", "packnet", "progressive-prompts"),
     }
     assert [line[0] for line in lines if line[0] in "*#"] == ["*", "#"]
 

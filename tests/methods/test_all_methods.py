@@ -21,6 +21,7 @@ from clbench.methods.ewc import EWC, EWCOnline
 from clbench.methods.ewc_lora import EWCLora
 from clbench.methods.frozen import Frozen
 from clbench.methods.l2_sp import L2SP
+from clbench.methods.l2p import L2P
 from clbench.methods.layerwise import Layerwise
 from clbench.methods.lora import Lora
 from clbench.methods.low_rate import LowRate
@@ -31,6 +32,7 @@ from clbench.methods.multitask import Multitask
 from clbench.methods.o_lora import OLora
 from clbench.methods.osf import OSF
 from clbench.methods.packnet import PackNet
+from clbench.methods.progressive_prompts import ProgressivePrompts
 from clbench.methods.recadam import RecAdam
 from clbench.methods.replay import Replay
 from clbench.methods.si import SI
@@ -51,6 +53,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "frozen": Frozen,
     "l2-sp": L2SP,
     "l2-sp-previous": lambda: L2SP(anchor="previous"),
+    "l2p": lambda: L2P(pool=4, length=2, select=2),
     "layerwise": lambda: Layerwise(multiples=[0.1, 0.2, 1.0]),
     "lora": lambda: Lora(adapters="task"),
     "low-rate": LowRate,
@@ -63,6 +66,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "osf": OSF,
     "osf-half": lambda: OSF(preserve=0.5),
     "packnet": PackNet,
+    "progressive-prompts": lambda: ProgressivePrompts(length=2),
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
     "replay": lambda: Replay(memory=8, choice="reservoir"),
