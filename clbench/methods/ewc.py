@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from clbench.fisher.diagonal import diagonal_fisher
+from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.losses import take
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
 
@@ -47,7 +47,7 @@ class EWC(PullingMethod):
     name: ClassVar[str] = "ewc"
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 1000.0
     half: bool = True
-    mode: Literal["sampled", "empirical", "batched"] = "sampled"
+    mode: Mode = "sampled"
     examples: Annotated[int, Field(ge=1)] | None = 2000
 
     def acts_in(self, index: int) -> bool:
@@ -88,15 +88,8 @@ class EWC(PullingMethod):
         self, stage: Stage, names: list[str], rotations: Mapping[str, Rotation] | None = None
     ) -> dict[str, Tensor]:
         """Return the Fisher information of the stage's rows for the weights `names`."""
-        return diagonal_fisher(
-            stage.model,
-            self._rows(stage),
-            "task",
-            self.mode,
-            generator=stage.rng("fisher-labels"),
-            names=names,
-            precision="bf16" if stage.precision.name == "bf16" else "float32",
-            rotations=rotations,
+        return task_fisher(
+            stage, names, mode=self.mode, examples=self.examples, rotations=rotations
         )
 
     def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
@@ -109,15 +102,6 @@ class EWC(PullingMethod):
             share = torch.where(total > 0, value / total, torch.ones_like(total))
             self.anchor[name] = torch.lerp(self.anchor[name], anchor[name], share)
             self.fisher[name] = total
-
-    def _rows(self, stage: Stage) -> Iterator[AnyBatch]:
-        """Yield batches of at most `examples` of the stage's own rows."""
-        remaining = self.examples or len(stage.data.rows)
-        for batch in stage.batches("fisher-rows"):
-            yield batch if len(batch) <= remaining else take(batch, list(range(remaining)))
-            remaining -= len(batch)
-            if remaining <= 0:
-                return
 
 
 class EWCOnline(EWC):
@@ -144,3 +128,38 @@ class EWCOnline(EWC):
             if name in self.fisher:
                 value += self.fisher[name]
             self.fisher[name], self.anchor[name] = value, anchor[name]
+
+
+def task_fisher(
+    stage: Stage,
+    names: Sequence[str],
+    *,
+    mode: Mode,
+    examples: int | None,
+    rotations: Mapping[str, Rotation] | None = None,
+) -> dict[str, Tensor]:
+    """Return the diagonal Fisher information of a stage's loss for weights by name.
+
+    It is computed from at most `examples` of the stage's own rows, drawn at random; None takes all.
+    See `diagonal_fisher` for the modes and rotations.
+    """
+    return diagonal_fisher(
+        stage.model,
+        fisher_rows(stage, examples),
+        "task",
+        mode,
+        generator=stage.rng("fisher-labels"),
+        names=names,
+        precision="bf16" if stage.precision.name == "bf16" else "float32",
+        rotations=rotations,
+    )
+
+
+def fisher_rows(stage: Stage, examples: int | None) -> Iterator[AnyBatch]:
+    """Yield batches of at most `examples` of the stage's own rows, in random order."""
+    remaining = examples or len(stage.data.rows)
+    for batch in stage.batches("fisher-rows"):
+        yield batch if len(batch) <= remaining else take(batch, list(range(remaining)))
+        remaining -= len(batch)
+        if remaining <= 0:
+            return

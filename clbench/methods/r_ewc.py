@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clbench.fisher.losses import task_loss
 from clbench.fisher.squares import Rotation, rotate, rotate_back
-from clbench.methods.ewc import EWCOnline
+from clbench.methods.ewc import EWCOnline, fisher_rows
 from clbench.methods.quadratic import QuadraticPull
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ class REWC(EWCOnline):
         axes: dict[str, Rotation] = {}
         layers = dense_layers(stage, names)
         rng = stage.rng("axes-labels") if self.mode == "sampled" else None
-        for name, moments in second_moments(stage, layers, self._rows(stage), rng).items():
+        for name, moments in second_moments(
+            stage, layers, fisher_rows(stage, self.examples), rng
+        ).items():
             smaller = min(map(len, moments))
             left, right = (
                 torch.linalg.eigh(moment)[1]

@@ -19,9 +19,11 @@ from clbench.methods.dare import Dare
 from clbench.methods.der_plus_plus import DerPlusPlus
 from clbench.methods.early_stop import EarlyStop
 from clbench.methods.ewc import EWC, EWCOnline
+from clbench.methods.ewc_lora import EWCLora
 from clbench.methods.frozen import Frozen
 from clbench.methods.icarl import ICaRL
 from clbench.methods.l2_sp import L2SP
+from clbench.methods.l2p import L2P
 from clbench.methods.layerwise import Layerwise
 from clbench.methods.lora import Lora
 from clbench.methods.low_rate import LowRate
@@ -32,7 +34,10 @@ from clbench.methods.migu import Migu
 from clbench.methods.mixout import Mixout
 from clbench.methods.mofo import MoFO
 from clbench.methods.multitask import Multitask
+from clbench.methods.o_lora import OLora
+from clbench.methods.osf import OSF
 from clbench.methods.packnet import PackNet
+from clbench.methods.progressive_prompts import ProgressivePrompts
 from clbench.methods.prototypes import Prototypes
 from clbench.methods.r_ewc import REWC
 from clbench.methods.recadam import RecAdam
@@ -54,11 +59,13 @@ CASES: dict[str, Callable[[], Method]] = {
     "der++": lambda: DerPlusPlus(memory=8),
     "early-stop": EarlyStop,
     "ewc": lambda: EWC(importance=1e4, examples=5),
+    "ewc-lora": lambda: EWCLora(importance=1e4, examples=5, gamma=0.5),
     "ewc-online": lambda: EWCOnline(importance=1e4, examples=5, gamma=0.5),
     "frozen": Frozen,
     "icarl": lambda: ICaRL(memory=8),
     "l2-sp": L2SP,
     "l2-sp-previous": lambda: L2SP(anchor="previous"),
+    "l2p": lambda: L2P(pool=4, length=2, select=2),
     "layerwise": lambda: Layerwise(multiples=[0.1, 0.2, 1.0]),
     "lora": lambda: Lora(adapters="task"),
     "low-rate": LowRate,
@@ -70,9 +77,13 @@ CASES: dict[str, Callable[[], Method]] = {
     "mixout-previous": lambda: Mixout(anchor="previous"),
     "mofo": MoFO,
     "multitask": Multitask,
+    "o-lora": OLora,
+    "osf": OSF,
+    "osf-half": lambda: OSF(preserve=0.5),
     "packnet": PackNet,
     "prototypes": Prototypes,
     "r-ewc": lambda: REWC(importance=1e4, examples=5, gamma=0.5),
+    "progressive-prompts": lambda: ProgressivePrompts(length=2),
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
     "replay": lambda: Replay(memory=8, choice="reservoir"),
@@ -86,6 +97,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "wise-ft": WiseFT,
     "wise-ft-by-depth": lambda: WiseFT(alpha=[0.2, 0.5, 1.0]),
 }
+WITH_PEFT = {"ewc-lora", "lora", "o-lora"}
 
 
 @dataclass
@@ -106,7 +118,7 @@ def plain(folder: Path) -> Cell:
 @pytest.fixture(scope="module", params=CASES)
 def run(request: pytest.FixtureRequest, folder: Path) -> Run:
     make = CASES[request.param]
-    if request.param == "lora":
+    if request.param in WITH_PEFT:
         pytest.importorskip("peft")
     cell = Cell(folder, make(), heads=HEADS, protocol=SHORT)
     cell.stage(0)

@@ -11,6 +11,7 @@ from checkpoints import CHECKPOINTS, make_checkpoint
 from clbench.errors import SettingsError
 from clbench.methods.lora import Lora
 from clbench.methods.vanilla import Vanilla
+from clbench.suite.baselines import read_baseline
 
 pytest.importorskip("peft")
 QUERY = "backbone.encoder.layer.0.attention.self.query"
@@ -74,6 +75,13 @@ def test_one_adapter_per_task_forgets_nothing(folder: Path) -> None:
 def test_only_one_adapter_per_task_needs_the_task() -> None:
     assert not Lora(adapters="one").needs_task_id
     assert Lora(adapters="task").needs_task_id
+
+
+def test_the_baselines_differ_in_the_number_of_adapters_only() -> None:
+    shared, task, old = (read_baseline(f"lora{end}") for end in ("-shared", "-task", ""))
+    assert {**shared.settings, "adapters": "task"} == task.settings
+    assert shared.settings["adapters"] == "one"
+    assert (old.settings, old.sources, old.sweep) == (shared.settings, shared.sources, shared.sweep)
 
 
 def test_layer_groups_and_snapshots_include_the_additions(folder: Path) -> None:

@@ -1,0 +1,76 @@
+"""Prompts: trained vectors among the word embeddings of a frozen backbone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from clbench.errors import SettingsError
+from clbench.methods.base import Method
+from clbench.models.families import usable_length
+
+if TYPE_CHECKING:
+    from clbench.models.classifier import Classifier
+    from clbench.training.stage import Context
+
+FILL = {"input_ids": 0, "attention_mask": 1, "token_type_ids": 0}
+"""What the model's inputs are at prompts; the ids are not looked up."""
+LEAST = 8
+"""Positions that prompts must leave to the words of a row."""
+
+
+class Prompted(Method):
+    """Base of methods that insert vectors among the word embeddings of every row.
+
+    The backbone is frozen. With first-token pooling the prompts follow the first token ([CLS]),
+    which is still read; else they precede the row, and mean pooling includes them. A row that
+    would need more positions than the model has loses its last tokens, and the result says so.
+    """
+
+    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the prompts of each row, shape (b, n, e), or (b, k, n, e) for multiple choice."""
+        raise NotImplementedError
+
+    def freeze(self, context: Context, most: int) -> None:
+        """Freeze the backbone and insert prompts in every forward pass of the model.
+
+        Call it in `setup`. Raises a SettingsError if `most`, the largest number of vectors in a
+        row, leaves fewer than `LEAST` of the model's positions to the words.
+        """
+        model, pooling = context.model, context.protocol.pooling
+        self._positions = usable_length(model.config)
+        if self._positions is not None and self._positions - most < LEAST:
+            raise SettingsError(
+                f"method {self.name!r}: {context.model_name} has {self._positions} positions, of "
+                f"which prompts of {most} vectors leave too few to the words. Use shorter prompts, "
+                "or a model with more positions."
+            )
+        model.backbone.requires_grad_(False)
+        first = (model.family.pooling if pooling == "auto" else pooling) == "first"
+        self._before, self._context = int(first), context
+        model.register_forward_pre_hook(self._insert)
+
+    def _insert(self, model: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of `Classifier.forward` with prompts among the embeddings."""
+        inputs, head, embeds = (*arguments, None)[:3]
+        prompts = self.prompts(model, inputs)
+        if embeds is None:
+            embeds = model.embed(inputs["input_ids"])
+        at, count = self._before, prompts.shape[-2]
+        mask = inputs["attention_mask"]
+        kept = mask.shape[-1]
+        if self._positions is not None and kept + count > self._positions:
+            kept = self._positions - count
+            if bool(mask[..., kept:].any()):
+                self._context.note(
+                    f"method {self.name!r}: rows were truncated to {kept} tokens, since the "
+                    f"prompts take {count} of the model's {self._positions} positions."
+                )
+        extended = {}
+        for name, values in inputs.items():
+            filled = values.new_full((*values.shape[:-1], count), FILL[name])
+            extended[name] = torch.cat([values[..., :at], filled, values[..., at:kept]], dim=-1)
+        parts = [embeds[..., :at, :], prompts.to(embeds.dtype), embeds[..., at:kept, :]]
+        return extended, head, torch.cat(parts, dim=-2)

@@ -1,0 +1,116 @@
+"""EWC-LoRA against its formulas, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cell import Cell, weights
+from checkpoints import make_checkpoint
+
+from clbench.methods.ewc_lora import EWCLora
+
+pytest.importorskip("peft")
+QUERY = "backbone.encoder.layer.0.attention.self.query"
+DOWN, UP, BASE = (f"{QUERY}.{end}.weight" for end in ("lora_A.task0", "lora_B.task0", "base_layer"))
+
+
+def exact_fisher(cell: Cell, task: int, name: str) -> torch.Tensor:
+    """Return the mean over a task's rows of the squared gradient of the loss for a weight."""
+    stage = cell.open(task)
+    weight = dict(cell.model.named_parameters())[name].requires_grad_(True)
+    cell.model.eval()
+    total = torch.zeros_like(weight)
+    for row in range(12):
+        loss = stage.loss(stage.data.batch(np.array([row]), stage.device))
+        total += torch.autograd.grad(loss, weight)[0] ** 2
+    weight.requires_grad_(False)
+    return total / 12
+
+
+def test_the_penalty_weighs_changes_of_the_product(folder: Path) -> None:
+    """ΔW goes from 2·(1/2·1) = 1 to 2·(2·1) = 4 at [1, 0]: ½·10·5·(4 - 1)² = 225."""
+    cell = Cell(folder, EWCLora(r=1, alpha=2, importance=10.0))
+    parameters = dict(cell.model.named_parameters())
+    cell.method.fisher = {BASE: torch.full((32, 32), 7.0)}
+    cell.method.fisher[BASE][1, 0] = 5.0
+    with torch.no_grad():
+        parameters[DOWN].zero_()[0, 0] = 1.0
+        parameters[UP][1, 0] = 0.5
+        stage = cell.begin(1)
+        parameters[UP][1, 0] = 2.0
+    penalty = cell.method.penalty(stage)
+    assert penalty is not None
+    assert penalty.item() == pytest.approx(225.0)
+    penalty.backward()
+    # dB = λF(ΔW - ΔW*)·(alpha / r)·A' = 10·5·3·2·1, and dA = B'·10·5·3·2 with B = 2.
+    for name, at, expected in ((UP, (1, 0), 300.0), (DOWN, (0, 0), 600.0)):
+        gradient = torch.zeros_like(parameters[name])
+        gradient[at] = expected
+        torch.testing.assert_close(parameters[name].grad, gradient)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.25])
+def test_the_fisher_is_that_of_the_whole_matrix(folder: Path, gamma: float) -> None:
+    cell = Cell(folder, EWCLora(mode="empirical", gamma=gamma), heads=("a", "b", "c"))
+    cell.stage(0)
+    first = exact_fisher(cell, 0, BASE)
+    torch.testing.assert_close(cell.method.fisher[BASE], first, rtol=1e-3, atol=1e-9)
+    assert first.max() > 0
+    cell.stage(1)
+    expected = gamma * first + exact_fisher(cell, 1, BASE)
+    torch.testing.assert_close(cell.method.fisher[BASE], expected, rtol=1e-3, atol=1e-9)
+    kept = {name: value.clone() for name, value in cell.method.fisher.items()}
+    cell.stage(2)  # after the last task, nothing is to be held
+    assert all(torch.equal(cell.method.fisher[name], value) for name, value in kept.items())
+
+
+def test_the_fisher_has_the_shape_of_the_weight(tmp_path: Path) -> None:
+    """GPT-2 keeps its matrices transposed, and so are the additions to them."""
+    cell = Cell(make_checkpoint("gpt2", tmp_path), EWCLora(importance=1e6))
+    cell.stage(0)
+    shapes = {v.shape for name, v in cell.method.fisher.items() if name.startswith("backbone.")}
+    assert shapes == {(32, 96)}
+    cell.stage(1)
+
+
+@pytest.mark.parametrize(("heads", "held"), [(("a", "a"), True), (("a", "b"), False)])
+def test_a_shared_head_is_held_too(folder: Path, heads: tuple[str, str], held: bool) -> None:
+    cell = Cell(folder, EWCLora(importance=2.0), heads=heads)
+    cell.stage(0)
+    stage = cell.begin(1)
+    penalty = cell.method.penalty(stage)
+    assert penalty is not None
+    assert penalty.item() == 0.0
+    head = dict(cell.model.named_parameters())["heads.a.bias"]
+    with torch.no_grad():
+        head += 3.0
+    penalty = cell.method.penalty(stage)
+    assert penalty is not None
+    # ½·2·Σ F·3²
+    expected = 9.0 * float(cell.method.fisher["heads.a.bias"].sum()) if held else 0.0
+    assert penalty.item() == pytest.approx(expected)
+    assert (expected > 0) == held
+
+
+def test_a_large_importance_preserves_the_outputs_of_earlier_tasks(folder: Path) -> None:
+    moved = []
+    for importance in (1e-6, 1e8):
+        cell = Cell(folder, EWCLora(importance=importance, lr=5e-3))
+        cell.stage(0)
+        before = outputs(cell)
+        additions = {n: w for n, w in weights(cell).items() if "lora_" in n}
+        cell.stage(1)
+        now = weights(cell)
+        assert any(not torch.equal(now[name], value) for name, value in additions.items())
+        moved.append(float((outputs(cell) - before).abs().mean()))
+    assert moved[1] < 0.3 * moved[0]
+
+
+def outputs(cell: Cell) -> torch.Tensor:
+    stage = cell.open(0)
+    cell.model.eval()
+    with torch.no_grad():
+        return stage.logits(stage.data.batch(np.arange(12), stage.device))

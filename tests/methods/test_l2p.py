@@ -1,0 +1,101 @@
+"""L2P: which prompts a row selects, and what is added to the loss, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cell import PROTOCOL, Cell, weights
+
+from clbench.errors import SettingsError
+from clbench.methods.l2p import L2P
+from clbench.training.device import Precision
+
+
+def inputs_of(cell: Cell, rows: list[int]) -> dict[str, torch.Tensor]:
+    return cell.tasks[0].batch(np.array(rows), cell.context.device).inputs
+
+
+def test_rows_select_the_nearest_keys_and_pull_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries 3·e0 + 4·e1 and -e0 have cosines (.6, .8, -.6) and (-1, 0, 1) with the keys."""
+    cell = Cell(folder, L2P(pool=3, length=2, select=2, weight=0.5))
+    queries = torch.zeros(2, 32)
+    queries[0, 0], queries[0, 1], queries[1, 0] = 3.0, 4.0, -1.0
+    monkeypatch.setattr(cell.model, "features", lambda inputs: queries)
+    with torch.no_grad():
+        cell.model.keys.zero_()
+        cell.model.keys[0, 0], cell.model.keys[1, 1], cell.model.keys[2, 0] = 2.0, 5.0, -1.0
+        cell.model.prompts.copy_(torch.arange(3.0)[:, None, None].expand(3, 2, 32))
+    prompts = cell.method.prompts(cell.model, inputs_of(cell, [0, 1]))
+    assert prompts.shape == (2, 4, 32)
+    assert prompts[:, :, 0].tolist() == [[1.0, 1.0, 0.0, 0.0], [2.0, 2.0, 1.0, 1.0]]
+    penalty = cell.method.penalty(cell.open(0))
+    assert penalty is not None
+    # ½ · mean of (1 - .8) + (1 - .6) and (1 - 1) + (1 - 0)
+    assert penalty.item() == pytest.approx(0.5 * (0.6 + 1.0) / 2)
+    penalty.backward()
+    # For row 0 and key 0, d(1 - cos)/dk = -(q/|q| - cos·k/|k|)/|k| = (0, -.8)/2.
+    assert cell.model.keys.grad[0, :2].tolist() == pytest.approx([0.0, 0.5 * 0.5 * -0.4])
+
+
+def test_only_the_pool_and_the_head_are_trained(folder: Path) -> None:
+    cell = Cell(folder, L2P(), heads=("a", "b"))
+    before = weights(cell)
+    cell.stage(0)
+    after = weights(cell)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"keys", "prompts", "heads.a.weight", "heads.a.bias"}
+
+
+def test_a_row_selects_for_itself(folder: Path) -> None:
+    cell = Cell(folder, L2P(pool=8, select=2)).run()
+    cell.model.eval()
+    with torch.no_grad():
+        cell.model.keys.copy_(torch.randn(8, 32, generator=torch.Generator().manual_seed(0)))
+        cell.model.prompts.mul_(50.0)
+        together = cell.model(inputs_of(cell, list(range(12))), "t0")
+        alone = torch.cat([cell.model(inputs_of(cell, [row]), "t0") for row in range(12)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_training_pulls_the_selected_keys(folder: Path) -> None:
+    protocol = PROTOCOL.model_copy(update={"epochs": 10, "lr": 1e-2})
+    cell = Cell(folder, L2P(), protocol=protocol, heads=("a",))
+    stage, _ = cell.stage(0)
+    distances = [value for _, value in stage.log["key_distance"]]
+    assert distances[-1] < 0.5 * distances[0]
+
+
+def test_prompts_act_on_the_outputs(folder: Path) -> None:
+    cell = Cell(folder, L2P())
+    cell.model.eval()
+    with torch.no_grad():
+        before = cell.model(inputs_of(cell, [0, 1]), "t0")
+        noise = torch.randn(10, 5, 32, generator=torch.Generator().manual_seed(0))
+        cell.model.prompts.copy_(noise)
+        assert not torch.allclose(cell.model(inputs_of(cell, [0, 1]), "t0"), before, atol=1e-3)
+
+
+def test_more_prompts_than_the_pool_has_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"select 5 is more than the 4 prompts of the pool"):
+        L2P(pool=4, select=5)
+
+
+def test_similarities_are_exact_under_bf16(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cosines of 0.9992 and 0.9998 are one number in bfloat16."""
+    cell = Cell(folder, L2P(pool=2, length=1, select=1))
+    query = torch.zeros(1, 32)
+    query[0, 0] = 1.0
+    monkeypatch.setattr(cell.model, "features", lambda inputs: query)
+    with torch.no_grad():
+        cell.model.keys.zero_()
+        cell.model.keys[:, 0] = 1.0
+        cell.model.keys[:, 1] = torch.tensor([0.04, 0.02])
+        cell.model.prompts.copy_(torch.arange(2.0)[:, None, None].expand(2, 1, 32))
+    with Precision("bf16", "cpu").autocast():
+        prompts = cell.method.prompts(cell.model, inputs_of(cell, [0]))
+    assert prompts[0, 0, 0] == 1.0
