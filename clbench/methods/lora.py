@@ -65,11 +65,6 @@ class LowRank(Method):
         """Return the rank of every adapter by its name; all have the scale `alpha` / `r`."""
         return {"task0": self.r}
 
-    @property
-    def needs_length(self) -> bool:  # type: ignore[override]
-        """Whether the model has an adapter for each task from the start."""
-        return self.adapters == "task"
-
     def setup(self, context: Context) -> None:
         """Freeze the backbone, insert the adapters and use the first one."""
         from peft import LoraConfig, inject_adapter_in_model
@@ -147,6 +142,11 @@ class Lora(LowRank):
     name: ClassVar[str] = "lora"
     adapters: Literal["one", "task"] = "one"
     _active: int = 0
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]
+        """Whether the model has an adapter for each task from the start."""
+        return self.adapters == "task"
 
     @property
     def needs_task_id(self) -> bool:  # type: ignore[override]
