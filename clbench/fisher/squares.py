@@ -63,9 +63,12 @@ def rotate_back(values: Tensor, rotation: Rotation) -> Tensor:
 
 
 def rotate_outer(part: Outer, rotation: Rotation) -> Outer:
-    """Return the gradients of `part` rotated, in float32 where they change."""
-    sides = zip(part, rotation, strict=True)
-    return Outer(*(side if axes is None else side.float() @ axes for side, axes in sides))
+    """Return the gradients of `part` rotated, in float32."""
+    left, right = (
+        side.float() if axes is None else side.float() @ axes
+        for side, axes in zip(part, rotation, strict=True)
+    )
+    return Outer(left, right)
 
 
 def add_squares(total: Tensor, parts: Sequence[Part]) -> None:

@@ -15,9 +15,10 @@ from checkpoints import make_checkpoint
 
 from clbench.errors import SettingsError
 from clbench.fisher.diagonal import diagonal_fisher
-from clbench.fisher.squares import rotate, rotate_back
+from clbench.fisher.squares import Outer, rotate, rotate_back, rotate_outer
 from clbench.methods.ewc import EWCOnline
 from clbench.methods.r_ewc import REWC, RotatedPull, carry_over, dense_layers
+from clbench.training.device import Precision
 
 DIAGONAL = torch.tensor([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2.0)
 """Axes along (1, 1) and (1, -1)."""
@@ -174,6 +175,22 @@ def test_three_tasks_add_up(folder: Path) -> None:
     # Stage 1 hardly pulls at importance 1, so that the second task's own sum is about the same.
     expected = 0.5 * sums[0.5][0] + sums[0.0][1]
     assert sums[0.5][1] == pytest.approx(expected, rel=1e-3)
+
+
+def test_bf16_gives_about_the_same_fisher(folder: Path) -> None:
+    cells = [Cell(folder, REWC(mode="empirical")) for _ in range(2)]
+    cells[1].context.precision = Precision("bf16", "cpu")
+    sums = []
+    for cell in cells:
+        cell.method.after_stage(cell.open(0))
+        sums.append(sum(float(cell.method.fisher[name].sum()) for name in cell.method.rotations))
+    assert sums[1] == pytest.approx(sums[0], rel=0.1)
+
+
+def test_rotated_gradients_have_one_precision() -> None:
+    """Products of float32 and bfloat16 are refused on accelerators."""
+    part = Outer(torch.ones(1, 2, 2, dtype=torch.bfloat16), torch.ones(1, 2, 3).bfloat16())
+    assert {side.dtype for side in rotate_outer(part, (DIAGONAL, None))} == {torch.float32}
 
 
 def test_regression_has_axes_too(folder: Path) -> None:
