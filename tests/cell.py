@@ -109,6 +109,17 @@ class Cell:
         self.traces = [self.stage(index)[1] for index in range(len(self.tasks))]
         return self
 
+    def outputs(self) -> Tensor:
+        """Return the logits of all rows of the first task: [rows, classes]."""
+        data = self.tasks[0]
+        positions = np.arange(len(data.rows))
+        self.model.eval()
+        with torch.no_grad():
+            logits: Tensor = self.model(
+                data.batch(positions, self.context.device).inputs, data.head
+            )
+        return logits
+
     def moved(self) -> float:
         """Return the squared distance of the backbone to its weights after `setup`."""
         return float(self.context.squared_distance(self.start).detach())

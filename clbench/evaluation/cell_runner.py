@@ -13,12 +13,11 @@ from typing import Any
 import torch
 
 from clbench.errors import PluginError
+from clbench.evaluation.cell_stages import CellStages
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.row_scorer import Row, RowScorer
-from clbench.evaluation.sharing import vanilla_stages
 from clbench.evaluation.stage_cache import CachedStage, StageCache
-from clbench.evaluation.stage_digest import stage_digest
 from clbench.methods.base import Method, at_rate
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier, build_classifier
@@ -110,17 +109,24 @@ class CellRunner:
         task, count = self.cell.reference_of, len(self.scenario.train)
         self._stages = list(range(count)) if task is None else [task]
         self._scorers = self.scenario.scorers if task is None else ()
-        starts_first = self._stages[0] == 0
-        self._vanilla_stages = vanilla_stages(self.method, len(self._stages)) * starts_first
         if task is not None and task >= count:
             raise PluginError(
                 f"scenario {self.cell.scenario.name!r} has {count} tasks, so task {task} (from 0) "
                 "has no reference. A shift's `k` must be its number of parts."
             )
+        self._stored = CellStages(
+            self.cell,
+            self.scenario,
+            self.method,
+            self._protocol,
+            self.compute,
+            self.cache,
+            tuple(self._stages),
+        )
 
     def run(self) -> Outcome:
         """Train and score all stages, resuming after the latest cached one; sets `context`."""
-        shared = [] if self._in_cache() else self._shared_stages()
+        shared = [] if self._stored.any() else self._shared_stages()
         before = self._load()
         notes: list[str] = []
         start = self._resume()
@@ -133,14 +139,11 @@ class CellRunner:
             held = self._begin(stage)
             trace = self._train(stage, position)
             trace.memory_bytes += held
-            note = self._save(position, self._to_cache(position, trace))
+            note = self._stored.save(position, self._to_cache(position, trace))
             if note is not None and note not in notes:
                 notes.append(note)
             self._finish(stage, trace, cached=False)
-        for position in range(len(self._stages)):
-            cached, kept = self._is_cached(position), self._is_kept(position)
-            if self.cache is not None and cached and not kept:
-                self.cache.drop(self._digest(position))  # no other cell can use it
+        self._stored.drop_own()
         return Outcome(self._outcomes, [*notes, *self.context.notes], before)
 
     def _shared_stages(self) -> list[tuple[CachedStage, bool]]:
@@ -149,11 +152,11 @@ class CellRunner:
         They are trained on a model that this method never sees: what `setup` does to modules, such
         as adding hooks or adapters, then cannot affect them.
         """
-        count = self._vanilla_stages
+        count = self._stored.vanilla_stages
         shared: list[tuple[CachedStage, bool]] = []
         if isinstance(self.method, Vanilla):
             return shared
-        while len(shared) < count and (stored := self._stored(len(shared))):
+        while len(shared) < count and (stored := self._stored.load(len(shared))):
             shared.append((stored, True))
         if len(shared) == count:
             return shared
@@ -166,7 +169,7 @@ class CellRunner:
             stage = runner._stage(position)
             trace = runner._train(stage, position)
             entry = runner._to_cache(position, trace)
-            if note := self._save(position, entry):
+            if note := self._stored.save(position, entry):
                 entry.notes.append(note)
             weights = {name: value.clone() for name, value in entry.weights.items()}
             shared.append((replace(entry, weights=weights), False))
@@ -275,7 +278,7 @@ class CellRunner:
     def _finish(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
         """Let the method consolidate, then score a row of R."""
         following = len(self._outcomes) + 1
-        checked = following < len(self._stages) and self._is_shared(following)
+        checked = following < len(self._stages) and self._stored.is_shared(following)
         with self._model_unchanged("after_stage", following) if checked else nullcontext():
             self.method.after_stage(stage)
         trace.curves.update(stage.log)
@@ -292,38 +295,6 @@ class CellRunner:
             }
         self._outcomes.append(StageOutcome(trace, row, seconds, cached, correct))
 
-    def _is_shared(self, position: int) -> bool:
-        """Whether vanilla's training serves this stage."""
-        return position < self._vanilla_stages
-
-    def _is_kept(self, position: int) -> bool:
-        """Whether the cache keeps this stage for other cells when this one is done."""
-        usable = 0 if self.cache is None else self.cache.sharing.get(self.cell.key, 0)
-        return position < max(usable, min(1, self._vanilla_stages)) or self._is_last_kept(position)
-
-    def _is_last_kept(self, position: int) -> bool:
-        """Whether the run keeps this stage for longer sequences."""
-        keeps = self.cache is not None and self.cache.keeps_last
-        return keeps and position == len(self._stages) - 1
-
-    def _is_cached(self, position: int) -> bool:
-        """Whether to cache a stage; the last one is only cached for other cells."""
-        if self.cache is None:
-            return False
-        return position < len(self._stages) - 1 or self._is_kept(position)
-
-    def _digest(self, position: int) -> str:
-        """Return the digest of everything that decides the weights after a stage."""
-        return stage_digest(
-            self.cell,
-            self.scenario,
-            self._protocol,
-            self.compute.identity,
-            stages=self._stages[: position + 1],
-            shared=self._is_shared(position),
-            needs_length=self.method.needs_length,
-        )
-
     def _to_cache(self, position: int, trace: Trace) -> CachedStage:
         """Return the stage that was just trained as an entry of the cache."""
         # Heads of later tasks are as they were drawn; another sequence may not have them.
@@ -332,7 +303,7 @@ class CellRunner:
         weights = self.context.model.state_dict()
         return CachedStage(
             {name: value for name, value in weights.items() if name not in later},
-            {} if self._is_shared(position) else self.method.state(),
+            {} if self._stored.is_shared(position) else self.method.state(),
             trace,
             [
                 [asdict(stage.trace), stage.row, stage.eval_seconds, stage.correct]
@@ -341,38 +312,10 @@ class CellRunner:
             self.context.notes[self._setup_notes :],
         )
 
-    def _save(self, position: int, stage: CachedStage) -> str | None:
-        """Add a trained stage to the cache; return a note for the user if that fails."""
-        if self.cache is None or not self._is_cached(position):
-            return None
-        of_run = position > 0 and self._is_kept(position) and not self._is_last_kept(position)
-        return self.cache.save(self._digest(position), stage, of_run=of_run)
-
-    def _stored(self, position: int) -> CachedStage | None:
-        """Return a stage from the cache, or None if it is missing or damaged."""
-        if self.cache is None:
-            return None
-        return self.cache.load(self._digest(position), self.compute.device)
-
-    def _in_cache(self) -> bool:
-        """Whether the cache has a file of any stage that `_resume` can load."""
-        return self.cache is not None and any(
-            self.cache.has(self._digest(position)) for position in self._resumable()
-        )
-
-    def _resumable(self) -> list[int]:
-        """Return the positions of cached stages with all that this method needs to go on."""
-        is_vanilla = isinstance(self.method, Vanilla)
-        return [
-            position
-            for position in range(len(self._stages))
-            if self._is_cached(position) and (is_vanilla or not self._is_shared(position))
-        ]
-
     def _resume(self) -> int:
         """Load the latest cached stage; return the position of the next one."""
-        for position in reversed(self._resumable()):
-            if stored := self._stored(position):
+        for position in reversed(self._stored.resumable()):
+            if stored := self._stored.load(position):
                 self._adopt(position, stored, cached=True)
                 return position + 1
         return 0
@@ -385,7 +328,7 @@ class CellRunner:
     def _adopt(self, position: int, stored: CachedStage, *, cached: bool) -> None:
         """Continue from a stage that was trained elsewhere."""
         stage, trace = self._stage(position), stored.trace
-        if self._is_shared(position):
+        if self._stored.is_shared(position):
             trace = replace(trace, memory_bytes=trace.memory_bytes + self._begin(stage))
         self.context.model.load_some(stored.weights)
         if stored.state:

@@ -14,6 +14,8 @@ from torch.optim import AdamW
 from clbench.methods.base import Method
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from clbench.training.stage import Stage
 
 
@@ -52,17 +54,9 @@ class MoFO(Method):
             if weights
         ]
 
-    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> FilteredAdam:
+    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
         """Return the filtered Adam with the protocol's settings."""
-        protocol = stage.protocol
-        return FilteredAdam(
-            groups,
-            lr=protocol.lr,
-            betas=protocol.betas,
-            eps=protocol.eps,
-            weight_decay=protocol.weight_decay,
-            fused=True,
-        )
+        return stage.adam(groups, FilteredAdam)
 
 
 class FilteredAdam(AdamW):

@@ -276,10 +276,16 @@ class Stage(Context):
         for positions in length_grouped(source.rows.lengths, size, rng):
             yield source.batch(positions, self.device)
 
-    def adam(self, groups: list[dict[str, Any]]) -> Optimizer:
-        """Return torch's fused Adam with the protocol's settings; AdamW with weight decay."""
+    def adam(
+        self, groups: list[dict[str, Any]], kind: type[torch.optim.Adam] | None = None
+    ) -> Optimizer:
+        """Return Adam of a `kind`, by default torch's, with the protocol's settings.
+
+        By default it is AdamW with weight decay.
+        """
         protocol = self.protocol
-        kind = torch.optim.AdamW if protocol.weight_decay else torch.optim.Adam
+        if kind is None:
+            kind = torch.optim.AdamW if protocol.weight_decay else torch.optim.Adam
         return kind(
             groups,
             lr=protocol.lr,
