@@ -105,7 +105,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
                 train = task.limited(**protocol.limits).train
                 sizes[name] = (len(train), mean_tokens(train, protocol.max_length))
             rows, length = sizes[name]
-            steps, _ = protocol.stage_length(name, rows)
+            steps, _ = cell.protocol.stage_length(name, rows)
             tokens += steps * min(protocol.batch_of(name), rows) * length
     folder = local_folder(protocol.model, protocol.revision)
     operations = 6.0 * tokens * count_parameters(weight_files(folder, protocol.model))

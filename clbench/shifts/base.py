@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from clbench.registry import Registry
 from clbench.settings import Configured
@@ -145,6 +146,11 @@ class Shift(Configured):
     short_name
         Suffix of the default names of scenarios, as in ``sst2-length``; None stands for the
         shift's name, an empty string for no suffix.
+    blur
+        Share of the training rows of each task that come with its neighbours instead, half with
+        the task before and half with the one after. Only for tasks that share a head.
+    online
+        Whether each row is trained on once: one epoch, whatever the protocol says.
 
     Examples
     --------
@@ -158,6 +164,10 @@ class Shift(Configured):
 
     kind: ClassVar[str] = "shift"
     short_name: ClassVar[str | None] = None
+
+    # Files hold them only where they are set.
+    blur: Annotated[float, Field(ge=0.0, le=0.5, exclude_if=lambda v: not v)] = 0.0
+    online: Annotated[bool, Field(exclude_if=lambda v: not v)] = False
 
     def build(self, context: ShiftContext) -> ScenarioTasks | Sequence[Task]:
         """Return the tasks of the scenario in training order.

@@ -12,6 +12,7 @@ import numpy as np
 from clbench.errors import PluginError, ShiftError
 from clbench.messages import count, format_value
 from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext
+from clbench.shifts.blur import blurred
 from clbench.shifts.severity import severities
 from clbench.shifts.split import Split, row_splits
 from clbench.tasks.task import Rows, Task
@@ -136,6 +137,8 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         )
     for task in tasks:
         _check_rows(spec.name, task)
+    if shift.blur:
+        tasks = blurred(tasks, shift.blur, context.seed, f"scenario {spec.name!r}")
     by_pair = severities(tasks, context) if severity and len(tasks) > 1 else ()
     values = [value for value in by_pair if value is not None]
     parts = [
@@ -232,4 +235,6 @@ def _balance(task: Task, rows: Rows) -> dict[str, float]:
         return {name: float(value) for name, value in numbers.items()}
     counts = np.bincount(rows.labels, minlength=len(task.labels)) / len(rows)
     shares = dict(zip(task.labels, counts.tolist(), strict=True))
-    return {task.labels[i]: shares[task.labels[i]] for i in task.own} if task.own else shares
+    if not task.own:
+        return shares
+    return {name: shares[name] for i, name in enumerate(task.labels) if i in task.own or counts[i]}

@@ -165,7 +165,10 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     assert not isinstance(seeds, str)  # RunOptions expands it
     cells = []
     for scenario in scenarios:
-        shared = shared_recipe(scenario)
+        # The settings are not checked yet, so that is all that is known of them.
+        online = scenario.settings.get("online") is True
+        own_protocol = protocol.one_pass() if online else protocol
+        shared = shared_recipe(scenario, own_protocol)
         shared_text = json_sections(shared)
         methods: list[tuple[Baseline, int | None]] = [(baseline, None) for baseline in baselines]
         # Vanilla itself learns the first task alone.
@@ -183,7 +186,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
                 own = {"method": method, "seed": seed, "reference_of": reference_of}
                 recipe = {**shared, **own}
                 digest = fingerprint(shared_text | json_sections(own))
-                cells.append(Cell(scenario, baseline, seed, protocol, reference_of, recipe, digest))
+                cell = Cell(scenario, baseline, seed, own_protocol, reference_of, recipe, digest)
+                cells.append(cell)
     return Plan(
         suite=suite,
         cells=tuple(cells),
@@ -284,8 +288,8 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
 
 def _recipes(
     suite: Suite, protocol: Protocol, data: Path | None
-) -> Callable[[ScenarioSpec], dict[str, Any]]:
-    """Return a function from a scenario to the part of the recipe that its cells share.
+) -> Callable[[ScenarioSpec, Protocol], dict[str, Any]]:
+    """Return a function from a scenario and its protocol to what the recipes of its cells share.
 
     The recipe identifies models, tasks and corpora by their contents, not their paths.
     """
@@ -314,7 +318,7 @@ def _recipes(
                     raise SuiteError(f"{path}: cannot be read: {error.strerror}.") from error
                 yield key, hashlib.blake2b(content, digest_size=16).hexdigest()
 
-    def recipe(scenario: ScenarioSpec) -> dict[str, Any]:
+    def recipe(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
         tasks = scenario.task_names
         values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
         for key in BY_TASK:  # drop the values of other scenarios' tasks

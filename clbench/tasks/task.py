@@ -81,9 +81,16 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Return all rows of `parts`, which have one text each, with positions from 0."""
-        texts = [text for rows in parts for text in rows.first]
-        return cls.of(texts, None, np.concatenate([rows.labels for rows in parts]))
+        """Return all rows of `parts`, which have the same columns, with positions from 0.
+
+        Groups and choices are not kept.
+        """
+        first, *second = (
+            [text for column in columns for text in column]
+            for columns in zip(*(rows.columns for rows in parts), strict=True)
+        )
+        labels = np.concatenate([rows.labels for rows in parts])
+        return cls.of(first, second[0] if second else None, labels)
 
     def __len__(self) -> int:
         return len(self.first)

@@ -158,6 +158,11 @@ class Protocol(BaseModel):
             return self.steps, per_epoch
         return (epochs or self.epochs) * per_epoch, per_epoch
 
+    def one_pass(self) -> Self:
+        """Return the protocol with one epoch for every task."""
+        once = {"epochs": 1, "steps": None, "task_epochs": {}, "task_steps": {}}
+        return self.model_copy(update=once)
+
     def batch_of(self, task: str) -> int:
         """Return the rows in a batch of `task`, or of the task that it is a part of."""
         sizes = self.task_batch_size
