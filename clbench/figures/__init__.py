@@ -18,6 +18,7 @@ from clbench.figures.forgetting import forgetting, matrices
 from clbench.figures.fronts import fronts
 from clbench.figures.learning_rates import rate_distributions, search_trace
 from clbench.figures.overall import overall
+from clbench.figures.retention import retention
 from clbench.figures.shift import shift
 from clbench.figures.style import REPORT_FIGURES, ReportFigure
 from clbench.figures.tradeoff import tradeoff
@@ -32,6 +33,7 @@ __all__ = [
     "overall",
     "rate_distributions",
     "report_figures",
+    "retention",
     "search_trace",
     "shift",
     "tradeoff",

@@ -1,4 +1,4 @@
-"""Forgetting against cost."""
+"""Forgetting, or for sequences the average score, against cost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from clbench.figures import style
 from clbench.figures.forgetting import LABEL, with_forgetting
+from clbench.figures.retention import FEWEST_TASKS
+from clbench.results.scores import SCORE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +24,8 @@ WIDE = 8.0
 def costs(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw forgetting against training time and extra memory, a point for each method.
 
+    With three tasks or more, the average score at the end takes the place of forgetting.
+
     Memory is the peak size of a training step's tensors, minus vanilla's on the same seed if
     vanilla was run. If a method's settings were searched for, a hollow mark shows the time
     including the search, joined to the time of training alone.
@@ -29,23 +33,25 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     cells, name = style.one_scenario(results, scenario)
-    cells, _ = with_forgetting(cells)
+    is_sequence = len(cells[0].tasks) >= FEWEST_TASKS
+    if not is_sequence:
+        cells, _ = with_forgetting(cells)
     looks = style.looks(cells)
     figure, (times, memory) = style.panels(2, width=4.2)
     megabytes, label, meaning = _memory(cells)
     for method, some in style.by_scenario(cells)[name].items():
         color, mark, scale = looks[method]
         size = 8 * scale
-        lost = fmean(with_forgetting(some)[1])
+        y = fmean(_averages(some) if is_sequence else with_forgetting(some)[1])
         seconds = fmean(cell.train_seconds for cell in some)
-        times.plot([seconds], [lost], mark, ms=size, color=color, mec="white", zorder=3)
+        times.plot([seconds], [y], mark, ms=size, color=color, mec="white", zorder=3)
         if searched := fmean(cell.search.get("seconds", 0.0) for cell in some):
             total = seconds + searched
-            times.plot([seconds, total], [lost, lost], "-", lw=0.8, color=color)
-            times.plot([total], [lost], mark, ms=size, color=color, mfc="white", zorder=3)
+            times.plot([seconds, total], [y, y], "-", lw=0.8, color=color)
+            times.plot([total], [y], mark, ms=size, color=color, mfc="white", zorder=3)
         if method in megabytes:
             x = fmean(megabytes[method])
-            memory.plot([x], [lost], mark, ms=size, color=color, mec="white")
+            memory.plot([x], [y], mark, ms=size, color=color, mec="white")
     low, high = times.dataLim.intervalx
     if low > 0.0 and high > WIDE * low:
         times.set_xscale("log")
@@ -56,16 +62,23 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     times.set_xlabel(f"training, seconds{hollow}")
     memory.set_xlabel(label)
     for axes in (times, memory):
-        axes.axhline(0.0, lw=0.8, color=style.GREY, zorder=0)
-        axes.set_ylabel(LABEL)
+        if not is_sequence:
+            axes.axhline(0.0, lw=0.8, color=style.GREY, zorder=0)
+        axes.set_ylabel(f"{SCORE['average'].label} × 100" if is_sequence else LABEL)
         axes.margins(0.12)
     style.legend(figure, looks)
+    score = "average score at the end" if is_sequence else "forgetting on the first task"
     return style.captioned(
         figure,
-        f"{name}: forgetting on the first task (× 100) against seconds of training over all stages "
+        f"{name}: {score} (× 100) against seconds of training over all stages "
         f"(left) and {meaning}, in 10⁶ bytes (right); means over seeds, "
         f"{style.count_seeds(cells)}. Times of cells that ran side by side are only indicative.",
     )
+
+
+def _averages(cells: Sequence[CellResult]) -> list[float]:
+    """Return 100 × the mean score over all tasks at the end, for each cell."""
+    return [100 * score for cell in cells if (score := cell.scores.get("average")) is not None]
 
 
 def _memory(cells: Sequence[CellResult]) -> tuple[dict[str, list[float]], str, str]:

@@ -74,6 +74,8 @@ def forgetting(results: style.Results) -> Figure:
 @style.in_report("score matrices", order=60, per="scenario")
 def matrices(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw the mean score matrix of each method as a heatmap."""
+    from matplotlib.patches import Rectangle
+
     cells, name = style.one_scenario(results, scenario)
     means = {
         method: np.mean([np.array(cell.R, dtype=float) for cell in some], axis=0)
@@ -97,6 +99,9 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
                 axes.text(
                     j, i, f"{value:.2f}", ha="center", va="center", fontsize="small", color=color
                 )
+        for i in range(size):
+            corner = (i - 0.46, i - 0.46)
+            axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, lw=1.4, ec=style.BLACK))
         axes.set_title(titles[method], fontsize="medium")
         axes.set_xticks(range(size), labels, rotation=30, ha="right")
         axes.set_yticks(range(size), labels)
@@ -105,6 +110,7 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
     figure.colorbar(image, ax=grid, shrink=0.8, label="score")
     return style.captioned(
         figure,
-        f"{name}: score matrix R[i, j], the score on task j after training on task i; means over "
-        f"seeds, {style.count_seeds(cells)}.",
+        f"{name}: score matrix R[i, j], the score on task j after training on task i; on the "
+        "framed diagonal, right after task j itself. Means over seeds, "
+        f"{style.count_seeds(cells)}.",
     )

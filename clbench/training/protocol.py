@@ -160,7 +160,7 @@ class Protocol(BaseModel):
 
     def one_pass(self) -> Self:
         """Return the protocol with one epoch for every task."""
-        once = {"epochs": 1, "steps": None, "task_epochs": {}, "task_steps": {}}
+        once: dict[str, Any] = {"epochs": 1, "steps": None, "task_epochs": {}, "task_steps": {}}
         return self.model_copy(update=once)
 
     def batch_of(self, task: str) -> int:
