@@ -52,7 +52,7 @@ def retention(results: style.Results, scenario: str | None = None) -> Figure:
 
 def _points(cell: CellResult, column: int | None) -> style.Points:
     """Return the stage, from 1, and the score in a column of R; None averages those so far."""
-    points = []
+    points: style.Points = []
     for stage, row in enumerate(cell.R):
         scores = row[: stage + 1] if column is None else row[column : column + 1]
         if (column is None or stage >= column) and None not in scores:
