@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,8 @@ def published() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``source``, ``table``; the ``suite`` and ``scenario`` that reproduce the result, if any;
+        ``source``, ``table``; the ``suite`` and ``scenario`` that reproduce the result, if any (a
+        pattern such as ``four-tasks-*`` stands for a mean over scenarios, ``n`` runs of each);
         the ``task`` of a single-task result; ``method`` by our name; ``score`` (p_s for a single
         task) in a ``metric``; ``statistic`` over ``n`` runs; ``value``, a fraction; ``model``,
         ``split``, ``protocol``; a ``note``; and how our suite ``differs`` from the paper.
@@ -61,18 +63,26 @@ def compare_published(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     theirs = theirs[theirs["suite"] == suite]
     models = {cell.model for cell in cells} & set(theirs["model"]) or set(theirs["model"][:1])
     good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    names = read_suite(suite).scenario_names if len(theirs) else []
     rows: list[dict[str, Any]] = []
     for row in theirs[theirs["model"].isin(models)].to_dict("records"):
-        pair = (row["scenario"], row["method"])
-        matching = [cell for cell in good if (cell.scenario, cell.baseline) == pair]
+        scenarios = fnmatch.filter(names, row["scenario"])
+        runs = [
+            [c for c in good if (c.scenario, c.baseline) == (name, row["method"])]
+            for name in scenarios
+        ]
+        matching = [cell for some in runs for cell in some]
         values = [v for cell in matching if (v := cell.scores.get(row["score"])) is not None]
-        if not values:
+        # A mean over some of the scenarios only would be another one.
+        if not values or not all(runs):
             continue
         ours = OVER_SEEDS.get(row["statistic"], fmean)(values)
         texts = ("source", "table", "scenario", "method", "score", "statistic")
-        numbers = {"published": row["value"], "ours": ours, "seeds": len(values)}
+        seeds = len({cell.seed for cell in matching})
+        numbers = {"published": row["value"], "ours": ours, "seeds": seeds}
         numbers["difference"] = ours - row["value"]
-        notes = {"differs": "; ".join(_differences(row, matching)), "note": row["note"]}
+        differences = dict.fromkeys(d for some in runs for d in _differences(row, some))
+        notes = {"differs": "; ".join(differences), "note": row["note"]}
         rows.append({key: row[key] for key in texts} | numbers | notes)
     return pd.DataFrame(rows)
 
