@@ -13,31 +13,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCORES = ("p_o", "p_s")
-
 
 @style.in_report("All scenarios", order=5)
 def overall(results: style.Results) -> Figure:
-    """Draw mean differences from the reference and mean ranks over scenarios, for p_o and p_s.
+    """Draw mean differences from the reference and mean ranks over scenarios.
 
-    The reference is that of the report, else vanilla. Differences are those of methods that have
-    all scenarios. Raises a ValueError for fewer than two scenarios, or if nothing can be compared.
+    The reference and the scores are those of the report, else vanilla, p_o and p_s. Differences
+    are those of methods that have all scenarios. Raises a ValueError for fewer than two scenarios,
+    or if nothing can be compared.
     """
     cells = style.good_cells(results)
-    reference = results.reference if isinstance(results, style.ReportData) else style.VANILLA
+    report = results if isinstance(results, style.ReportData) else style.ReportData(cells)
+    reference, scores = report.reference, report.scores
     scenarios = len({cell.scenario for cell in cells})
     looks = style.looks(cells)
-    frame = overall_frame(cells, reference, SCORES)
+    frame = overall_frame(cells, reference, scores)
     frame.loc[frame["scenarios"] != scenarios, "difference"] = math.nan
     if scenarios < 2 or frame["difference"].isna().all():
         raise ValueError("a summary needs two scenarios that a method shares with the reference")
     compared = {*frame.loc[frame["difference"].notna(), "method"], reference}
     height = 1.1 + 0.24 * len(looks)
-    figure, grid = style.panels(4, width=4.2, height=height, columns=2)
-    for axes, score in zip(grid[::2], SCORES, strict=True):
+    figure, grid = style.panels(2 * len(scores), width=4.2, height=height, columns=2)
+    for axes, score in zip(grid[::2], scores, strict=True):
         _differences(axes, frame[frame["score"] == score].to_dict("records"), looks)
         axes.set_title(f"{SCORE[score].label} − {reference}", fontsize="medium")
-    for axes, score in zip(grid[1::2], SCORES, strict=True):
+    for axes, score in zip(grid[1::2], scores, strict=True):
         _ranks(axes, frame[frame["score"] == score].to_dict("records"), looks)
         axes.set_title(f"mean rank in {SCORE[score].label}", fontsize="medium")
     others = [name for name in looks if name not in compared]

@@ -52,12 +52,13 @@ class ReportData:
     """The data of a report's figures.
 
     `pictures` holds the data for the shift's figure by scenario; methods are compared with
-    `reference`.
+    `reference` in `scores`, those of the primary question.
     """
 
     cells: Sequence[CellResult]
     pictures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reference: str = VANILLA
+    scores: Sequence[str] = ("p_o", "p_s")
 
 
 @dataclass(frozen=True)

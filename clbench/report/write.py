@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from clbench.suite.question import Question
+
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -99,7 +101,7 @@ def write_report(
     for store in stores:
         pictures = store.read_pictures() | pictures
     questions = stores[0].questions()
-    drawings = draw_all(_figures(cells, pictures, questions[-1].reference), formats)
+    drawings = draw_all(_figures(cells, pictures, questions[-1]), formats)
     seeds = {cell.seed for cell in cells if cell.status == "ok"}
     content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
     suites = [store.read_suite() for store in stores]
@@ -127,7 +129,9 @@ def write_report(
         "scores": content.frame,
         "means": content.means,
         "comparisons": content.comparisons,
-        "overall": overall_frame(without_extra_points(cells), content.question.reference),
+        "overall": overall_frame(
+            without_extra_points(cells), content.question.reference, content.question.scores
+        ),
     }
     names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
     published = [row for name in names for row in compare_published(name, cells).to_dict("records")]
@@ -225,13 +229,13 @@ def _cell(value: object) -> str:
 
 
 def _figures(
-    cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]], reference: str
+    cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]], question: Question
 ) -> Iterator[tuple[str, str, Figure]]:
     """Yield name, title and figure of every figure that has something to show."""
     from clbench.figures import report_figures
     from clbench.figures.style import ReportData
 
-    data = ReportData(cells, pictures, reference)
+    data = ReportData(cells, pictures, question.reference, question.scores)
     figures = report_figures()
     drawings = [(figure, None) for figure in figures if figure.per == "run"] + [
         (figure, scenario)

@@ -63,7 +63,7 @@ def compare_published(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     theirs = theirs[theirs["suite"] == suite]
     models = {cell.model for cell in cells} & set(theirs["model"]) or set(theirs["model"][:1])
     good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
-    names = read_suite(suite).scenario_names if len(theirs) else []
+    names = read_suite(suite).scenario_names if suite and len(theirs) else []
     rows: list[dict[str, Any]] = []
     for row in theirs[theirs["model"].isin(models)].to_dict("records"):
         scenarios = fnmatch.filter(names, row["scenario"])

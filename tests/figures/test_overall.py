@@ -26,6 +26,13 @@ def test_the_summary_compares_with_the_reference_of_the_report() -> None:
         assert figure.axes[0].get_title().endswith(f"− {reference}")
 
 
+def test_the_summary_draws_the_scores_of_the_question() -> None:
+    both = cells({"vanilla": 0.3, "ewc": 0.4}, "one", "two")
+    figure = figures.overall(style.ReportData(both, scores=("average",)))
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["average − vanilla", "mean rank in average"]
+
+
 def test_the_summary_leaves_out_methods_that_lack_scenarios() -> None:
     both = cells({"vanilla": 0.4, "ewc": 0.4}, "one", "two")
     some = cells({"lwf": 0.5}, "one")
