@@ -4,11 +4,11 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from planned import SUITE, Make
 
 from clbench.api import plan_run
 from clbench.errors import (
@@ -21,62 +21,8 @@ from clbench.errors import (
 )
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
-from clbench.suite.plan import Cell, Plan, make_plan, validate
+from clbench.suite.plan import make_plan, validate
 from clbench.suite.read import read_suite
-
-SUITE = """methods = ["vanilla", "frozen"]
-seeds = [0, 1]
-
-[protocol]
-epochs = 3
-task_epochs = { "a" = 5 }
-limit = 100
-
-[task.a]
-train = "a.csv"
-validation = "a-dev.csv"
-text = "text"
-label = "label"
-
-[task.b]
-train = "b.csv"
-validation_fraction = 0.5
-text = "text"
-label = "label"
-
-[[scenario]]
-shift = "dataset"
-tasks = ["a", "b"]
-
-[[scenario]]
-shift = "sentence-length"
-task = "b"
-
-[[scenario]]
-shift = "embedding-cluster"
-task = "b"
-k = 3
-"""
-
-Make = Callable[..., Plan]
-
-
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "clbench.models.locate.model_identity", lambda name, revision=None: {"files": name}
-    )
-    for name in ("a.csv", "a-dev.csv", "b.csv"):
-        Path(name).write_text("text,label\nwell,1\nbad,0\n")
-    Path("s.toml").write_text(SUITE)
-
-    def of(text: str | None = None, **options: Any) -> Plan:
-        if text is not None:
-            Path("s.toml").write_text(text)
-        return make_plan(read_suite("s.toml"), RunOptions(**options))
-
-    return of
 
 
 def test_order_and_names_of_cells(make: Make) -> None:
@@ -247,89 +193,6 @@ def test_check_protocol_may_raise_anything(make: Make, statement: str, text: str
     with pytest.raises(PluginError) as raised:
         validate(plan, plan.cells)
     assert str(raised.value).startswith(text)
-
-
-def fingerprint(make: Make, text: str = SUITE, scenario: str = "a-b", **options: Any) -> str:
-    plan = make(text, scenarios=[scenario], seeds=options.pop("seeds", [0]), **options)
-    return plan.cells[0].fingerprint
-
-
-def test_the_fingerprint_is_stable_and_covers_what_decides_the_scores(make: Make) -> None:
-    plain = fingerprint(make)
-    assert plain == fingerprint(make)
-    assert len(plain) == 32
-    others = [
-        fingerprint(make, seeds=[1]),
-        fingerprint(make, limit=50),
-        fingerprint(make, limit=50, subset="seed"),
-        fingerprint(make, epochs=3),
-        fingerprint(make, precision="float32"),
-        fingerprint(make, model="other"),
-        fingerprint(make, methods=["frozen"]),
-        fingerprint(make, SUITE.replace('tasks = ["a", "b"]', 'name = "a-b"\ntasks = ["b", "a"]')),
-        fingerprint(make, SUITE.replace("validation_fraction = 0.5", "validation_fraction = 0.4")),
-        fingerprint(make, SUITE.replace('"a" = 5', '"a" = 4')),
-    ]
-    Path("a.csv").write_text("text,label\nwell,1\nworse,0\n")
-    others.append(fingerprint(make))
-    assert len({plain, *others}) == 12
-
-
-def test_the_fingerprint_ignores_what_does_not_change_scores(make: Make) -> None:
-    plain = fingerprint(make, scenario="b-length")
-    noted = SUITE.replace('task = "b"\n\n', 'task = "b"\nnote = "x"\n\n')
-    assert noted != SUITE
-    assert fingerprint(make, noted, scenario="b-length") == plain
-    # Another scenario's task, other methods beside it, another device.
-    assert fingerprint(make, SUITE.replace('"a" = 5', '"a" = 4'), scenario="b-length") == plain
-    assert fingerprint(make, scenario="b-length", methods=["vanilla"], device="cpu") == plain
-
-
-def test_a_reused_split_enters_the_fingerprint_by_content(make: Make) -> None:
-    text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "saved.json"\n\n')
-    Path("saved.json").write_text("{}")
-    first = fingerprint(make, text, scenario="b-length")
-    Path("saved.json").write_text("[]")
-    assert fingerprint(make, text, scenario="b-length") != first
-
-
-def test_an_edited_plugin_changes_the_fingerprint(make: Make) -> None:
-    plugin = (
-        "import clbench\n\n\n@clbench.method('{0}')\nclass A(clbench.Method):\n    x: int = {1}\n"
-        "\n\n@clbench.method('{0}-other')\nclass B(clbench.Method):\n    x: int = 1\n"
-    )
-    Path("own.py").write_text(plugin.format("planned", 1))
-    options = {"methods": ["planned"], "plugins": ["own.py"]}
-    first = fingerprint(make, **options)
-    assert first == fingerprint(make, **options)
-    assert first != fingerprint(make, methods=["planned-other"], plugins=["own.py"])
-    Path("own.py").write_text(plugin.format("planned", 2))
-    assert fingerprint(make, **options) != first
-
-
-def test_an_edited_metric_of_the_protocol_changes_the_fingerprint(make: Make) -> None:
-    plugin = (
-        "import clbench\n\n\n@clbench.metric('planned-metric')\n"
-        "def planned(outputs, labels):\n    return {0}\n"
-    )
-
-    def cells(metric: str, value: float = 0.5) -> list[Cell]:
-        Path("own.py").write_text(plugin.format(value))
-        text = SUITE.replace("limit = 100", f'limit = 100\ntask_metric = {{ "a" = "{metric}" }}')
-        Path("s.toml").write_text(text)
-        return list(plan_run("s.toml", RunOptions(plugins=["own.py"], seeds=[0])).cells)
-
-    make()  # writes the files
-    name = "planned-metric"
-    first, again, edited = cells(name), cells(name), cells(name, 1)
-    assert first[0].recipe["metrics"].keys() == {name}
-    assert [cell.fingerprint for cell in first] == [cell.fingerprint for cell in again]
-    # Only the scenario of task a is scored by it.
-    changed = [x.scenario.name for x, y in zip(first, edited, strict=True) if x.recipe != y.recipe]
-    assert set(changed) == {"a-b"}
-    assert "metrics" not in cells("f1")[0].recipe
-    with pytest.raises(SuiteError, match=r"task_metric\.a: the task has no metric 'f2'"):
-        cells("f2")
 
 
 def test_the_resolved_suite_is_plain_json(make: Make) -> None:
