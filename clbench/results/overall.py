@@ -12,7 +12,7 @@ import numpy as np
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import steps_by_scenario
 from clbench.results.scores import SCORE
-from clbench.results.statistics import critical_difference, crossed_interval, summarise
+from clbench.results.statistics import Floats, critical_difference, crossed_interval, summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ def overall_frame(
     all_steps = steps_by_scenario(cells)
     rows: list[dict[str, Any]] = []
     for score in scores:
-        values = _values(cells, score)
+        values = scores_by_method(cells, score)
         steps = {name: by_score.get(score, 0.0) for name, by_score in all_steps.items()}
         ranks = mean_ranks(values, higher_is_better=SCORE[score].higher_is_better)
         blocks = len({scenario for by_scenario in values.values() for scenario in by_scenario})
@@ -92,7 +92,8 @@ def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
     return dict(zip(methods, map(float, ranks), strict=True))
 
 
-def _values(cells: Sequence[CellResult], score: str) -> Values:
+def scores_by_method(cells: Sequence[CellResult], score: str) -> Values:
+    """Return a score of the cells that have it, without failed cells and references."""
     values: Values = {}
     for cell in cells:
         value = cell.scores.get(score)
@@ -102,23 +103,37 @@ def _values(cells: Sequence[CellResult], score: str) -> Values:
     return values
 
 
+def paired_table(
+    method: Mapping[str, Mapping[int, float]], reference: Mapping[str, Mapping[int, float]]
+) -> tuple[list[str], list[int], Floats]:
+    """Return the scenarios and seeds that two methods have in common, and their differences.
+
+    The differences have the shape (seeds, scenarios). All three are empty if there is no scenario
+    in common, or no seed that both methods have in all of these scenarios.
+    """
+    scenarios = [scenario for scenario in method if scenario in reference]
+    if not scenarios:
+        return [], [], np.empty((0, 0))
+    seeds = sorted(set.intersection(*(method[s].keys() & reference[s].keys() for s in scenarios)))
+    table = [[method[s][seed] - reference[s][seed] for s in scenarios] for seed in seeds]
+    return scenarios, seeds, np.array(table)
+
+
+def step_of_mean(scenarios: Sequence[str], steps: Mapping[str, float]) -> float:
+    """Return the smallest change that a seed's mean over scenarios can show, from those of each."""
+    return math.hypot(*(steps[scenario] for scenario in scenarios)) / len(scenarios)
+
+
 def _difference(
     method: Mapping[str, Mapping[int, float]],
     reference: Mapping[str, Mapping[int, float]],
     steps: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the mean difference over common scenarios and seeds, and its intervals.
-
-    `steps` are the smallest changes of the score by scenario.
-    """
-    scenarios = [scenario for scenario in method if scenario in reference]
-    if not scenarios:
-        return {"scenarios": 0, "seeds": 0}
-    seeds = sorted(set.intersection(*(method[s].keys() & reference[s].keys() for s in scenarios)))
+    """Return the mean difference over common scenarios and seeds, and its intervals."""
+    scenarios, seeds, table = paired_table(method, reference)
     if not seeds:
         return {"scenarios": len(scenarios), "seeds": 0}
-    table = np.array([[method[s][seed] - reference[s][seed] for s in scenarios] for seed in seeds])
-    step = math.hypot(*(steps[s] for s in scenarios)) / len(scenarios)  # of a seed's mean
+    step = step_of_mean(scenarios, steps)
     here = summarise(list(table.mean(1)), step)
     low, high = crossed_interval(table, step=step)
     return {
