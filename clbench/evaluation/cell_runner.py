@@ -14,6 +14,7 @@ import torch
 
 from clbench.errors import PluginError
 from clbench.evaluation.cell_stages import CellStages
+from clbench.evaluation.linear_probe import BEFORE, LinearProbes, ProbeRow
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.row_scorer import Row, RowScorer
@@ -49,7 +50,8 @@ class StageOutcome:
     """The outcome of a stage: trace of the training, row of R, and seconds of scoring it.
 
     `correct` has the shape of `row` and says which rows of each task are right, packed as in
-    `clbench.results.rows`; None where that is not recorded.
+    `clbench.results.rows`; None where that is not recorded. `probes` is the row of P, empty without
+    probes.
     """
 
     trace: Trace
@@ -57,15 +59,20 @@ class StageOutcome:
     eval_seconds: float
     cached: bool
     correct: list[str | None]
+    probes: ProbeRow
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a cell; `before` is the row of R before training, for extra columns."""
+    """The outcome of a cell.
+
+    `before` is the row of R before training, for extra columns; `probes_before` that of P.
+    """
 
     stages: list[StageOutcome]
     notes: list[str]
     before: Row | None
+    probes_before: ProbeRow
 
 
 @dataclass(eq=False)
@@ -104,6 +111,7 @@ class CellRunner:
 
     def __post_init__(self) -> None:
         self._outcomes: list[StageOutcome] = []
+        self._probes_before: ProbeRow = []
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
         task, count = self.cell.reference_of, len(self.scenario.train)
@@ -127,7 +135,7 @@ class CellRunner:
     def run(self) -> Outcome:
         """Train and score all stages, resuming after the latest cached one; sets `context`."""
         shared = [] if self._stored.any() else self._shared_stages()
-        before = self._load()
+        before = self._load(probe=True)
         notes: list[str] = []
         start = self._resume()
         if not start:
@@ -144,7 +152,8 @@ class CellRunner:
                 notes.append(note)
             self._finish(stage, trace, cached=False)
         self._stored.drop_own()
-        return Outcome(self._outcomes, [*notes, *self.context.notes], before)
+        notes += self.context.notes
+        return Outcome(self._outcomes, notes, before, self._probes_before)
 
     def _shared_stages(self) -> list[tuple[CachedStage, bool]]:
         """Load or train the first stages that vanilla's training serves; say which were loaded.
@@ -177,8 +186,11 @@ class CellRunner:
                 runner._finish(stage, trace, cached=False)
         return shared
 
-    def _load(self) -> Row | None:
-        """Load the model and set the method up; return the row of R before training, or None."""
+    def _load(self, *, probe: bool = False) -> Row | None:
+        """Load the model and set the method up; return the row of R before training, or None.
+
+        With `probe`, the pretrained model is probed first.
+        """
         protocol, cell = self._protocol, self.cell
         model, self.model = self.model or start_model(cell, self.scenario), None
         model.to(self.compute.device)
@@ -195,6 +207,9 @@ class CellRunner:
             masks=None,
         )
         self._scorer = RowScorer(self.scenario, self.method, context, cell.reference_of)
+        self._probes = LinearProbes(self.scenario, self.method, context)
+        if probe and self._is_probed:
+            self._probes_before = self._probes.row(BEFORE)
         row: Row | None = None
         if self._scorers:
             self._pretrained = context.snapshot()
@@ -207,6 +222,10 @@ class CellRunner:
         context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
         return row
+
+    @property
+    def _is_probed(self) -> bool:
+        return bool(self.scenario.probed) and self.cell.reference_of is None
 
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
@@ -285,6 +304,7 @@ class CellRunner:
         start = time.perf_counter()
         correct: list[str | None] = []
         row = self._scorer.row(stage.index, correct=correct)
+        probes = self._probes.row(stage.index) if self._is_probed else []
         seconds = time.perf_counter() - start
         if self.cell.protocol.curve_points and not trace.curves["scores"]:
             # The stage was too short for a point: take the rows of R before and after it.
@@ -293,7 +313,7 @@ class CellRunner:
                 name: [*([[0, before[name]]] if name in before else []), [trace.steps, score]]
                 for name, score in self._scorer.by_name(row).items()
             }
-        self._outcomes.append(StageOutcome(trace, row, seconds, cached, correct))
+        self._outcomes.append(StageOutcome(trace, row, seconds, cached, correct, probes))
 
     def _to_cache(self, position: int, trace: Trace) -> CachedStage:
         """Return the stage that was just trained as an entry of the cache."""
@@ -306,7 +326,7 @@ class CellRunner:
             {} if self._stored.is_shared(position) else self.method.state(),
             trace,
             [
-                [asdict(stage.trace), stage.row, stage.eval_seconds, stage.correct]
+                [asdict(stage.trace), stage.row, stage.eval_seconds, stage.correct, stage.probes]
                 for stage in self._outcomes
             ],
             self.context.notes[self._setup_notes :],
@@ -335,9 +355,9 @@ class CellRunner:
             self.method.load_state(stored.state)
         for note in stored.notes:
             self.context.note(note)
-        for facts, row, seconds, correct in stored.history[len(self._outcomes) :]:
+        for facts, row, seconds, correct, probes in stored.history[len(self._outcomes) :]:
             outcome = StageOutcome(
-                Trace(**facts), self._fit(row), seconds, True, self._fit(correct)
+                Trace(**facts), self._fit(row), seconds, True, self._fit(correct), probes
             )
             self._outcomes.append(outcome)
         stage.step = stage.steps = stage.total_steps = trace.steps

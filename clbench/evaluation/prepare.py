@@ -58,6 +58,9 @@ class PreparedScenario:
         Ids of the tokens that occur, ascending; None if the embedding table stays whole.
     scorers
         Scorers of the columns of R before those of the tasks.
+    probed
+        For each task a stratified subset of the training rows, for linear probes; empty without
+        probes.
     floors
         For each column of R the score of always predicting the training rows' majority class;
         None for the columns of scorers.
@@ -70,6 +73,7 @@ class PreparedScenario:
     vocabulary: IntArray | None
     scorers: tuple[ColumnScorer, ...] = ()
     floors: tuple[float | None, ...] = ()
+    probed: tuple[TaskData, ...] = ()
 
     def shown(self, count: int) -> dict[str, int]:
         """Return the outputs in use of each growing head after `count` tasks."""
@@ -171,11 +175,16 @@ class ScenarioPreparer:
             train = [rows.remap(vocabulary) for rows in train]
             scored = [rows.remap(vocabulary) for rows in scored]
             pad = int(np.searchsorted(vocabulary, pad))
-        curve = []
-        for task, rows in zip(scenario.tasks, scored, strict=True):
-            rng = numpy_stream("curve", task.name, self.seed)
-            sample = stratified(rows.labels, protocol.curve_rows, rng, task.regression)
-            curve.append(rows.take(sample))
+
+        def some(parts: list[EncodedRows], count: int, use: str) -> list[EncodedRows]:
+            samples = []
+            for task, rows in zip(scenario.tasks, parts, strict=True):
+                rng = numpy_stream(use, task.name, self.seed)
+                samples.append(rows.take(stratified(rows.labels, count, rng, task.regression)))
+            return samples
+
+        curve = some(scored, protocol.curve_rows, "curve")
+        probed = some(train, protocol.probe_rows, "probe") if protocol.probe_rows else None
 
         def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
             return tuple(
@@ -206,6 +215,7 @@ class ScenarioPreparer:
             vocabulary,
             tuple(scorers),
             (*[None] * len(scorers), *floors),
+            () if probed is None else data(probed),
         )
 
     @cached_property

@@ -173,6 +173,9 @@ def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[
             [text if i in (j, len(correct) - 1) else None for j, text in enumerate(row)]
             for i, row in enumerate(correct)
         ],
+        "probes": [outcome.probes_before, *(stage.probes for stage in stages)]
+        if outcome.probes_before
+        else [],
         "scores": scores,
         "stages": [
             {

@@ -23,7 +23,7 @@ from torch import Tensor
 from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_atomically
 from clbench.training.engine import Trace
 
-FORMAT = 3
+FORMAT = 4
 OF_RUN = "run-"
 """Prefix of stages that are kept for other cells of a run; `drop_of_run` removes them."""
 
@@ -47,8 +47,8 @@ class CachedStage:
     trace
         Steps, time, memory and curves of the training.
     history
-        Trace, row of R, scoring time and right rows of each earlier stage, for a cell that resumes
-        here.
+        Trace, row of R, scoring time, right rows and row of P of each earlier stage, for a cell
+        that resumes here.
     notes
         Notes for the result, from this stage and earlier ones.
     """

@@ -44,7 +44,7 @@ def stage_digest(
     recipe, vocabulary = cell.recipe, scenario.vocabulary
     tasks = scenario.scenario.tasks[: stages[-1] + 1]
     scorers = scenario.scorers if cell.reference_of is None else ()
-    seen = [tasks[i].seen for i in stages]
+    seen, probes = [tasks[i].seen for i in stages], bool(protocol.probe_rows)
     # Only plug-in metrics have a digest.
     codes = [recipe.get("metrics")]
     codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
@@ -65,6 +65,8 @@ def stage_digest(
             "scored": [[tasks[i].validation.digest] for i in stages],
             # The history holds scores of extra columns, which depend on the shift's settings.
             "columns": recipe.get("scenario") if scorers else None,
+            # The history holds scores of probes on later tasks, too.
+            **({"probed": [t.train.digest for t in scenario.scenario.tasks]} if probes else {}),
             "method": None if shared else recipe.get("method"),
             **({} if shared or not needs_length else {"length": len(scenario.scenario.tasks)}),
         }

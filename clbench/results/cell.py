@@ -160,6 +160,9 @@ class CellResult(_Record):
     correct
         Which rows are right, as texts of `clbench.results.rows.pack_rows`, for each classification
         task after its own stage and after the last one; else None. The shape of R, or empty.
+    probes
+        Score of a linear probe of each column of R before training and after each stage; None
+        where there is none. Empty without probes.
     scores
         Scores computed from R, by name, see `clbench.results.scores.SCORES`.
     train_seconds
@@ -202,6 +205,7 @@ class CellResult(_Record):
     R: Matrix = []
     correct: Correct = []
     floors: list[Number] = []
+    probes: Annotated[Matrix, Field(exclude_if=lambda v: not v)] = []
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
     train_seconds: Amount = 0.0
@@ -241,6 +245,8 @@ class CellResult(_Record):
         for name, table in (("metrics", self.metrics), ("correct", self.correct or self.R)):
             if expected and [len(row) for row in table] != shape:
                 raise ValueError(f"{name}: must have the shape of R")
+        if self.probes and [len(row) for row in self.probes] != [len(self.tasks)] * (stages + 1):
+            raise ValueError("probes: must hold a row before training and one for each stage")
         if expected and self.floors and len(self.floors) != len(self.R[0]):
             raise ValueError("floors: must hold one entry for each column of R")
         for stage in self.stages:

@@ -14,6 +14,8 @@ Floors = Sequence[float | None]
 """The floor of each column of R; None for a column without one, such as the pretraining."""
 Curves = Mapping[str, Sequence[Sequence[float]]]
 """Points (step, score) by task."""
+Probes = Sequence[Sequence[float | None]]
+"""P: a row before training, then one for each stage, and the columns of R."""
 
 
 def backward_transfer(r: Triangle) -> float:
@@ -63,8 +65,7 @@ def area(curves: Sequence[Curves]) -> float | None:
 def gap(r: Triangle, alone: Mapping[int, float], tasks: Iterable[int]) -> float | None:
     """Return the mean over `tasks` of R*[j] - R[j, j]; None if one has no R*, or there are none."""
     gaps = [alone[task] - r[task][task] if task in alone else None for task in tasks]
-    known = [value for value in gaps if value is not None]
-    return math.fsum(known) / len(known) if known and len(known) == len(gaps) else None
+    return None if None in gaps else _mean(gaps)
 
 
 def plasticity(r: Triangle, alone: Mapping[int, float]) -> float | None:
@@ -77,3 +78,33 @@ def gain(scores: Sequence[float], floors: Floors) -> float | None:
     """Return the sum of scores above their floors, or None if a floor is missing."""
     above = [s - floor for s, floor in zip(scores, floors, strict=True) if floor is not None]
     return math.fsum(above) if len(above) == len(scores) else None
+
+
+def features_forgetting(r: Triangle, probes: Probes) -> float | None:
+    """Return the mean over j < L of P[j, j] - P[L, j] (Davari et al. 2022)."""
+    shift = len(probes) - len(r)
+    return _mean(_drop(probes[j + shift][j], probes[-1][j]) for j in range(len(r) - 1))
+
+
+def head_gap(r: Triangle, probes: Probes) -> float | None:
+    """Return the mean over j < L of P[L, j] - R[L, j]."""
+    return _mean(_drop(probes[-1][j], r[-1][j]) for j in range(len(r) - 1))
+
+
+def forward_transfer(r: Triangle, probes: Probes) -> float | None:
+    """Return the mean over j > 0 of P[j - 1, j] minus that of the pretrained model.
+
+    Lopez-Paz & Ranzato 2017, equation 4, with the scores of probes instead of untrained heads.
+    """
+    shift = len(probes) - len(r)
+    return _mean(_drop(probes[j + shift - 1][j], probes[0][j]) for j in range(2 - shift, len(r)))
+
+
+def _drop(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before - after
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None, or None without any."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

@@ -1,7 +1,8 @@
 """Scores computed from the score matrix, and tables of cells and of means over seeds.
 
 R[i][j] is the score on task j after stage i, 0-based; with T tasks, L = T - 1 is the last stage.
-f[j] is the floor of task j: the score of always predicting the majority class.
+f[j] is the floor of task j: the score of always predicting the majority class. P[i][j] is the score
+of a linear probe of task j on the features after stage i.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from clbench.results.formulas import (
     Curves,
     Floors,
+    Probes,
     Triangle,
     area,
     average_over_time,
     backward_transfer,
+    features_forgetting,
+    forward_transfer,
     gain,
     gap,
+    head_gap,
     mean_forgetting,
     plasticity,
 )
@@ -66,7 +71,7 @@ class Score:
     formula: Callable[..., float | None] | None
     higher_is_better: bool = True
     single_task: bool = False
-    needs: tuple[Literal["alone", "curves", "floors", "reference"], ...] = ()
+    needs: tuple[Literal["alone", "curves", "floors", "probes", "reference"], ...] = ()
     ratio: tuple[str, str] | None = None
     visibility: Literal["always", "sequences", "page", "never"] = "never"
     compared: bool = False
@@ -122,11 +127,19 @@ SCORES = (
           ratio=("old_gain_left", "old_gain"), visibility="always"),
     Score("learned", "learned", "p_s above its floor, as a share of the reference method’s", None,
           ratio=("new_gain", "reference_gain"), single_task=True, visibility="always"),
+    # Mean over j < L of P[j, j] - P[L, j] and of P[L, j] - R[L, j]
+    Score("features_forgetting", "features forget", "score that linear probes of the earlier tasks "
+          "lost: what the features forgot", features_forgetting, needs=("probes",),
+          higher_is_better=False, visibility="always"),
+    Score("head_gap", "head gap", "final score of linear probes of the earlier tasks, minus that "
+          "of the heads: what the heads miss in the features", head_gap, needs=("probes",),
+          higher_is_better=False, visibility="always"),
+    # Mean over j > 0 of P[j - 1, j] - P of the pretrained model (Lopez-Paz & Ranzato 2017, eq. 4)
+    Score("forward_transfer", "FWT", "score of a linear probe of each later task right before the "
+          "task, minus that of the pretrained model", forward_transfer, needs=("probes",),
+          visibility="always"),
 )  # fmt: skip
-"""All scores in the order of their columns.
-
-Forward transfer is left out: it is undefined for untrained heads.
-"""
+"""All scores in the order of their columns."""
 SCORE: Mapping[str, Score] = {score.name: score for score in SCORES}
 CELL_SCORES = {score.name for score in SCORES if not (score.needs or score.ratio)}
 """Names of the scores that a cell's file holds."""
@@ -156,6 +169,7 @@ def scores_of(
     alone: Mapping[int, float] = MappingProxyType({}),
     curves: Sequence[Curves] = (),
     floors: Floors | None = None,
+    probes: Probes = (),
     reference: float | None = None,
     file_scores: Mapping[str, float | None] = MappingProxyType({}),
 ) -> dict[str, float | None]:
@@ -173,6 +187,8 @@ def scores_of(
         For each stage the points (step, score) of each task so far.
     floors
         The floor of each task; None where it has none.
+    probes
+        Scores of linear probes: a row before training, then one for each stage.
     reference
         The reference method's score on the last task, p_s.
     file_scores
@@ -191,6 +207,7 @@ def scores_of(
         "alone": alone or None,
         "curves": curves if curves and all(curves) else None,
         "floors": floors or None,
+        "probes": probes or None,
         "reference": reference,
     }
     scores = dict(file_scores)
@@ -304,6 +321,7 @@ def _row(cell: CellResult, alone: Mapping[int, float], reference: float | None) 
             alone={stage + before: score for stage, score in alone.items()},
             curves=[dict(stage)["curves"].get("scores", {}) for stage in cell.stages],
             floors=cell.floors,
+            probes=cell.probes,
             reference=reference,
             file_scores=cell.scores,
         )

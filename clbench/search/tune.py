@@ -105,7 +105,9 @@ def make_tuning(
             "tune on."
         )
     options.choose_scenarios(source)  # so that errors give the name of the suite
-    protocol = source.file.protocol.model_copy(update={"score_on": "tuning", "curve_points": 0})
+    protocol = source.file.protocol.model_copy(
+        update={"score_on": "tuning", "curve_points": 0, "probe_rows": None}
+    )
     file = source.file.model_copy(update={"protocol": protocol, "name": f"{source.name}-tune"})
     out = options.out or Path("results") / file.name
     options = replace(options, seeds=settings.seeds, looks=(), references=False, out=out)

@@ -84,6 +84,9 @@ class Protocol(BaseModel):
         Number of times that all tasks so far are scored during a stage, and of validation rows
         of each. There are fewer points if scoring would take more than 10 % of the training work
         (`clbench.training.engine.SCORING_SHARE`). The end of a stage is scored on all rows.
+    probe_rows
+        Training rows of each task to fit linear probes on, after each stage; by default none
+        (`clbench.evaluation.linear_probe`).
     eval_batch_size
         Rows in a batch when scoring.
     trim_embeddings
@@ -124,6 +127,7 @@ class Protocol(BaseModel):
     tuning_fraction: Fraction = 0.1
     curve_points: Annotated[int, Field(ge=0, le=MOST)] = 10
     curve_rows: Positive = 300
+    probe_rows: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -86,6 +86,23 @@ class Context:
 
         Without dropout or gradients. Raises a NonFiniteLossError if an output is not finite.
         """
+        outputs = self._over(data, lambda batch: self.model(batch.inputs, batch.head))
+        if not np.isfinite(outputs).all():
+            raise NonFiniteLossError(
+                f"the outputs for {data.name} are not finite: training diverged. Lower lr, set "
+                "clip_norm, or use --precision float32."
+            )
+        return outputs
+
+    def features(self, data: TaskData) -> npt.NDArray[np.float32]:
+        """Return the pooled features of all rows, as `Classifier.features` does: shape (n, h).
+
+        Without dropout or gradients.
+        """
+        return self._over(data, lambda batch: self.model.features(batch.inputs))
+
+    def _over(self, data: TaskData, compute: Callable[[Batch], Tensor]) -> npt.NDArray[np.float32]:
+        """Return what `compute` gives for all rows, in their order."""
         self.model.eval()
         order = np.argsort(-data.rows.lengths, kind="stable")
         size = self.protocol.eval_batch_size
@@ -93,15 +110,10 @@ class Context:
         with torch.inference_mode(), self.precision.autocast():
             for start in range(0, len(order), size):
                 batch = data.batch(order[start : start + size], self.device)
-                parts.append(self.model(batch.inputs, batch.head).float().cpu().numpy())
-        outputs = np.empty((len(order), *parts[0].shape[1:]), dtype=np.float32)
-        outputs[order] = np.concatenate(parts)
-        if not np.isfinite(outputs).all():
-            raise NonFiniteLossError(
-                f"the outputs for {data.name} are not finite: training diverged. Lower lr, set "
-                "clip_norm, or use --precision float32."
-            )
-        return outputs
+                parts.append(compute(batch).float().cpu().numpy())
+        values = np.empty((len(order), *parts[0].shape[1:]), dtype=np.float32)
+        values[order] = np.concatenate(parts)
+        return values
 
 
 @dataclass

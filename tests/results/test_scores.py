@@ -303,3 +303,23 @@ def test_methods_that_keep_rows_are_marked() -> None:
         "replay": True,
         "vanilla": False,
     }
+
+
+def test_scores_of_probes() -> None:
+    matrix = [[0.9, None, None], [0.7, 0.8, None], [0.5, 0.6, 0.7]]
+    probes = [[0.5, 0.4, 0.3], [0.9, 0.5, 0.2], [0.8, 0.9, 0.5], [0.7, 0.8, 0.9]]
+    scores = scores_of(matrix, probes=probes)
+    assert scores["features_forgetting"] == pytest.approx(((0.9 - 0.7) + (0.9 - 0.8)) / 2)
+    assert scores["head_gap"] == pytest.approx(((0.7 - 0.5) + (0.8 - 0.6)) / 2)
+    assert scores["forward_transfer"] == pytest.approx(((0.5 - 0.4) + (0.5 - 0.3)) / 2)
+    assert "head_gap" not in scores_of(matrix)
+    assert scores_of([[0.9]], probes=[[0.5], [0.9]])["head_gap"] is None
+
+
+def test_scores_of_probes_leave_out_the_pretraining_and_multiple_choice() -> None:
+    matrix = [[0.9, None, None], [0.7, 0.8, None], [0.5, 0.6, 0.7]]
+    probes = [[None, 0.4, None], [None, 0.9, None], [None, 0.8, None]]  # column 0 has no stage
+    scores = scores_of(matrix, probes=probes)
+    assert scores["features_forgetting"] == pytest.approx(0.9 - 0.8)
+    assert scores["head_gap"] == pytest.approx(0.8 - 0.6)
+    assert scores["forward_transfer"] is None
