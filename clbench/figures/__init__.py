@@ -18,6 +18,7 @@ from clbench.figures.forgetting import forgetting, matrices
 from clbench.figures.fronts import fronts
 from clbench.figures.learning_rates import rate_distributions, search_trace
 from clbench.figures.overall import overall
+from clbench.figures.probes import probes
 from clbench.figures.retention import retention
 from clbench.figures.shift import shift
 from clbench.figures.style import REPORT_FIGURES, ReportFigure
@@ -31,6 +32,7 @@ __all__ = [
     "fronts",
     "matrices",
     "overall",
+    "probes",
     "rate_distributions",
     "report_figures",
     "retention",

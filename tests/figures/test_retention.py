@@ -56,3 +56,15 @@ def test_costs_of_sequences_are_drawn_against_the_average() -> None:
 def test_matrices_frame_the_diagonal() -> None:
     corners = [patch.get_xy() for patch in figures.matrices(CELLS).axes[0].patches]
     assert corners == [(i - 0.46, i - 0.46) for i in range(3)]
+
+
+def test_heads_are_drawn_beside_probes() -> None:
+    probes = [[0.5, 0.5, None], [0.9, 0.5, None], [0.8, 0.9, None], [0.7, 0.8, None]]
+    cell = CELLS[0].model_copy(update={"probes": probes})
+    figure = figures.probes([cell])
+    heads, features = figure.axes
+    assert lines(heads) == [[(1, 0.9), (2, 0.75), (3, 0.55)]]  # the last task has no probe
+    assert lines(features) == [[(1, 0.9), (2, 0.85), (3, 0.75)]]
+    assert heads.get_ylim() == features.get_ylim()
+    with pytest.raises(ValueError, match="sst2-mrpc has no probes; set probe_rows"):
+        figures.probes(CELLS)
