@@ -68,8 +68,8 @@ def run(runner):
             if task <= last else None
             for task in range(len(tasks))
         ]
-        stages.append(StageOutcome(trace, row, 0.1, False, [None] * len(row)))
-    return Outcome(stages, [], None)
+        stages.append(StageOutcome(trace, row, 0.1, False, [None] * len(row), []))
+    return Outcome(stages, [], None, [])
 
 
 CellRunner.run = run
