@@ -1,4 +1,4 @@
-"""Write the tables of ``docs/findings.md`` from the cells of the study.
+"""Write the tables of ``docs/findings.md`` and its figure from the cells of the study.
 
 python -m tools.findings
 """
@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib
 import pandas as pd
+from matplotlib.figure import Figure
 
+from clbench.figures import style
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, steps_by_scenario
 from clbench.results.overall import overall_frame, paired_table, scores_by_method, step_of_mean
@@ -21,6 +24,7 @@ from clbench.suite.question import Question
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "findings.md"
+FIGURE = ROOT / "docs" / "figures" / "findings.svg"
 STUDY = ROOT / "results" / "reference" / "findings"
 SCORES = ("p_o", "p_s")
 
@@ -161,6 +165,29 @@ def tables(folder: Path = STUDY) -> dict[str, str]:
     }
 
 
+def claims_figure(cells: Sequence[CellResult], question: Question) -> Figure:
+    """Draw the claims: differences with their intervals, filled where there is a verdict."""
+    found = answers(cells, question.margin)
+    figure, grid = style.panels(len(SCORES), width=4.6, height=0.3 * len(CLAIMS) + 0.4, columns=2)
+    for axes, score in zip(grid, SCORES, strict=True):
+        for position, claim in enumerate(reversed(CLAIMS)):
+            answer = found[claim, score]
+            ends = [answer.difference_low, answer.difference_high]
+            told = answer.verdict in ("better", "worse", "equivalent")
+            color = style.BLACK if told else style.GREY
+            axes.plot(ends, [position] * 2, "-", lw=2, color=color)
+            face = color if told else "white"
+            axes.plot([answer.difference], [position], "o", ms=6, color=color, mfc=face)
+        axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
+        axes.axvspan(-question.margin, question.margin, color=style.GREY, alpha=0.15, lw=0)
+        names = [f"{claim.method} − {claim.reference}" for claim in reversed(CLAIMS)]
+        axes.set_yticks(range(len(CLAIMS)), names if score == SCORES[0] else [""] * len(CLAIMS))
+        axes.set_ylim(-0.6, len(CLAIMS) - 0.4)
+        axes.grid(axis="x", lw=0.4, alpha=0.6)
+        axes.set_title({"p_o": "old task (p_o)", "p_s": "new task (p_s)"}[score], fontsize="medium")
+    return style.captioned(figure, "Differences of mean scores over six scenarios.")
+
+
 def filled(page: str, contents: dict[str, str]) -> str:
     """Return a page whose parts ``<!-- NAME -->`` to ``<!-- end -->`` hold the given tables."""
 
@@ -171,8 +198,13 @@ def filled(page: str, contents: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Write the tables into the page."""
+    """Write the tables into the page, and the figure."""
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    store = Store(STUDY)
+    with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
+        claims_figure(store.read().cells, store.questions()[-1]).savefig(
+            FIGURE, metadata={"Date": None}
+        )
 
 
 if __name__ == "__main__":
