@@ -299,7 +299,9 @@ class CellRunner:
         following = len(self._outcomes) + 1
         checked = following < len(self._stages) and self._stored.is_shared(following)
         with self._model_unchanged("after_stage", following) if checked else nullcontext():
+            start = time.perf_counter()
             self.method.after_stage(stage)
+            trace.train_seconds += time.perf_counter() - start
         trace.curves.update(stage.log)
         start = time.perf_counter()
         correct: list[str | None] = []

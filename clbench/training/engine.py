@@ -111,7 +111,9 @@ def train_stage(
     """
     devices = [stage.device] if stage.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
+        started = time.perf_counter()
         method.before_stage(stage)
+        seconds_before = time.perf_counter() - started
         data = hook_checks.training_data(method.training_data(stage))
         stage.heads = frozenset(source.head for source in data)
         rows = sum(len(source.rows) for source in data)
@@ -167,6 +169,7 @@ def train_stage(
                     trace.probe_seconds += time.perf_counter() - started
                     _training_mode(stage)
         trace.train_seconds *= trace.tokens / max(1, timed_tokens)
+        trace.train_seconds += seconds_before
         trace.memory_bytes = memory.peak
         trace.curves.update(stage.log)
         return trace
