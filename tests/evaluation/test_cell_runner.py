@@ -151,7 +151,7 @@ def test_methods_that_only_consolidate_train_no_stage_that_vanilla_serves(
     vanilla, *averaged = (cell.stages[1] for cell in both.cells)
     for stage in averaged:
         assert stage.curves == vanilla.curves
-        assert stage.train_seconds == vanilla.train_seconds
+        assert stage.train_seconds > 0.9 * vanilla.train_seconds  # the averaging comes on top
         assert stage.memory_mb is not None
         assert vanilla.memory_mb is not None
         assert stage.memory_mb > vanilla.memory_mb  # the weights before the stage
