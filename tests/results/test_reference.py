@@ -46,14 +46,14 @@ def test_the_documentation_states_the_scores_of_recadam() -> None:
         assert row[0] + "| " + " | ".join(row[1:]) + " |" in text
 
 
-def test_the_readme_states_the_scores_of_the_reference_run() -> None:
+def test_the_findings_state_the_scores_of_the_minilm() -> None:
     cells = Store(ROOT / "results" / "reference" / "sst2-mrpc-minilm").read().cells
     mean = {
         (name, score): fmean(float(c.scores[score] or 0) for c in cells if c.baseline == name)
         for name in ("vanilla", "ewc", "bertcl-combined", "frozen")
         for score in ("p_o_before", "p_o", "p_s", "forgetting")
     }
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs" / "findings.md").read_text(encoding="utf-8").split())
     first = f"{mean['vanilla', 'p_o_before']:.3f} to {mean['vanilla', 'p_o']:.3f}"
     assert f"lost {mean['vanilla', 'forgetting']:.3f}".replace("0.", ".") in text
     assert first.replace("0.", ".") in text
