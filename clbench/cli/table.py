@@ -54,7 +54,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult], reference: str 
     for (name, *_), cost in searches.items():
         trials = count(cost["trials"], "trial")
         console.print(
-            f"{name}: the search for its settings took {trials}, {cost['epochs']:g} epochs and "
+            f"{name}: the search for its settings took {trials}, {cost['epochs']:.4g} epochs and "
             f"{duration(cost['seconds'])}",
             soft_wrap=True,
         )
