@@ -68,6 +68,8 @@ def test_the_answers_are_those_of_the_comparisons() -> None:
     ):
         for score in ("p_o", "p_s"):
             assert answer(method, reference, score).verdict == "no difference shown"
+    shown = [signed(answer("bertcl-published", "vanilla", s).difference) for s in ("p_o", "p_s")]
+    assert f"shown: {shown[0]} on the old task, {shown[1]} on the new one" in page
     assert f"{signed(answer('ewc-mlm', 'vanilla', 'p_o').difference)} on the old task" in page
     assert f"itself, {signed(answer('ewc', 'vanilla', 'p_o').difference)}, does not" in page
     assert all(answer("recadam", "vanilla", score).verdict == "better" for score in ("p_o", "p_s"))
