@@ -210,7 +210,7 @@ def open_comparisons(run: Run) -> list[str]:
         f"{score} of {method} on {scenario}"
         for scenario, method in lost
         for score in question.scores
-        if method != question.reference and question.asks(scenario, score, method)
+        if question.depends_on(scenario, score, method)
     ]
 
 

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from clbench.figures import style
 from clbench.results.cell import CellResult
-from clbench.results.comparisons import comparisons_frame, steps_by_scenario
-from clbench.results.overall import overall_frame, paired_table, scores_by_method, step_of_mean
+from clbench.results.comparisons import comparisons_frame, step_of_mean, steps_by_scenario
+from clbench.results.overall import overall_frame, paired_table, scores_by_method
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
 from clbench.suite.question import Question

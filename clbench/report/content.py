@@ -115,8 +115,13 @@ def floor_rows(content: Content) -> list[dict[str, Any]]:
 
 def flip_rows(content: Content) -> list[dict[str, Any]]:
     """Return the rows of the table of rows that flipped: of p_o, for what the question asks."""
-    table = content.comparisons
-    table = table[table["primary"] | (table["method"] == content.question.reference)]
+    table, question = content.comparisons, content.question
+    asked = [
+        row["method"] == question.reference
+        or question.depends_on(row["scenario"], row["score"], row["method"])
+        for row in table.to_dict("records")
+    ]
+    table = table.loc[asked]
     table = table[(table["score"] == "p_o") & table["rows_lost"].notna()]
     names = ("rows_lost", "rows_gained", "rows_only_reference", "rows_only_method")
     return [
@@ -143,6 +148,14 @@ def front_rows(content: Content) -> list[dict[str, Any]]:
             texts["verdict"] = "the reference" if texts["method"] == reference else ""
         rows.append({**texts, **{str(key): number(value) for key, value in row.items()}})
     return rows
+
+
+def averaged_scenarios(content: Content) -> list[str]:
+    """Return the scenarios of a question about means over them; else none."""
+    question = content.question
+    if not question.mean_over_scenarios:
+        return []
+    return [name for name in finished_scenarios(content.cells) if question.covers(name)]
 
 
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
@@ -198,6 +211,7 @@ def overview(content: Content) -> dict[str, Any]:
         "failures": failures(content.cells),
         "question": content.question,
         "compared": int(content.comparisons["primary"].sum()),
+        "averaged": averaged_scenarios(content),
     }
 
 

@@ -7,21 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clbench.messages import count
+from clbench.results.scores import SCORE
 from clbench.results.statistics import ALPHA, spend
 from clbench.results.store import look_at
-from clbench.suite.question import FEWEST, Question
+from clbench.suite.question import FEWEST, MEAN, Question
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[Any, Any]
 
-TITLES = {
-    "p_o": "p_o, the old task",
-    "p_s": "p_s, the new task",
-    "forgetting": "forgetting, less is better",
-}
-"""What a line of the verdict is about, by score of the question."""
+TITLES = {"p_o": "p_o, the old task", "p_s": "p_s, the new task"}
+"""What a line of the verdict is about; for other scores their label."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,8 @@ class Line:
 def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) -> list[Line]:
     """Return lines on one scenario: one for each score of the question, or why there is none.
 
-    They name the methods by verdict, the largest difference first, with the interval.
+    They name the methods by verdict, the largest difference first, with the interval. For `MEAN` in
+    place of a scenario, a last line names the methods that lack a scenario.
     """
     table = comparisons[comparisons["scenario"] == scenario]
     rows = [row for row in table.to_dict("records") if row["score"] in question.scores]
@@ -47,8 +45,11 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     problem = ""
     if not rows:
         problem = "No finished cell has scores on two tasks."
+        if scenario == MEAN:
+            problem = "No method has one seed finished on all scenarios of the question."
     elif reference not in names:
-        problem = f"{reference} has no finished cell, so there is nothing to compare with."
+        lacks = "lacks a scenario" if scenario == MEAN else "has no finished cell"
+        problem = f"{reference} {lacks}, so there is nothing to compare with."
     elif names == {reference}:
         problem = f"Only {reference} was run."
     elif not compared:
@@ -70,7 +71,7 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
             "no difference shown": "no difference shown",
             "no verdict": "too few seeds",
         }
-        parts = [(TITLES[score], "title")]
+        parts = [(_title(score), "title")]
         for verdict, title in groups.items():
             if methods := by_verdict.get(verdict):
                 texts = [_describe(row, verdict) for row in methods]
@@ -82,6 +83,18 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
                 ]
         if some:
             lines.append(Line((*parts, (".", ""))))
+    others = (
+        []
+        if scenario != MEAN
+        else [
+            method
+            for method in dict.fromkeys(comparisons["method"])
+            if method not in names and question.asks(MEAN, question.scores[0], method)
+        ]
+    )
+    if others:
+        lack = "lacks" if len(others) == 1 else "lack"
+        lines.append(Line(((f"Without {_join(others)}, which {lack} a scenario.", ""),)))
     return lines
 
 
@@ -143,6 +156,11 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
         if number
     ]
     return [line.replace("%", " %") for line in lines]
+
+
+def _title(score: str) -> str:
+    less = "" if SCORE[score].higher_is_better else ", less is better"
+    return TITLES.get(score, f"{SCORE[score].label}{less}")
 
 
 def _describe(row: Row, verdict: str) -> str:

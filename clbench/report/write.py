@@ -33,6 +33,7 @@ from clbench.results.overall import overall_frame
 from clbench.results.published import compare_published
 from clbench.results.scores import visible_scores
 from clbench.results.store import Store
+from clbench.suite.question import MEAN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,7 +145,6 @@ def write_report(
         for file, text in table_files(name, frame).items():
             write_text(folder / "tables" / file, text)
     details, left_out = cell_details(content.cells)
-    scenarios = finished_scenarios(cells)
     page = folder / "index.html"
     rows = table_rows(content)
     claims = content.controls[content.controls["verdict"] != "no verdict"]
@@ -152,7 +152,7 @@ def write_report(
         notes=notes,
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
-        verdicts=[(name, _verdict(content, name)) for name in scenarios],
+        verdicts=list(_verdicts(content)),
         error_rates=error_rates(
             stores[0].looks(),
             len(seeds),
@@ -178,11 +178,19 @@ def write_report(
     return Report(page, content, tuple(notes))
 
 
-def _verdict(content: Content, scenario: str) -> list[Line]:
-    """Return the lines on a scenario: on the question, and on controls."""
-    lines = verdict_lines(content.comparisons, scenario, content.question)
-    line = control_line(content.controls, scenario, content.question.reference)
-    return lines if line is None else [*lines, line]
+def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
+    """Yield titles and lines on the question and on controls, scenario by scenario."""
+    question = content.question
+    if question.mean_over_scenarios:
+        yield MEAN.capitalize(), verdict_lines(content.comparisons, MEAN, question)
+    for scenario in finished_scenarios(content.cells):
+        lines = []
+        if not question.mean_over_scenarios:
+            lines = verdict_lines(content.comparisons, scenario, question)
+        if line := control_line(content.controls, scenario, question.reference):
+            lines.append(line)
+        if lines:
+            yield scenario, lines
 
 
 def render(**values: Any) -> str:

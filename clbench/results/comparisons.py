@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
@@ -17,7 +18,7 @@ from clbench.results.statistics import (
     crossed_interval,
     summarise,
 )
-from clbench.suite.question import FEWEST, Question
+from clbench.suite.question import FEWEST, MEAN, Question
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,7 @@ COLUMNS = (
     *("rows_only_method", "rows_only_reference", "rows_lost", "rows_gained"),
 )
 Group = tuple[str, str]  # scenario, score
+BySeed = dict[str, dict[int, float]]  # by method and seed
 
 
 def comparisons_frame(
@@ -61,7 +63,9 @@ def comparisons_frame(
         95 % interval for other seeds *and* other rows of the same kind, and how many rows are right
         in the method or the reference only, as means over the common seeds. For p_o also how many
         rows the method lost and gained between the end of the first stage and that of the last, as
-        means over its seeds.
+        means over its seeds. Where the question asks for means over scenarios, these have rows of
+        their own, with `MEAN` in place of the scenario, over the methods and seeds that have all
+        scenarios of the question.
     """
     import pandas as pd
 
@@ -69,7 +73,7 @@ def comparisons_frame(
     frame = scores_frame(cells)
     frame = frame[frame["status"] == "ok"]
     steps = steps_by_scenario(cells)
-    values: dict[Group, dict[str, dict[int, float]]] = {}
+    values: dict[Group, BySeed] = {}
     for key, some in frame.groupby(["scenario", "method"], sort=False):
         scenario, method = map(str, key)
         for score in SCORES:
@@ -79,6 +83,9 @@ def comparisons_frame(
             if len(numbers):
                 seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
                 values.setdefault((scenario, score.name), {})[method] = seeds
+    if question.mean_over_scenarios:
+        means, steps[MEAN] = _means_over_scenarios(values, steps, question)
+        values = means | values
     groups = {
         group: differences(by_method, question.reference, steps[group[0]].get(group[1], 0.0))
         for group, by_method in values.items()
@@ -102,7 +109,7 @@ def comparisons_frame(
     for cell in cells:
         if cell.status == "ok" and cell.reference_of is None:
             by_seed.setdefault((cell.scenario, cell.baseline), {})[cell.seed] = cell
-    shifts = dict(zip(frame["scenario"], frame["shift"], strict=True))
+    shifts = {MEAN: "", **dict(zip(frame["scenario"], frame["shift"], strict=True))}
     rows = []
     for group, by_method in values.items():
         step = steps[group[0]].get(group[1], 0.0)
@@ -119,6 +126,8 @@ def comparisons_frame(
                 row["why"] = "the reference"
             elif comparison is None:
                 row["why"] = f"{question.reference} has no finished cell"
+                if group[0] == MEAN:
+                    row["why"] = f"{question.reference} lacks a scenario"
                 if question.reference in by_method:
                     row["why"] = f"no seed in common with {question.reference}"
                 row |= {"pairs": 0, "verdict": "no verdict" if is_primary else None}
@@ -134,6 +143,40 @@ def steps_by_scenario(cells: Sequence[CellResult]) -> dict[str, dict[str, float]
     """Return the smallest change of each score by scenario; see `score_steps`."""
     good = (cell for cell in cells if cell.status == "ok" and cell.reference_of is None)
     return {cell.scenario: score_steps(cell) for cell in good}
+
+
+def step_of_mean(scenarios: Sequence[str], steps: Mapping[str, float]) -> float:
+    """Return the smallest change that a seed's mean over scenarios can show, from those of each."""
+    return math.hypot(*(steps[scenario] for scenario in scenarios)) / len(scenarios)
+
+
+def _means_over_scenarios(
+    values: Mapping[Group, BySeed], steps: Mapping[str, Mapping[str, float]], question: Question
+) -> tuple[dict[Group, BySeed], dict[str, float]]:
+    """Return the means over the scenarios of a question, and their steps by score.
+
+    They are those of the methods and seeds that have all of these scenarios.
+    """
+    means: dict[Group, BySeed] = {}
+    mean_steps: dict[str, float] = {}
+    for score in question.scores:
+        by_scenario = {
+            scenario: by_method
+            for (scenario, name), by_method in values.items()
+            if name == score and question.covers(scenario)
+        }
+        tables = list(by_scenario.values())
+        if not tables:
+            continue
+        for method in tables[0]:
+            columns = [table.get(method, {}) for table in tables]
+            seeds = sorted(set.intersection(*(set(column) for column in columns)))
+            if seeds:
+                by_method = means.setdefault((MEAN, score), {})
+                by_method[method] = {seed: fmean(c[seed] for c in columns) for seed in seeds}
+        of_score = {scenario: steps[scenario].get(score, 0.0) for scenario in by_scenario}
+        mean_steps[score] = step_of_mean(list(by_scenario), of_score)
+    return means, mean_steps
 
 
 def score_steps(cell: CellResult) -> dict[str, float]:
@@ -152,6 +195,7 @@ def score_steps(cell: CellResult) -> dict[str, float]:
         "p_s": steps[-1],
         "forgetting": steps[0],
         "average": max(steps) / len(steps),
+        "average_over_time": max(steps) / len(steps) ** 2,
         "mean_forgetting": earlier,
         "bwt": earlier,
     }

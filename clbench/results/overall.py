@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clbench.results.cell import CellResult
-from clbench.results.comparisons import steps_by_scenario
+from clbench.results.comparisons import step_of_mean, steps_by_scenario
 from clbench.results.scores import SCORE
 from clbench.results.statistics import Floats, critical_difference, crossed_interval, summarise
 
@@ -117,11 +117,6 @@ def paired_table(
     seeds = sorted(set.intersection(*(method[s].keys() & reference[s].keys() for s in scenarios)))
     table = [[method[s][seed] - reference[s][seed] for s in scenarios] for seed in seeds]
     return scenarios, seeds, np.array(table)
-
-
-def step_of_mean(scenarios: Sequence[str], steps: Mapping[str, float]) -> float:
-    """Return the smallest change that a seed's mean over scenarios can show, from those of each."""
-    return math.hypot(*(steps[scenario] for scenario in scenarios)) / len(scenarios)
 
 
 def _difference(

@@ -209,7 +209,7 @@ def _check_question(
     question, names = suite.file.question, [baseline.name for baseline in baselines]
     is_whole = options.methods is options.scenarios is None
     asked = any(
-        question.asks(scenario.name, score, name)
+        question.depends_on(scenario.name, score, name)
         for scenario in scenarios
         for score in question.scores
         for name in names

@@ -15,6 +15,8 @@ LOOKS = (5, 10, 20)
 """Default numbers of seeds after which a run that adds seeds is looked at."""
 UNTIL_SETTLED = "until-settled"
 """Value of ``--seeds`` for a run that adds seeds."""
+MEAN = "mean over scenarios"
+"""What stands for the scenario of a comparison of means over scenarios."""
 
 ScoreName = Literal[
     "p_o", "p_s", "forgetting", "average", "average_over_time", "mean_forgetting", "bwt"
@@ -35,6 +37,9 @@ class Question(BaseModel):
         Largest difference that does not matter.
     methods, scenarios
         Patterns of the baselines and scenarios that it covers, such as ``sst2*``.
+    mean_over_scenarios
+        Whether each method gets one verdict per score, on its mean over these scenarios seed by
+        seed, in place of one on each scenario.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,12 +49,24 @@ class Question(BaseModel):
     margin: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
     methods: Patterns = ["*"]
     scenarios: Patterns = ["*"]
+    mean_over_scenarios: bool = False
 
     def asks(self, scenario: str, score: str, method: str) -> bool:
-        """Whether the question covers a method's score on a scenario."""
+        """Whether a comparison is one of the question's; `scenario` may be `MEAN`."""
+        if self.mean_over_scenarios != (scenario == MEAN):
+            return False
         return (
             score in self.scores
             and method != self.reference
             and any(fnmatchcase(method, pattern) for pattern in self.methods)
-            and any(fnmatchcase(scenario, pattern) for pattern in self.scenarios)
+            and (scenario == MEAN or self.covers(scenario))
         )
+
+    def covers(self, scenario: str) -> bool:
+        """Whether an answer depends on a scenario."""
+        return any(fnmatchcase(scenario, pattern) for pattern in self.scenarios)
+
+    def depends_on(self, scenario: str, score: str, method: str) -> bool:
+        """Whether an answer depends on a method's score on a scenario."""
+        unit = MEAN if self.mean_over_scenarios else scenario
+        return self.covers(scenario) and self.asks(unit, score, method)

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from handmade import three
 from report_runs import STEADY, cells
 
 from clbench.report.sentences import control_line, error_rates, verdict_lines
+from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.controls import controls_frame
-from clbench.suite.question import Question
+from clbench.suite.question import MEAN, Question, ScoreName
 
 
 def lines(question: Question | None = None, **methods: list[tuple[float, float]]) -> list[str]:
@@ -31,6 +33,33 @@ def test_a_question_about_forgetting_is_answered() -> None:
     assert line.startswith(
         "forgetting, less is better. Better than vanilla: ewc -0.200 (-0.2"  # it forgets less
     )
+
+
+@pytest.mark.parametrize("score", get_args(ScoreName))
+def test_every_score_of_a_question_has_a_title(score: ScoreName) -> None:
+    some = [three(name, seed) for name in ("vanilla", "ewc") for seed in range(3)]
+    question = Question(scores=[score])
+    (line,) = verdict_lines(comparisons_frame(some, question), some[0].scenario, question)
+    assert ". Within ±0.01 of vanilla: ewc +0.000 (" in str(line)
+
+
+def test_means_over_scenarios_have_lines_of_their_own() -> None:
+    two = [*cells("a", **STEADY), *cells("b", vanilla=STEADY["vanilla"], ewc=STEADY["ewc"])]
+    question = Question(mean_over_scenarios=True)
+
+    def texts(some: list[CellResult]) -> list[str]:
+        return list(map(str, verdict_lines(comparisons_frame(some, question), MEAN, question)))
+
+    old, new, missing = texts(two)
+    assert old.startswith("p_o, the old task. Better than vanilla: ewc +0.200 (+0.")
+    assert new.startswith("p_s, the new task. Worse than vanilla: ewc -0.100 (-0.")
+    assert missing == "Without mas, which lacks a scenario."
+    assert texts(two[:3] + two[-3:]) == [
+        "No method has one seed finished on all scenarios of the question."
+    ]
+    assert texts([c for c in two if (c.scenario, c.baseline) != ("b", "vanilla")]) == [
+        "vanilla lacks a scenario, so there is nothing to compare with."
+    ]
 
 
 def test_a_method_within_the_margin_is_said_to_be_equivalent() -> None:

@@ -14,7 +14,7 @@ from clbench.results.comparisons import comparisons_frame, score_steps
 from clbench.results.overall import overall_frame
 from clbench.results.rows import correct_after, pack_rows, row_differences, row_flips, unpack_rows
 from clbench.results.scores import scores_of
-from clbench.suite.question import Question
+from clbench.suite.question import MEAN, Question
 
 
 def row(table: pd.DataFrame, method: str, score: str) -> pd.Series:
@@ -46,6 +46,37 @@ def test_all_scenarios_share_the_error_rate() -> None:
     one = comparisons_frame(two, Question(scenarios=["pa*"]), alpha=0.01)
     assert row(one[one["scenario"] == "pair"], "ewc", "p_o")["level"] == 1 - 0.01 / 4
     assert not one[one["scenario"] == "other"]["primary"].any()
+
+
+def test_a_question_about_means_over_scenarios() -> None:
+    def p_o(*values: float) -> list[tuple[float, float]]:
+        return [(value, 0.8) for value in values]
+
+    first = {"vanilla": p_o(0.6, 0.7, 0.5), "ewc": p_o(0.7, 0.8, 0.8), "mas": p_o(0.6, 0.6, 0.6)}
+    second = {"vanilla": p_o(0.4, 0.5, 0.3), "ewc": p_o(0.6, 0.7, 0.4), "mas": p_o(0.4, 0.4)}
+    some = [*cells("a", **first), *cells("b", **second), *cells("other", vanilla=p_o(0.1, 0.1))]
+    question = Question(scores=["p_o"], scenarios=["a", "b"], mean_over_scenarios=True)
+    table = comparisons_frame(some, question)
+    means = table[table["scenario"] == MEAN]
+    assert table["primary"].sum() == 2
+    assert means["primary"].sum() == 2
+    ewc = row(means, "ewc", "p_o")
+    by_seed = [(0.1 + 0.2) / 2, (0.1 + 0.2) / 2, (0.3 + 0.1) / 2]
+    assert (ewc["pairs"], ewc["n"], ewc["mean"]) == (3, 3, pytest.approx(2 / 3))
+    assert ewc["difference"] == pytest.approx(np.mean(by_seed))
+    step = math.hypot(1 / 500, 1 / 500) / 2
+    own, other = (np.var(x, ddof=1) + step**2 for x in (by_seed, (0.0, -0.1)))
+    assert ewc["spread"] == pytest.approx(math.sqrt((2 * own + 1 * other) / 3))  # see `compare`
+    assert ewc["level"] == 1 - 0.05  # mas has too few seeds for a verdict
+    mas = row(means, "mas", "p_o")  # seed 2 is missing on b
+    assert (mas["pairs"], mas["difference"]) == (2, pytest.approx((0.0 + -0.1) / 2))
+    assert mas["why"] == "2 common seeds, 3 are needed"
+    assert row(means, "vanilla", "p_o")["n"] == 3
+    single = row(table[table["scenario"] == "a"], "ewc", "p_o")
+    assert (single["why"], single["verdict"]) == ("exploratory", None)
+    missing = [c for c in some if (c.scenario, c.baseline) != ("b", "vanilla")]
+    without = comparisons_frame(missing, question)
+    assert set(without[without["scenario"] == MEAN]["why"]) == {"vanilla lacks a scenario"}
 
 
 def test_any_method_can_be_the_reference() -> None:
