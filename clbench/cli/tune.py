@@ -173,8 +173,11 @@ def show_sweeps(plan: TunePlan, state: RunState) -> None:
                 text = ", ".join(map(str, axis))
             table.add_row(*(labels.pop() if labels else ("", "")), setting, text)
     show_table(out(), table)
-    per_trial = len(plan.scenarios) * len(plan.settings.seeds)
-    finished = per_trial * sum(len(study.trials) for study in read_studies(plan))
+    finished = sum(
+        cell.status == "ok"
+        for study in read_studies(plan)
+        for cell in study.trial_cells(plan.scenarios)
+    )
     # Other rates than the first trial's share no stages with it.
     cells = [
         replace(cell, seed=cell.seed + number % len(LR_MULTIPLES))

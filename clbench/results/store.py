@@ -203,22 +203,29 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite with the command's options.
 
-        Commands, questions and looks of earlier runs in this folder are kept; the last question is
-        the current one.
+        What earlier runs in this folder had besides is kept: commands, methods, seeds, scenarios,
+        questions and looks. The last question is the current one.
 
         Raises a RunFolderError if the folder holds a run of another suite.
         """
         self.check(resolved.get("name"))
         before = self.read_suite()
-        lists: dict[str, list[Any]] = {}
+        merged: dict[str, Any] = {}
         for name in ("commands", "looks"):
-            entries = [*before.get(name, []), *resolved.get(name, [])]
-            if entries:
-                lists[name] = list({json.dumps(entry): entry for entry in entries}.values())
+            merged[name] = _union(before.get(name, []), resolved.get(name, []))
+        merged["methods"] = _in_order(resolved.get("methods", []), before.get("methods", []))
+        scenarios, earlier = (
+            {table["name"]: table for table in suite.get("scenario", [])}
+            for suite in (resolved, before)
+        )
+        names = _in_order([*scenarios], [*earlier])
+        merged["scenario"] = [{**earlier, **scenarios}[name] for name in names]
+        merged["seeds"] = sorted(_union(before.get("seeds", []), resolved.get("seeds", [])))
+        for name in ("baseline", "task", "plugins"):
+            merged[name] = {**before.get(name, {}), **resolved.get(name, {})}
         questions, latest = before.get("questions", []), resolved.get("questions", [])[-1:]
-        if questions or latest:
-            lists["questions"] = questions + (latest if questions[-1:] != latest else [])
-        suite = plain({**resolved, **lists})
+        merged["questions"] = questions + (latest if questions[-1:] != latest else [])
+        suite = plain({**resolved, **{name: value for name, value in merged.items() if value}})
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
         write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
@@ -310,6 +317,16 @@ class Store:
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
         return target.relative_to(self.out)
+
+
+def _union(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Return the entries of both lists, equal ones once."""
+    return list({json.dumps(entry): entry for entry in (*first, *second)}.values())
+
+
+def _in_order(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Return the union of two lists in the order of the longer one."""
+    return _union(*sorted((first, second), key=len, reverse=True))
 
 
 def look_at(looks: Sequence[int], seeds: int) -> int:

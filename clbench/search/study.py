@@ -146,14 +146,28 @@ class Study:
 
     def read(self, by_name: Mapping[str, list[CellResult]], scenarios: Sequence[str]) -> None:
         """Take the trials whose cells in all scenarios are finished, from cells by variant."""
-        self.trials, self.cells = [], []
-        for number, point in enumerate(self.variants(), 1):
-            cells = by_name.get(point.name, [])
-            self.cells += cells
-            own = [c for c in cells if c.scenario in scenarios and c.seed in self.settings.seeds]
-            is_finished = len(own) == len(scenarios) * len(self.settings.seeds)
-            if is_finished and number <= self.settings.trials:
-                self.trials.append(_trial(number, self.proposals[number - 1], own))
+        names = [point.name for point in self.variants()]
+        self.cells = [cell for name in names for cell in by_name.get(name, [])]
+        by_trial: dict[str, list[CellResult]] = {}
+        for cell in self.trial_cells(scenarios):
+            by_trial.setdefault(cell.baseline, []).append(cell)
+        size = len(scenarios) * len(self.settings.seeds)
+        self.trials = [
+            _trial(number, self.proposals[number - 1], by_trial[name])
+            for number, name in enumerate(names, 1)
+            if len(by_trial.get(name, [])) == size
+        ]
+
+    def trial_cells(self, scenarios: Sequence[str]) -> list[CellResult]:
+        """Return the cells of the trials and seeds that the settings ask for."""
+        names = {point.name for point in self.variants()[: self.settings.trials]}
+        return [
+            cell
+            for cell in self.cells
+            if cell.baseline in names
+            and cell.scenario in scenarios
+            and cell.seed in self.settings.seeds
+        ]
 
     def propose(self, number: int) -> None:
         """Add `number` new proposals, the first one with the settings of the baseline.

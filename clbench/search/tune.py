@@ -29,6 +29,9 @@ from clbench.suite.plugins import load_plugins
 from clbench.suite.read import read_suite
 from clbench.suite.sweep import Sweep, axes, count_points
 
+GENERATED = "# Written by clbench tune, which overwrites it when it runs again: edit a copy."
+"""First line of the file of a tuned baseline."""
+
 
 @dataclass(frozen=True)
 class TunePlan:
@@ -213,7 +216,7 @@ def write_tuned(plan: TunePlan, studies: Sequence[Study]) -> list[Path]:
         if study.has_result:
             paths.append(plan.out / f"{study.baseline.name}.toml")
             tuned = study.tuned(" ".join(plan.command), plan.scenarios)
-            write_text(paths[-1], tuned.to_toml())
+            write_text(paths[-1], f"{GENERATED}\n{tuned.to_toml()}")
     return paths
 
 

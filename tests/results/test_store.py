@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handmade import PlannedCell, failed, pair
@@ -146,9 +147,34 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
 def test_a_folder_holds_one_suite(store: Store) -> None:
     store.write_suite({"name": "quick", "methods": ["a"]})
     store.write_suite({"name": "quick", "methods": ["b"]})
-    assert store.read_suite()["methods"] == ["b"]
     with pytest.raises(RunFolderError, match="holds a run of the suite 'quick', not of 'mine'"):
         store.write_suite({"name": "mine"})
+
+
+def test_a_suite_file_keeps_what_earlier_runs_had_besides(store: Store) -> None:
+    first: dict[str, Any] = {
+        "name": "quick",
+        "methods": ["vanilla", "ewc"],
+        "seeds": [0, 1],
+        "scenario": [{"name": "a", "note": "old"}, {"name": "b"}],
+        "baseline": {"vanilla": {"settings": {}}, "ewc": {"settings": {"importance": 1.0}}},
+    }
+    second: dict[str, Any] = {
+        "name": "quick",
+        "methods": ["lwf"],
+        "seeds": [5, 0],
+        "scenario": [{"name": "a", "note": "new"}],
+        "baseline": {"lwf": {"settings": {"weight": 2.0}}},
+    }
+    store.write_suite(first)
+    store.write_suite(second)
+    suite = store.read_suite()
+    assert suite["methods"] == ["vanilla", "ewc", "lwf"]
+    assert suite["seeds"] == [0, 1, 5]
+    assert suite["scenario"] == [{"name": "a", "note": "new"}, {"name": "b"}]
+    assert suite["baseline"] == {**first["baseline"], **second["baseline"]}
+    store.write_suite({"name": "quick", "methods": ["lwf", "ewc", "vanilla", "si"]})
+    assert store.read_suite()["methods"] == ["lwf", "ewc", "vanilla", "si"]
 
 
 def test_a_broken_suite_file_does_not_stop_a_run(store: Store) -> None:

@@ -71,6 +71,7 @@ def test_methods_get_the_same_trials_and_the_best_is_written(suite: Path) -> Non
     assert best.score == pytest.approx((best.p_o + best.p_s) / 2)
     paths = write_tuned(plan, studies)
     assert [path.name for path in paths] == ["vanilla.toml", "ewc.toml"]
+    assert paths[1].read_text().startswith("# Written by clbench tune")
     tuned = read_baseline(str(paths[1]))
     assert tuned.name == "ewc"
     assert tuned.settings["importance"] == best.settings["importance"]
@@ -100,6 +101,19 @@ def test_the_cost_holds_trials_with_other_seeds(suite: Path) -> None:
     after, fake, _ = tune(suite, 4, seeds=(1000, 2000))
     assert {key.rpartition("seed")[2] for key in fake.ran} == {"2000"}
     assert after[1].cost().epochs == before[1].cost().epochs * 1.5
+
+
+def test_cells_of_unfinished_trials_are_told_from_those_of_other_settings(suite: Path) -> None:
+    tune(suite, 4)
+    plan = make_tuning(
+        suite,
+        TuneSettings(trials=2, seeds=(1000, 2000)),
+        RunOptions(out=suite.parent / "tuned"),
+    )
+    ewc = read_studies(plan)[1]
+    assert ewc.trials == []
+    found = {(cell.baseline, cell.seed) for cell in ewc.trial_cells(plan.scenarios)}
+    assert found == {("ewc", 1000), ("ewc-t2", 1000)}
 
 
 @pytest.mark.parametrize(
