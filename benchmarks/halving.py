@@ -1,6 +1,6 @@
 """Compare rules that stop the trials of a search early, on recorded curves.
 
-    python benchmarks/halving.py [--orders 1000] [--searches 30] [--curves FILE]
+    python benchmarks/halving.py [--orders 1000] [--searches 20] [--curves FILE] [--csv FILE]
     python benchmarks/halving.py --record FOLDER... [--curves FILE]
 
 Successive halving (grace 1, reduction 2) on curves of trials that all ran to their end, by rule:
@@ -22,6 +22,9 @@ Searches: tree-structured Parzen estimators (hyperopt, as in ``clbench search``)
 forest of randomised trees from the logarithms of the rates to the curve, plus noise of 0.01. Trials
 and regret at the middle budget, with standard errors.
 
+``--csv`` writes both tables to a file, `results/halving/table.csv` for the documentation, with the
+regret at the middle budget.
+
 ``--record`` writes the curves of the search folders given, of searches with ``--scheduler none
 --searcher random``, one for each pair of tasks.
 """
@@ -37,6 +40,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from hyperopt import fmin, hp, tpe
 from scipy.stats import spearmanr
 from sklearn.ensemble import ExtraTreesRegressor
@@ -58,6 +62,7 @@ NOISE = 0.01
 BUDGETS = (10, 20, 25)
 """Budgets, in complete trials."""
 Rewards = npt.NDArray[np.float64]
+Table = dict[str, dict[str, float]]  # columns by rule
 
 
 def record(folders: Sequence[Path], path: Path) -> None:
@@ -151,11 +156,12 @@ def agreement(values: Sequence[float], final: Rewards) -> tuple[float, float]:
     return float(spearmanr(values, final).statistic), len({*best} & {*seen}) / quarter
 
 
-def replay(rewards: Rewards, first: int, orders: int) -> None:
-    """Print a table of the rules on the trials in random orders."""
+def replay(rewards: Rewards, first: int, orders: int) -> Table:
+    """Print and return a table of the rules on the trials in random orders."""
     trials, epochs = rewards.shape
     heads = [f"regret at {budget * epochs}" for budget in BUDGETS]
     print(f"{'rule':18s} epochs/trial  {'  '.join(heads)}  Spearman  best quarter")
+    table: Table = {}
     for rule, gap in RULES.items():
         rng = np.random.default_rng(0)
         rows = []
@@ -173,6 +179,9 @@ def replay(rewards: Rewards, first: int, orders: int) -> None:
         ]
         ends = f"{correlation:8.2f}  {overlap:12.0%}"
         print(f"{rule:18s} {length:12.2f}  {'  '.join(columns)}  {ends}")
+        middle = float(regret[len(BUDGETS) // 2])
+        table[rule] = {"epochs": length, "replay_regret": middle, "spearman": correlation}
+    return table
 
 
 def search(
@@ -200,8 +209,8 @@ def search(
     return float(chosen), trials
 
 
-def searches(rewards: Rewards, rates: Rewards, first: int, count: int) -> None:
-    """Print a table of the rules in searches on a surrogate."""
+def searches(rewards: Rewards, rates: Rewards, first: int, count: int) -> Table:
+    """Print and return a table of the rules in searches on a surrogate."""
     epochs = rewards.shape[1]
     budget = BUDGETS[len(BUDGETS) // 2] * epochs
     model = ExtraTreesRegressor(60, min_samples_leaf=2, random_state=0).fit(rates, rewards)
@@ -209,23 +218,29 @@ def searches(rewards: Rewards, rates: Rewards, first: int, count: int) -> None:
     points = np.random.default_rng(0).uniform(*bounds.T, (5000, len(bounds)))
     best = model.predict(points)[:, -1].max()
     print(f"{'rule':18s} trials  regret at {budget}")
+    table: Table = {}
     for rule, gap in RULES.items():
         at = rungs(rule, epochs, first)
         runs = [search(model, Halving(at, gap=gap), bounds, budget, s) for s in range(count)]
         found, trials = np.array(runs).T
         error = found.std(ddof=1) / count**0.5
-        print(f"{rule:18s} {trials.mean():6.0f}  {best - found.mean():.4f} ±{error:.4f}")
+        regret = best - found.mean()
+        print(f"{rule:18s} {trials.mean():6.0f}  {regret:.4f} ±{error:.4f}")
+        table[rule] = {"search_regret": regret, "search_error": error}
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--orders", type=int, default=1000, help="random orders of the trials")
-    parser.add_argument("--searches", type=int, default=30, help="searches for each rule")
+    parser.add_argument("--searches", type=int, default=20, help="searches for each rule")
     parser.add_argument("--curves", type=Path, default=CURVES, help="file of the recorded curves")
     parser.add_argument("--record", type=Path, nargs="+", help="search folders to write it from")
+    parser.add_argument("--csv", type=Path, help="also write the tables to this file")
     args = parser.parse_args()
     if args.record:
         record(args.record, args.curves)
+    rows = []
     for pair, (rewards, rates, first) in read(args.curves).items():
         trials, epochs = rewards.shape
         final = rewards[:, -1]
@@ -233,11 +248,13 @@ def main() -> None:
             f"{pair}: {trials} trials of {first} + {epochs - first} epochs, p from "
             f"{final.min():.3f} to {final.max():.3f}, median {np.median(final):.3f}\n"
         )
-        replay(rewards, first, args.orders)
+        replayed = replay(rewards, first, args.orders)
         print()
-        if args.searches > 1:
-            searches(rewards, rates, first, args.searches)
+        searched = searches(rewards, rates, first, args.searches)
         print()
+        rows += [{"pair": pair, "rule": r} | replayed[r] | searched[r] for r in RULES]
+    if args.csv:
+        pd.DataFrame(rows).round(4).to_csv(args.csv, index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":

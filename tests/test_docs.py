@@ -116,3 +116,32 @@ def test_the_documentation_states_the_errors_of_verdicts() -> None:
     assert worst.idxmax() == 3
     power = table.groupby("test")["power"].mean()[errors[errors <= 0.055].index]
     assert power.idxmax() == "clbench"
+
+
+def test_the_documentation_states_what_rules_that_stop_trials_find() -> None:
+    table = pd.read_csv(ROOT / "results" / "halving" / "table.csv").set_index(["pair", "rule"])
+    text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    pairs = ("sst2-mrpc", "sentiment-acceptability")
+
+    def plain(value: float, digits: int = 3) -> str:
+        return f"{value:.{digits}f}".replace("0.", ".", 1)
+
+    for rule, label in (
+        ("none", "neither task"),
+        ("both stages", "D_o and D_s"),
+        ("both stages + gap", "D_o and D_s, rewards extrapolated"),
+        ("D_s only", "D_s"),
+    ):
+        columns = [label]
+        for pair in pairs:
+            row = table.loc[(pair, rule)]
+            columns.append(plain(row["replay_regret"]))
+            columns.append(f"{plain(row['search_regret'])} ± {plain(row['search_error'])}")
+        assert f"| {' | '.join(columns)} |" in text.replace("**", "")
+    here, there = (table.xs(rule, level="rule") for rule in ("D_s only", "both stages"))
+    agreements = [" and ".join(plain(t["spearman"][p], 2) for p in pairs) for t in (here, there)]
+    words = " ".join(text.split())
+    assert f"correlation is {agreements[0]}, against {agreements[1]}" in words
+    epochs = [{f"{t['epochs'][pair]:.1f}" for pair in pairs} for t in (here, there)]
+    assert epochs[0] == {"4.8"} and "trains for 4.8 of its six epochs, against 2.5" in words
+    assert epochs[1] == {"2.4", "2.5"}

@@ -7,15 +7,41 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import pandas as pd
 import pytest
+import torch
 from scipy.stats import ttest_rel
 
+from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.store import Store
 from clbench.suite.question import Question
 
 ROOT = Path(__file__).parents[2]
 RUNS = sorted(path for path in (ROOT / "results" / "reference").iterdir() if path.is_dir())
+
+
+def reference_cells(folder: str) -> list[CellResult]:
+    """Return the cells of a kept run."""
+    return Store(ROOT / "results" / "reference" / folder).read().cells
+
+
+def by_scenario_and_method(folder: str) -> dict[tuple[str, str], list[CellResult]]:
+    """Return the cells of a kept run by scenario and method."""
+    groups: dict[tuple[str, str], list[CellResult]] = {}
+    for cell in reference_cells(folder):
+        groups.setdefault((cell.scenario, cell.baseline), []).append(cell)
+    return groups
+
+
+def page(name: str) -> str:
+    """Return the text of a page without line breaks."""
+    return " ".join((ROOT / name).read_text(encoding="utf-8").split())
+
+
+def plain(value: float) -> str:
+    """Return ``.512``."""
+    return f"{value:.3f}".replace("0.", ".", 1)
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
@@ -34,16 +60,85 @@ def test_reference_runs_hold_only_cells_without_machine_paths(folder: Path) -> N
             assert not re.search(r'"/[a-z]+/', text), path
 
 
-def test_the_documentation_states_the_scores_of_recadam() -> None:
-    cells = Store(ROOT / "results" / "reference" / "recadam-glue-minilm").read().cells
-    text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
-    for scenario, label in (("mrpc", "MRPC"), ("rte", "RTE")):
+@pytest.mark.parametrize(
+    ("folder", "methods", "scenarios"),
+    [
+        (
+            "recadam-glue-minilm",
+            ["vanilla", "recadam-ri", "recadam-pi"],
+            {"mrpc": "MRPC", "rte": "RTE"},
+        ),
+        (
+            "recadam-tiny",
+            ["vanilla", "recadam", "recadam-ri", "ewc-mlm"],
+            {
+                "cola": "CoLA (Matthews)",
+                "stsb": "STS-B (Pearson)",
+                "mrpc": "MRPC",
+                "rte": "RTE",
+            },
+        ),
+    ],
+)
+def test_the_documentation_states_the_scores_of_recadam(
+    folder: str, methods: list[str], scenarios: dict[str, str]
+) -> None:
+    cells = reference_cells(folder)
+    for scenario, label in scenarios.items():
         row = [f"| {label} "]
-        for method in ("vanilla", "recadam-ri", "recadam-pi"):
+        for method in methods:
             some = [c for c in cells if (c.scenario, c.baseline) == (scenario, method)]
+            assert len(some) == 3
             means = [fmean(float(c.scores[name] or 0) for c in some) for name in ("p_o", "p_s")]
-            row.append(" / ".join(f"{mean:.3f}".lstrip("0") for mean in means))
-        assert row[0] + "| " + " | ".join(row[1:]) + " |" in text
+            row.append(" / ".join(plain(mean) for mean in means))
+        assert row[0] + "| " + " | ".join(row[1:]) + " |" in page("docs/reproduce.md")
+
+
+def verdicts(folder: str) -> pd.DataFrame:
+    """Return the primary comparisons by scenario, method and score that have a verdict."""
+    table = comparisons_frame(reference_cells(folder), Question())
+    table = table[table["primary"]].set_index(["scenario", "method", "score"])
+    return table[table["verdict"] != "no difference shown"]
+
+
+def test_the_documentation_states_the_verdicts_of_recadam() -> None:
+    text = page("docs/reproduce.md")
+    tiny = verdicts("recadam-tiny")
+    assert list(tiny.index) == [("mrpc", "ewc-mlm", "p_o"), ("rte", "ewc-mlm", "p_o")]
+    by = " and ".join(plain(value) for value in tiny["difference"])
+    assert f"(better than vanilla by {by}), and no other difference" in text
+    means = {
+        key: fmean(float(c.scores["p_o"] or 0) for c in cells)
+        for key, cells in by_scenario_and_method("recadam-tiny").items()
+    }
+    more = [means[s, "recadam"] - means[s, "vanilla"] for s in ("cola", "stsb", "mrpc", "rte")]
+    assert f"kept {plain(min(more))} to {plain(max(more))} more" in text
+    minilm = verdicts("recadam-glue-minilm")
+    assert set(minilm.index) == {
+        (scenario, method, score)
+        for scenario, score in (("rte", "p_o"), ("mrpc", "p_s"))
+        for method in ("recadam-ri", "recadam-pi")
+    }
+    better, worse = minilm.loc["rte"], minilm.loc["mrpc"]
+    assert (
+        f"(better by {plain(better['difference'].min())}, at least "
+        f"{plain(better['difference_low'].min())})"
+    ) in text
+    assert f"(worse by {plain(-worse['difference'].max())})" in text
+
+
+def test_the_documentation_states_the_range_over_k() -> None:
+    cells = reference_cells("recadam-k-tiny") + reference_cells("recadam-k-tiny-large-k")
+    assert len(cells) == 6
+    kept = [float(c.scores["p_o"] or 0) for c in cells]
+    accuracy = [(c.metrics[-1][-1] or {})["accuracy"] for c in cells]
+    text = page("docs/reproduce.md")
+    assert (
+        f"p_o ({plain(min(kept))} to {plain(max(kept))} of {plain(cells[0].R[0][0] or 0)})" in text
+    )
+    assert max(kept) - min(kept) < 0.003
+    assert f"on CoLA ({plain(min(accuracy))} to {plain(max(accuracy))})" in text
+    assert max(accuracy) - min(accuracy) < 0.007
 
 
 def test_the_findings_state_the_scores_of_the_minilm() -> None:
@@ -120,6 +215,30 @@ def test_the_documentation_states_the_controls_of_quick() -> None:
     assert " and ".join(low).replace("0.", ".") in text
     code = f"{fmean(p_s['ewc-mlm-code'].values()):.3f}"
     assert f"p_s of {code}".replace("0.", ".") in text
+
+
+@pytest.mark.slow
+def test_the_documentation_states_the_ratios_of_fisher_estimators() -> None:
+    from clbench.fisher.pretrained import Recipe, pretrained_fisher
+    from clbench.training.device import Precision
+
+    def mean(**settings: Any) -> float:
+        _, facts = pretrained_fisher(
+            "tiny",
+            None,
+            "built-in",
+            Recipe(**{"mode": "batched", **settings}),
+            device=torch.device("cpu"),
+            precision=Precision("float32", "cpu"),
+        )
+        return float(facts["mean"])
+
+    batched, sampled = mean(), mean(mode="sampled")
+    code = mean(masking="any-position", text_length=256)
+    text = page("docs/methods.md")
+    assert f"about {sampled / batched:.0f} times that of means over batches of 16" in text
+    assert f"makes its own Fisher {code / batched:.1f} times as large" in text
+    assert f"pulls about {1000 * code / (675 * batched):.0f} times as hard as the 675" in text
 
 
 @pytest.mark.parametrize("name", ["ewc", "mas", "lwf", "si", "smart", "l2-sp", "mixout", "der++"])
