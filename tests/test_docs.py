@@ -143,5 +143,6 @@ def test_the_documentation_states_what_rules_that_stop_trials_find() -> None:
     words = " ".join(text.split())
     assert f"correlation is {agreements[0]}, against {agreements[1]}" in words
     epochs = [{f"{t['epochs'][pair]:.1f}" for pair in pairs} for t in (here, there)]
-    assert epochs[0] == {"4.8"} and "trains for 4.8 of its six epochs, against 2.5" in words
+    assert epochs[0] == {"4.8"}
+    assert "trains for 4.8 of its six epochs, against 2.5" in words
     assert epochs[1] == {"2.4", "2.5"}
