@@ -36,6 +36,14 @@ Data = Annotated[
     str | None,
     option("DIR", "Folder with copies of hub repositories, such as DIR/glue.  [default: the hub]"),
 ]
+Corpus = Annotated[
+    str | None,
+    option(
+        "FILE|NAME",
+        "Text for ewc-mlm, generic-replay and the shift pretraining: a file with one text per "
+        "line, wiki40b/en or built-in.  [default: the suite's]",
+    ),
+]
 Limit = Annotated[int | None, option("ROWS", "Maximum rows of each split.  [default: the suite's]")]
 Subset = Annotated[
     str | None,

@@ -36,9 +36,11 @@ def power(
     from clbench.suite.question import FEWEST, MOST_SEEDS
 
     if not 0.0 < difference < 2.0:
-        raise SettingsError(f"--difference {difference:g}: must be between 0 and 2, such as .02.")
+        raise SettingsError(
+            f"--difference {difference:g}: must be above 0 and below 2, such as .02."
+        )
     if not 0.0 < share < 1.0:
-        raise SettingsError(f"--power {share:g}: must be between 0 and 1, such as .8.")
+        raise SettingsError(f"--power {share:g}: must be above 0 and below 1, such as .8.")
     store = Store(run)
     cells, notes = read_runs([store])
     for line in notes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from clbench.cli.arguments import (
     Address,
+    Corpus,
     Data,
     Device,
     Epochs,
@@ -63,14 +64,7 @@ def run(
     epochs: Epochs = None,
     device: Device = "auto",
     precision: Precision = None,
-    corpus: Annotated[
-        str | None,
-        option(
-            "FILE|NAME",
-            "Text corpus for ewc-mlm and the pretraining shift: a file with one text per line, "
-            "wiki40b/en or built-in.  [default: the suite's]",
-        ),
-    ] = None,
+    corpus: Corpus = None,
     plugin: Plugins = None,
     references: Annotated[
         bool | None,
@@ -93,7 +87,7 @@ def run(
         flag(
             "--keep-stages",
             "Keep the weights after each cell's last stage under stages/, so that a longer order "
-            "of the same sequence goes on from there.",
+            "of the same sequence can continue from them.",
         ),
     ] = False,
     replace: Annotated[
@@ -194,6 +188,7 @@ def show_plan(state: RunState) -> None:
 
     from clbench.cli.console import out, show_table
     from clbench.cli.estimate import from_finished, from_sizes
+    from clbench.errors import join_names
     from clbench.messages import count
 
     plan = state.plan
@@ -210,6 +205,9 @@ def show_plan(state: RunState) -> None:
     cells = count(len(plan.cells), "cell")
     line = f"{cells}, {len(state.pending)} to run, results in {plan.out}"
     console.print(line, soft_wrap=True)
+    if plan.looks:
+        looks = join_names(map(str, plan.looks))
+        console.print(f"Looks after {looks} seeds: the run may stop at each.", soft_wrap=True)
     if state.pending:
         estimate = from_finished(state.pending, state.present) or from_sizes(plan, state.pending)
         console.print(f"Estimate: {estimate}.", soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.cli.arguments import (
     Address,
+    Corpus,
     Data,
     Device,
     Epochs,
@@ -43,7 +44,10 @@ def tune(
     trials: Annotated[int, option("N", "Trials of each method, earlier sessions included.")] = 20,
     minutes: Annotated[
         float | None,
-        option("X", "Minutes of training after which a method gets no further round of trials."),
+        option(
+            "X",
+            "Minutes of training and scoring after which a method gets no further round of trials.",
+        ),
     ] = None,
     scenarios: Annotated[
         list[str] | None,
@@ -67,6 +71,7 @@ def tune(
     epochs: Epochs = None,
     device: Device = "auto",
     precision: Precision = None,
+    corpus: Corpus = None,
     plugin: Plugins = None,
     workers: Workers = None,
     address: Address = None,
@@ -109,6 +114,7 @@ def tune(
     options = RunOptions(
         model=model,
         data=data,
+        corpus=corpus,
         methods=words("--methods", methods),
         scenarios=words("--scenarios", scenarios),
         limit=limit,

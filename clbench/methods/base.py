@@ -61,7 +61,7 @@ class Method(Configured):
         divides the weights among all tasks. Other methods' stages serve longer sequences, too.
     control
         Set to True for a control: a simple way to forget less. The report says which methods do
-        not beat the cheapest control of a run that keeps no rows.
+        not beat every control of a run that keeps no rows.
     only_consolidates
         Set to True if every stage is trained as by vanilla and only `after_stage` differs, after
         stages for which `acts_in` returns True. Of the hooks of training, only `before_stage` is

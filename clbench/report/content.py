@@ -200,7 +200,8 @@ def _comparison(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 def overview(content: Content) -> dict[str, Any]:
     """Return counts, failures and other facts that the page states once."""
-    frame = content.frame
+    frame, table = content.frame, content.comparisons
+    has_verdict = table["primary"] & table["verdict"].notna() & (table["verdict"] != "no verdict")
     return {
         "cells": len(frame),
         "failed": int((frame["status"] != "ok").sum()),
@@ -210,7 +211,7 @@ def overview(content: Content) -> dict[str, Any]:
         "models": list(dict.fromkeys(frame["model"])),
         "failures": failures(content.cells),
         "question": content.question,
-        "compared": int(content.comparisons["primary"].sum()),
+        "compared": int(has_verdict.sum()),
         "averaged": averaged_scenarios(content),
     }
 

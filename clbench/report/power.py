@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clbench.results.statistics import ALPHA, POWER, seeds_needed, spread_interval
+from clbench.suite.question import FEWEST
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,6 +17,8 @@ def power_frame(
     comparisons: pd.DataFrame, difference: float, power: float = POWER, alpha: float = ALPHA
 ) -> pd.DataFrame:
     """Return how many seeds show a true difference in each primary comparison of a run.
+
+    Comparisons of fewer than `FEWEST` seeds are left out, as they are from the family of a report.
 
     Parameters
     ----------
@@ -35,7 +38,8 @@ def power_frame(
     """
     import pandas as pd
 
-    primary = comparisons[comparisons["primary"]].to_dict("records")
+    table = comparisons[comparisons["primary"] & (comparisons["pairs"] >= FEWEST)]
+    primary = table.to_dict("records")
     rows = []
     for row in primary:
         spreads = (row["spread"], *spread_interval(row["spread"], row["freedom"]))

@@ -216,10 +216,12 @@ def _check_question(
     )
     is_needed = options.looks or (is_whole and "question" in suite.file.model_fields_set)
     if is_needed and not (asked and question.reference in names):
-        raise SuiteError(
-            f"{display_path(suite.path)}: [question] compares no method with "
-            f"{question.reference!r}. Methods: {join_names(names)}."
-        )
+        problem = f"compares no method with {question.reference!r}. Methods: {join_names(names)}"
+        covered = [name for scenario in scenarios if question.covers(name := scenario.name)]
+        if not covered:
+            known = join_names([scenario.name for scenario in scenarios])
+            problem = f"scenarios matches none of the scenarios: {known}"
+        raise SuiteError(f"{display_path(suite.path)}: [question] {problem}.")
 
 
 def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:

@@ -39,8 +39,8 @@ def test_power_prints_a_line_for_each_comparison(clbench: Call, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--difference", "0"], "--difference 0: must be between 0 and 2"),
-        (["--difference", ".1", "--power", "1"], "--power 1: must be between 0 and 1"),
+        (["--difference", "0"], "--difference 0: must be above 0 and below 2"),
+        (["--difference", ".1", "--power", "1"], "--power 1: must be above 0 and below 1"),
     ],
 )
 def test_wrong_options_are_one_line(
@@ -49,6 +49,24 @@ def test_wrong_options_are_one_line(
     code, _, err = clbench("power", str(make_run(tmp_path / "run")), *options)
     assert code == 2
     assert text in err
+
+
+def test_two_seeds_say_nothing_about_the_spread(clbench: Call, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    for seed in (2, 3):
+        for path in (folder / "cells").glob(f"*seed{seed}.json"):
+            path.unlink()
+    code, out, err = clbench("power", str(folder), "--difference", ".1")
+    assert (code, out) == (2, "")
+    assert "compares no method with vanilla on 3 seeds or more" in err
+
+
+def test_comparisons_of_two_seeds_are_left_out_of_the_family() -> None:
+    runs = cells("a", **STEADY) + cells("b", **{n: v[:2] for n, v in STEADY.items()})
+    table = power_frame(comparisons_frame(runs, Question(scores=["p_o"])), 0.05)
+    alone = power_frame(comparisons_frame(cells("a", **STEADY), Question(scores=["p_o"])), 0.05)
+    assert list(table["scenario"]) == ["a", "a"]
+    assert table["seeds"].tolist() == alone["seeds"].tolist()
 
 
 def test_a_run_without_a_comparison_is_an_error(clbench: Call, tmp_path: Path) -> None:

@@ -239,6 +239,13 @@ def test_dry_run_writes_nothing(place: Path, engine: FakeExecutor, clbench: Call
     assert re.search(r"Estimate: somewhere between \d+ s and \d+ s \(a guess from tokens × p", out)
 
 
+def test_a_dry_run_names_the_looks(place: Path, engine: FakeExecutor, clbench: Call) -> None:
+    code, out, _ = clbench(*RUN, "--seeds", "until-settled:3,6", "--dry-run")
+    assert code == 0
+    assert "12 cells, 12 to run" in out
+    assert "Looks after 3, 6 seeds: the run may stop at each." in out
+
+
 def test_dry_run_estimates_from_what_was_run(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:

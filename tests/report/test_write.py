@@ -46,6 +46,17 @@ def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
     assert (run / "report/index.html").stat().st_size < 4e6
 
 
+def test_a_page_without_verdicts_claims_no_error_rate(tmp_path: Path, no_figures: None) -> None:
+    folder = make_run(tmp_path / "run")
+    for seed in (2, 3):
+        for path in (folder / "cells").glob(f"*seed{seed}.json"):
+            path.unlink()
+    write_report([folder])
+    text = page_of(folder)
+    assert "None of its comparisons has enough common seeds for a verdict." in text
+    assert "hold jointly" not in text
+
+
 def test_tables_and_figures_lie_beside_the_page(run: Path) -> None:
     tables = {path.name for path in (run / "report/tables").iterdir()}
     assert tables == {

@@ -259,19 +259,19 @@ def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Ma
 
 
 @pytest.mark.parametrize(
-    ("table", "options"),
+    ("table", "options", "problem"),
     [
-        ('reference = "nope"', {}),
-        ('methods = ["nothing*"]', {}),
-        ('scenarios = ["zzz"]', {}),
-        ("", {"seeds": "until-settled:3,5", "methods": ["vanilla"]}),
+        ('reference = "nope"', {}, "compares no method with 'nope'"),
+        ('methods = ["nothing*"]', {}, "compares no method with 'vanilla'"),
+        ('scenarios = ["zzz"]', {}, "scenarios matches none of the scenarios"),
+        ("", {"seeds": "until-settled:3,5", "methods": ["vanilla"]}, "compares no method with"),
     ],
 )
 def test_a_question_that_compares_nothing_is_an_error(
-    make: Make, table: str, options: dict[str, Any]
+    make: Make, table: str, options: dict[str, Any], problem: str
 ) -> None:
     text = (
         SUITE if not table else SUITE.replace("[protocol]", f"[question]\n{table}\n\n[protocol]", 1)
     )
-    with pytest.raises(SuiteError, match=r"\[question\] compares no method with"):
+    with pytest.raises(SuiteError, match=rf"\[question\] {problem}"):
         make(text, **options)
