@@ -197,11 +197,34 @@ def test_the_readme_states_what_ewc_keeps_in_quick() -> None:
 
 def test_the_documentation_states_the_controls_of_quick() -> None:
     p_o, p_s = (quick_scores("quick-controls", score) for score in ("p_o", "p_s"))
-    text = " ".join((ROOT / "docs" / "methods.md").read_text(encoding="utf-8").split())
-    low = [f"{fmean(scores['low-rate'].values()):.3f}" for scores in (p_o, p_s)]
-    assert " and ".join(low).replace("0.", ".") in text
-    code = f"{fmean(p_s['ewc-mlm-code'].values()):.3f}"
-    assert f"p_s of {code}".replace("0.", ".") in text
+    text = page("docs/methods.md")
+    mean = {
+        name: [plain(fmean(scores[name].values())) for scores in (p_o, p_s)]
+        for name in ("ewc-mlm", "ewc-mlm-code", "bertcl-combined", "low-rate")
+    }
+    assert f"near chance (p_s {mean['ewc-mlm'][1]})" in text
+    assert f"`ewc-mlm-code` reaches {mean['ewc-mlm-code'][1]} in as many steps" in text
+    assert f"p_o and p_s are {' and '.join(mean['bertcl-combined'])}, and" in text
+    assert f"{' and '.join(mean['low-rate'])} at one rate as low as their mean" in text
+
+
+def test_the_documentation_states_the_strengths_that_beat_published_ones() -> None:
+    scores: dict[str, list[float]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for cell in reference_cells("strengths-tune"):
+        scores.setdefault(cell.baseline, []).append(fmean(x or 0.0 for x in cell.R[-1]))
+        settings[cell.baseline] = cell.settings["method"]
+    text = page("docs/methods.md")
+    for name, key, words in (
+        ("ewc-mlm", "importance", "{0} at an importance of {1:.1f} ({2} at {3:.0f})"),
+        ("recadam", "gamma", "of {0} at γ = {1:.0f} ({2} at {3:,.0f};"),
+    ):
+        points = [point for point in scores if point == name or point.startswith(f"{name}-t")]
+        best = max(points, key=lambda point: fmean(scores[point]))
+        found, before = (
+            [plain(fmean(scores[point])), settings[point][key]] for point in (best, name)
+        )
+        assert words.format(*found, *before) in text
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ from clbench.results.cell import CellResult
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from tools import findings
-from tools.findings import CLAIMS, Claim, plain, signed
+from tools.findings import CLAIMS, REFERENCE, STUDIES, Claim, plain, signed
 
 
 @cache
-def study() -> Sequence[CellResult]:
-    """Return the cells of the study."""
-    return Store(findings.STUDY).read().cells
+def study(name: str = "tiny") -> Sequence[CellResult]:
+    """Return the cells of a study."""
+    return next(some for some in STUDIES if some.name == name).read()[0]
 
 
 def answer(method: str, reference: str, score: str) -> Comparison:
@@ -27,15 +27,17 @@ def answer(method: str, reference: str, score: str) -> Comparison:
 
 
 def text() -> str:
-    """Return the page without line breaks."""
-    return " ".join(findings.PAGE.read_text(encoding="utf-8").split())
+    """Return the first page without line breaks."""
+    return " ".join(findings.PAGES[0].read_text(encoding="utf-8").split())
 
 
-def test_the_page_has_the_tables_of_the_cells() -> None:
-    page = findings.PAGE.read_text(encoding="utf-8")
-    contents = findings.tables()
-    assert findings.filled(page, contents) == page
-    assert all(f"<!-- {name} -->" in page for name in contents)
+def test_the_pages_have_the_tables_of_the_cells() -> None:
+    contents, names = findings.tables(), []
+    for path in findings.PAGES:
+        page = path.read_text(encoding="utf-8")
+        assert findings.filled(page, contents) == page
+        names += [name for name in contents if f"<!-- {name} -->" in page]
+    assert sorted(names) == sorted(contents)
 
 
 def test_every_method_has_every_scenario_and_seed() -> None:
@@ -99,7 +101,7 @@ def test_the_page_says_what_plain_fine_tuning_forgets_and_what_its_rate_is_worth
 
 
 def test_the_page_says_what_methods_cost() -> None:
-    cells = Store(findings.ROOT / "results" / "reference" / "findings-costs").read().cells
+    cells = Store(REFERENCE / "findings-costs").read().cells
     by_name = {(c.baseline, c.seed): c for c in cells}
     assert len({c.seed for c in cells}) == 3
 
