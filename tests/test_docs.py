@@ -1,14 +1,17 @@
-"""The code in the documentation is run."""
+"""The code in the documentation is run, and its numbers are recomputed."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pandas as pd
 import pytest
 
 import clbench
+from clbench.tasks.registry import load_task
 
 ROOT = Path(__file__).parents[1]
 SUITE = """
@@ -146,3 +149,23 @@ def test_the_documentation_states_what_rules_that_stop_trials_find() -> None:
     assert epochs[0] == {"4.8"}
     assert "trains for 4.8 of its six epochs, against 2.5" in words
     assert epochs[1] == {"2.4", "2.5"}
+
+
+@pytest.mark.parametrize("name", ["qa", "paraphrase"])
+def test_the_documentation_states_how_easy_the_built_in_tasks_are(name: str) -> None:
+    def shares(rows: Any) -> list[float]:
+        pairs = [
+            [set(re.findall("[a-z]+", text.lower())) for text in pair]
+            for pair in zip(rows.first, rows.second, strict=True)
+        ]
+        return [len(a & b) / min(len(a), len(b)) for a, b in pairs]
+
+    def accuracy(values: list[float], labels: Any, threshold: float) -> float:
+        return fmean((v >= threshold) == label for v, label in zip(values, labels, strict=True))
+
+    task = load_task(f"synthetic/{name}", data=None, base=ROOT, own={})
+    train, held_out = shares(task.train), shares(task.validation)
+    best = max({*train}, key=lambda threshold: accuracy(train, task.train.labels, threshold))
+    reached = f"{accuracy(held_out, task.validation.labels, best):.2f}".lstrip("0")
+    text = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+    assert f"{reached} on `{name}`" in text
