@@ -114,6 +114,9 @@ def pair(
         "peak_memory_mb": 100.0,
     }
     values |= changes
+    # So many rows that the step of a score is next to nothing.
+    parts = [{"validation": 10**6} for _ in values["tasks"]]
+    values.setdefault("scenario_report", {"parts": parts})
     values.setdefault("metrics", [[None] * len(row) for row in values["R"]])
     if "stages" in changes and "train_seconds" not in changes:
         values["train_seconds"] = sum(dict(stage)["train_seconds"] for stage in values["stages"])

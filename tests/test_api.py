@@ -10,8 +10,10 @@ from fake_engine import FakeExecutor
 import clbench
 from clbench.api import open_comparisons
 from clbench.errors import RunFolderError, SettingsError
+from clbench.results.comparisons import comparisons_frame
 from clbench.results.statistics import spend
 from clbench.results.store import Store
+from clbench.suite.question import Question
 
 
 def test_run_returns_frame_summary_and_failures(place: Path, engine: FakeExecutor) -> None:
@@ -103,6 +105,30 @@ def test_seeds_are_added_until_no_comparison_is_open(
     assert len(engine.ran) == ran  # a finished run stays as it is
     with pytest.raises(RunFolderError, match="was started with --seeds until-settled:3,6"):
         clbench.run("mine.toml", seeds="until-settled:3,7", **options)
+
+
+def test_looks_must_come_before_the_first_result(place: Path, engine: FakeExecutor) -> None:
+    options: dict[str, Any] = {"methods": ["vanilla", "frozen"], "scenarios": "one*", "out": "r"}
+    clbench.run("mine.toml", seeds=range(3), **options)
+    with pytest.raises(RunFolderError, match="Looks must be declared before the first result"):
+        clbench.run("mine.toml", seeds="until-settled:3,6", **options)
+
+
+def test_a_look_is_judged_at_its_share_of_the_error_rate(place: Path, engine: FakeExecutor) -> None:
+    noise = (0.1, 0.12, 0.15, 0.11, 0.16)
+
+    def p_o(cell: Any) -> float:
+        return 0.6 + (noise[cell.seed % 5] if cell.baseline.name == "frozen" else 0.0)
+
+    engine.p_o = p_o
+    options: dict[str, Any] = {"methods": ["vanilla", "frozen"], "scenarios": "one*"}
+    whole = clbench.run("mine.toml", seeds=range(3), out="whole", **options)
+    table = comparisons_frame(whole.cells, Question())
+    p = table[table["score"] == "p_o"]["p_family"].max()
+    assert spend((3, 10))[0] < p < 0.05  # better at .05, open at the first look's share
+    assert "p_o of frozen on one-two" not in open_comparisons(whole)
+    run = clbench.run("mine.toml", seeds="until-settled:3,10", out="looks", **options)
+    assert {cell.seed for cell in run.cells} == set(range(10))
 
 
 def test_comparisons_are_open_without_enough_seeds(place: Path, engine: FakeExecutor) -> None:

@@ -155,7 +155,8 @@ def averaged_scenarios(content: Content) -> list[str]:
     question = content.question
     if not question.mean_over_scenarios:
         return []
-    return [name for name in finished_scenarios(content.cells) if question.covers(name)]
+    names = dict.fromkeys(cell.scenario for cell in content.cells)
+    return [name for name in names if question.covers(name)]
 
 
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:

@@ -67,6 +67,11 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
             f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
             "are not due to their methods alone."
         )
+    notes += [
+        f"{store.suite_path} cannot be read, so its question, looks and protocol are unknown."
+        for store in stores
+        if store.suite_path.exists() and not store.read_suite()
+    ]
     plans = [(store.questions()[-1], store.looks()) for store in stores]
     notes += [
         f"The {what} of these runs differ; the verdicts are for those of {labels[0]}."

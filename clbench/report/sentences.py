@@ -62,14 +62,16 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     for score in question.scores:
         by_verdict: dict[str, list[Row]] = {}
         some = [row for row in compared if row["score"] == score]
-        for row in sorted(some, key=lambda row: -abs(row["difference"])):
-            by_verdict.setdefault(row["verdict"], []).append(row)
+        for row in sorted(some, key=lambda row: (row["pairs"] == 0, -abs(row["difference"]))):
+            few = row["pairs"] < FEWEST
+            by_verdict.setdefault("too few seeds" if few else row["verdict"], []).append(row)
         groups = {
             "better": f"better than {reference}",
             "worse": f"worse than {reference}",
             "equivalent": f"within ±{question.margin:g} of {reference}",
             "no difference shown": "no difference shown",
-            "no verdict": "too few seeds",
+            "no verdict": "no verdict",
+            "too few seeds": "too few seeds",
         }
         parts = [(_title(score), "title")]
         for verdict, title in groups.items():
@@ -101,9 +103,11 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
 def control_line(controls: pd.DataFrame, scenario: str, reference: str) -> Line | None:
     """Return a line on the methods that do not beat every control; None if all do.
 
-    Each is named with the cheapest control that it does not beat.
+    Each is named with the cheapest control that it does not beat. Methods that were not compared
+    with every control, such as one that failed, are not said to beat them.
     """
-    table = controls[(controls["scenario"] == scenario) & (controls["verdict"] != "no verdict")]
+    everything = controls[controls["scenario"] == scenario]
+    table = everything[everything["verdict"] != "no verdict"]
     unbeaten: dict[str, Row] = {}
     for row in table[table["verdict"] != "better"].to_dict("records"):
         unbeaten.setdefault(row["method"], row)
@@ -116,7 +120,9 @@ def control_line(controls: pd.DataFrame, scenario: str, reference: str) -> Line 
         cost = "" if time != time else f" ({time:.2g} × the time of {reference})"  # NaN
         methods = ", ".join(_describe(row, row["verdict"]) for row in rows)
         texts.append(f"not shown to beat {control}{cost}: {methods}")
-    winners = [method for method in dict.fromkeys(table["method"]) if method not in unbeaten]
+    count_controls = everything.groupby("method")["control"].nunique()
+    beaten = table[table["verdict"] == "better"].groupby("method")["control"].nunique()
+    winners = [m for m in dict.fromkeys(table["method"]) if beaten.get(m) == count_controls[m]]
     if winners:
         texts.append(f"better than every control: {_join(winners)}")
     text = "; ".join(texts)
@@ -138,11 +144,19 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
         shares, position = spend(looks), look_at(looks, seeds)
         share, spent = shares[position], sum(shares[: position + 1])
         numbers = _join([str(look) for look in looks])
+        reached = (
+            f"This is look {position + 1} of {len(looks)}, with {seeds} seeds: it spends "
+            f"{share:.2%} of the error rate of {ALPHA:.0%}, and {spent:.2%} are spent so far."
+        )
+        interim = (
+            f"This is an interim report with {seeds} seeds: its verdicts do not count before "
+            f"look {position + 1} of {len(looks)}, with {looks[position]} seeds, which spends "
+            f"{share:.2%} of the error rate of {ALPHA:.0%}."
+        )
         lines = [
-            f"Looks were planned after {numbers} seeds. This is look {position + 1} of "
-            f"{len(looks)}, with {seeds} seeds: it spends {share:.2%} of the error rate of "
-            f"{ALPHA:.0%}, and {spent:.2%} are spent so far. All these intervals hold jointly at "
-            f"{1 - share:.2%} or more, and over all looks {risk} {ALPHA:.0%}."
+            f"Looks were planned after {numbers} seeds. {reached if seeds in looks else interim} "
+            f"All these intervals hold jointly at {1 - share:.2%} or more, and over all looks "
+            f"{risk} {ALPHA:.0%}."
         ]
     else:
         lines = [
@@ -164,7 +178,7 @@ def _title(score: str) -> str:
 
 
 def _describe(row: Row, verdict: str) -> str:
-    if verdict == "no verdict":
+    if verdict in ("no verdict", "too few seeds"):
         return str(row["method"])
     interval = f"{row['difference_low']:+.3f} to {row['difference_high']:+.3f}"
     return f"{row['method']} {row['difference']:+.3f} ({interval})"

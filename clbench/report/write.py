@@ -103,18 +103,15 @@ def write_report(
         pictures = store.read_pictures() | pictures
     questions = stores[0].questions()
     drawings = draw_all(_figures(cells, pictures, questions[-1]), formats)
-    seeds = {cell.seed for cell in cells if cell.status == "ok"}
-    content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
     suites = [store.read_suite() for store in stores]
+    seeds = {cell.seed for cell in cells if cell.status == "ok"}
+    if stores[0].looks():  # other runs may have more seeds
+        seeds &= set(suites[0].get("seeds", seeds))
+    content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
     changed = "The question of this run changed after the run began."
     notes = [
         *notes,
         *([changed] if len(questions) > 1 else []),
-        *(
-            f"{store.suite_path} cannot be read, so its question, looks and protocol are unknown."
-            for store, suite in zip(stores, suites, strict=True)
-            if store.suite_path.exists() and not suite
-        ),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = []

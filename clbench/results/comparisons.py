@@ -84,7 +84,9 @@ def comparisons_frame(
                 seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
                 values.setdefault((scenario, score.name), {})[method] = seeds
     if question.mean_over_scenarios:
-        means, steps[MEAN] = _means_over_scenarios(values, steps, question)
+        scenarios = dict.fromkeys(cell.scenario for cell in cells if cell.reference_of is None)
+        covered = [scenario for scenario in scenarios if question.covers(scenario)]
+        means, steps[MEAN] = _means_over_scenarios(values, steps, question, covered)
         values = means | values
     groups = {
         group: differences(by_method, question.reference, steps[group[0]].get(group[1], 0.0))
@@ -151,22 +153,20 @@ def step_of_mean(scenarios: Sequence[str], steps: Mapping[str, float]) -> float:
 
 
 def _means_over_scenarios(
-    values: Mapping[Group, BySeed], steps: Mapping[str, Mapping[str, float]], question: Question
+    values: Mapping[Group, BySeed],
+    steps: Mapping[str, Mapping[str, float]],
+    question: Question,
+    scenarios: Sequence[str],
 ) -> tuple[dict[Group, BySeed], dict[str, float]]:
-    """Return the means over the scenarios of a question, and their steps by score.
+    """Return the means over the scenarios that a question covers, and their steps by score.
 
     They are those of the methods and seeds that have all of these scenarios.
     """
     means: dict[Group, BySeed] = {}
     mean_steps: dict[str, float] = {}
     for score in question.scores:
-        by_scenario = {
-            scenario: by_method
-            for (scenario, name), by_method in values.items()
-            if name == score and question.covers(scenario)
-        }
-        tables = list(by_scenario.values())
-        if not tables:
+        tables = [values.get((scenario, score), {}) for scenario in scenarios]
+        if not all(tables):  # every cell of a scenario failed
             continue
         for method in tables[0]:
             columns = [table.get(method, {}) for table in tables]
@@ -174,8 +174,8 @@ def _means_over_scenarios(
             if seeds:
                 by_method = means.setdefault((MEAN, score), {})
                 by_method[method] = {seed: fmean(c[seed] for c in columns) for seed in seeds}
-        of_score = {scenario: steps[scenario].get(score, 0.0) for scenario in by_scenario}
-        mean_steps[score] = step_of_mean(list(by_scenario), of_score)
+        of_score = {scenario: steps[scenario].get(score, 0.0) for scenario in scenarios}
+        mean_steps[score] = step_of_mean(scenarios, of_score)
     return means, mean_steps
 
 
@@ -187,7 +187,9 @@ def score_steps(cell: CellResult) -> dict[str, float]:
     """
     parts = cell.scenario_report.get("parts", [])
     steps = [1.0 / part["validation"] for part in parts if part.get("validation")]
-    if not steps or len(steps) != len(cell.tasks):  # the pretraining is a task without rows
+    # The pretraining, where it is the first task, has no rows; its step counts as 0.
+    steps = [0.0] * (len(cell.tasks) - len(cell.stages)) + steps
+    if not parts or len(steps) != len(cell.tasks):
         return {}
     earlier = max(steps[:-1], default=0.0) / max(1, len(steps) - 1)
     return {
@@ -247,7 +249,9 @@ def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | No
     """Return the verdict of a comparison, or why there is none."""
     if not is_primary:
         return {"verdict": None, "why": "exploratory"}
+    why = ""
     if pairs < FEWEST:
-        seeds = f"{pairs} common seed{'' if pairs == 1 else 's'}"
-        return {"verdict": "no verdict", "why": f"{seeds}, {FEWEST} are needed"}
-    return {"verdict": verdict, "why": ""}
+        why = f"{pairs} common seed{'' if pairs == 1 else 's'}, {FEWEST} are needed"
+    elif verdict == "no verdict":
+        why = "the differences do not vary, and the step of the score is unknown"
+    return {"verdict": verdict, "why": why}

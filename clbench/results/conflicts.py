@@ -37,9 +37,11 @@ def conflicts(cells: Sequence[Cell], results: Iterable[CellResult]) -> dict[str,
     """Return what differs, by key, for finished cells that cannot share a table with `cells`.
 
     A cell of the same key conflicts if its fingerprint differs, a cell of another key if its
-    rows, model or protocol differ. `results` are the cells in the folder.
+    rows, model or protocol differ, or the settings of its baseline. `results` are the cells in
+    the folder.
     """
     by_key = {cell.key: cell for cell in cells}
+    by_baseline = {cell.baseline.name: cell for cell in reversed(cells)}
     by_scenario = {cell.scenario.name: cell for cell in reversed(cells)}
     differences = {}
     for old in results:
@@ -56,6 +58,8 @@ def conflicts(cells: Sequence[Cell], results: Iterable[CellResult]) -> dict[str,
             difference = first_difference(
                 old.recipe, cells[0].recipe, sections=RUN_SECTIONS, ignore=TASK_KEYS
             )
+        if not difference and old.recipe and (cell := by_baseline.get(old.baseline)) is not None:
+            difference = first_difference(old.recipe, cell.recipe, sections=("method",))
         if difference:
             differences[old.key] = difference
     return differences

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import differences, score_steps
@@ -46,13 +46,17 @@ def controls_frame(
     pandas.DataFrame
         Columns as in `COLUMNS`: for each control and method that is none, the mean training time of
         the control as a multiple of the reference's, and the fields of `Comparison`; ``better``
-        means that the method beats the control. Controls are sorted by time, with one decimal and
-        then by name. Empty if no control was run.
+        means that the method beats the control, and ``no verdict`` also that one of the two has no
+        finished cell. Controls are sorted by time, with one decimal and then by name. Empty if no
+        control was run.
     """
     import pandas as pd
 
     by_name: dict[str, dict[str, dict[int, CellResult]]] = {}
+    lost: dict[str, dict[str, CellResult]] = {}
     for cell in cells:
+        if cell.reference_of is None and cell.status != "ok":
+            lost.setdefault(cell.scenario, {})[cell.baseline] = cell
         if cell.status == "ok" and cell.reference_of is None and len(cell.R) > 1:
             methods = by_name.setdefault(cell.scenario, {})
             methods.setdefault(cell.baseline, {})[cell.seed] = cell
@@ -61,7 +65,7 @@ def controls_frame(
     for scenario, methods in by_name.items():
         first = {name: next(iter(by_seed.values())) for name, by_seed in methods.items()}
         values = {
-            name: {seed: _p(cell) for seed, cell in by_seed.items()}
+            name: {seed: cell.scores["p"] or 0.0 for seed, cell in by_seed.items()}
             for name, by_seed in methods.items()
             if not first[name].control
         }
@@ -72,34 +76,34 @@ def controls_frame(
         unit = seconds.get(reference, 0.0)
         for control, cell in first.items():
             if cell.control and not cell.keeps_rows:
-                base = {seed: _p(c) for seed, c in methods[control].items()}
+                base = {seed: c.scores["p"] or 0.0 for seed, c in methods[control].items()}
                 steps = score_steps(cell)
                 step = math.hypot(steps.get("p_o", 0.0), steps.get("p_s", 0.0))
                 groups[scenario, control] = differences({control: base, **values}, control, step)
                 times[scenario, control] = seconds[control] / unit if unit else math.nan
+        for name, cell in lost.get(scenario, {}).items():
+            if name not in methods and cell.control and not cell.keeps_rows:
+                groups[scenario, name] = {method: Differences(()) for method in values}
+                times[scenario, name] = math.nan
     claims = {
         (scenario, method)
         for (scenario, _), samples in groups.items()
         for method, sample in samples.items()
         if len(sample.values) >= FEWEST
     }
-    rows = [
-        {
-            "scenario": scenario,
-            "control": control,
-            "time": times[scenario, control],
-            "method": method,
-            **asdict(comparison),
-        }
-        for ((scenario, control), method), comparison in compare(
-            groups, alpha=alpha, family=max(1, len(claims))
-        ).items()
-    ]
+    found = compare(groups, alpha=alpha, family=max(1, len(claims)))
+    rows = []
+    for (scenario, control), samples in groups.items():
+        for method in samples:
+            comparison = found.get(((scenario, control), method))
+            names = {"scenario": scenario, "control": control, "method": method}
+            numbers = asdict(comparison) if comparison else {"pairs": 0, "verdict": "no verdict"}
+            rows.append({**names, "time": times[scenario, control], **numbers})
     order = {scenario: position for position, scenario in enumerate(by_name)}
-    rows.sort(key=lambda row: (order[row["scenario"]], round(row["time"], 1), row["control"]))
+
+    def by_cost(row: dict[str, Any]) -> tuple[int, bool, float, str]:
+        time = row["time"]
+        return order[row["scenario"]], math.isnan(time), round(time, 1), row["control"]
+
+    rows.sort(key=by_cost)
     return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _p(cell: CellResult) -> float:
-    """Return p_o + p_s."""
-    return (cell.R[-1][0] or 0.0) + (cell.R[-1][-1] or 0.0)

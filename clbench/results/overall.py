@@ -51,8 +51,8 @@ def overall_frame(
         reference; its 95 % interval ``low`` to ``high`` for the mean of *these* scenarios, by
         Student's t over seeds; its interval ``low_anywhere`` to ``high_anywhere`` if the scenarios
         are a sample, too (`crossed_interval`); ``mean_rank`` among the methods that have all
-        scenarios, 1 for the best, with averaged ranks for ties; and the ``critical_difference``
-        of mean ranks. Numbers that need more scenarios or seeds are NaN.
+        scenarios, over their common seeds, 1 for the best, with averaged ranks for ties; and the
+        ``critical_difference`` of mean ranks. Numbers that need more scenarios or seeds are NaN.
     """
     import pandas as pd
 
@@ -76,7 +76,11 @@ def overall_frame(
 
 
 def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
-    """Return the mean rank over scenarios of each method that has all of them."""
+    """Return the mean rank over scenarios of each method that has all of them.
+
+    Methods are ranked by their means over the seeds that all of these methods have in a scenario;
+    there are no ranks if that is none.
+    """
     from scipy.stats import rankdata
 
     scenarios = {scenario for by_scenario in values.values() for scenario in by_scenario}
@@ -84,10 +88,14 @@ def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
     sign = -1.0 if higher_is_better else 1.0
     if not methods:
         return {}
-    table = [  # rounded, so that means of equal sums tie
-        [sign * round(fmean(values[method][scenario].values()), 9) for method in methods]
-        for scenario in sorted(scenarios)
-    ]
+    table = []
+    for scenario in sorted(scenarios):
+        by_method = [values[method][scenario] for method in methods]
+        seeds = set.intersection(*map(set, by_method))
+        if not seeds:
+            return {}
+        # rounded, so that means of equal sums tie
+        table.append([sign * round(fmean(some[s] for s in sorted(seeds)), 9) for some in by_method])
     ranks = np.mean([rankdata(row) for row in table], axis=0)
     return dict(zip(methods, map(float, ranks), strict=True))
 

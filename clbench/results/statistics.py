@@ -27,6 +27,9 @@ SHARED_QUANTILE = 0.7
 SHARED_WEIGHT = 2.0
 """Largest weight of the shared variance, in degrees of freedom."""
 
+ROUNDING = 1e-9
+"""Standard deviations up to this one are rounding errors."""
+
 Floats = npt.NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
 Key = TypeVar("Key", bound=Hashable)
@@ -91,16 +94,18 @@ class Comparison:
     pairs, difference
         Number of seeds and mean difference.
     spread, freedom
-        Standard deviation of a difference that the test uses, and its degrees of freedom. Like p
-        and the interval, NaN for a single seed.
+        Standard deviation of a difference that the test uses, and its degrees of freedom; NaN for
+        a single seed.
     difference_low, difference_high, level
         Interval of the difference; the intervals of the family hold jointly at 1 − its error rate.
     p, p_family
-        Two-sided p of this comparison alone, and corrected for the family (Bonferroni).
+        Two-sided p of this comparison alone, and corrected for the family (Bonferroni). Like the
+        interval, NaN where there is no verdict.
     verdict
         ``better`` or ``worse`` if `p_family` is below the error rate, exactly when the interval
         excludes 0; else ``equivalent`` if the interval lies within the margin;
-        else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds.
+        else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds, or if the
+        differences do not vary and the step of the score is unknown.
     """
 
     pairs: int
@@ -167,14 +172,13 @@ def compare(
         x = _finite(sample.values)
         mean, n = float(x.mean()), len(x)
         variance, freedom = _shared_variance(groups[group], name)
-        p = half = math.nan
-        if n > 1:
+        p = p_family = half = math.nan
+        verdict: Verdict = "no verdict"
+        if n >= FEWEST and variance > ROUNDING**2:
             error = math.sqrt(variance / n)
             p = _t_test(mean, error, freedom)
+            p_family = min(family * p, 1.0)
             half = _t_quantile(level, freedom) * error
-        verdict: Verdict = "no verdict"
-        p_family = min(family * p, 1.0)  # in this order, NaN stays
-        if n >= FEWEST:
             verdict = "equivalent" if abs(mean) + half < margin else "no difference shown"
             if p_family < alpha:
                 verdict = "better" if (mean < 0) == (group in lower_is_better) else "worse"
@@ -320,8 +324,6 @@ def _t_test(mean: float, error: float, freedom: float) -> float:
     """Return the two-sided p of a mean with that standard error."""
     from scipy.special import stdtr  # scipy.stats takes a second to import
 
-    if error == 0.0:
-        return 1.0 if mean == 0.0 else 0.0
     return float(2.0 * stdtr(freedom, -abs(mean) / error))
 
 

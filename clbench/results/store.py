@@ -12,9 +12,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clbench.errors import MOST_NAMES, RunFolderError
 from clbench.files import read_file
@@ -42,7 +42,7 @@ class _Suite(BaseModel):
     description: str = ""
     commands: list[list[str]] = []
     questions: list[Question] = []
-    looks: list[list[int]] = []
+    looks: list[Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]] = []
     methods: list[str] = []
     seeds: list[int] = []
     protocol: dict[str, Any] = {}
@@ -279,7 +279,8 @@ class Store:
     def check(self, suite: str | None = None, looks: Sequence[int] | None = None) -> None:
         """Raise a RunFolderError unless a run of the suite with this name may write here.
 
-        `looks` must be those that the run was started with: others would break its error rate.
+        `looks` must be those that the run was started with, before its first cell: others would
+        break its error rate.
         """
         problem = None
         before = self.read_suite().get("looks", [])
@@ -291,6 +292,11 @@ class Store:
             started = ",".join(map(str, before[0]))
             problem = (
                 f"{self.out} was started with --seeds until-settled:{started}, which cannot change"
+            )
+        elif looks and not before and any(self.cells.glob("*.json")):
+            problem = (
+                f"{self.out} holds cells of a run without looks. Looks must be declared before the "
+                "first result"
             )
         elif self.out.exists() and not self.out.is_dir():
             problem = f"{self.out} is a file, not a folder"

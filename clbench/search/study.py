@@ -17,7 +17,7 @@ from clbench.search.search_folder import FAILED
 from clbench.search.space import Searcher
 from clbench.seeds import stream_seed
 from clbench.suite.baselines import Baseline, Cost
-from clbench.suite.sweep import Range, Sweep, axes, own_values, variant
+from clbench.suite.sweep import Range, Sweep, axes, count_points, own_values, variant
 from clbench.suite.validation import check_methods
 
 if TYPE_CHECKING:
@@ -177,10 +177,13 @@ class Study:
         if not self.proposals:
             self.proposals.append({})
             number -= 1
-        swept = axes(self.baseline, keep_rate=self.settings.keep_rate)
-        if not swept:
-            self.is_exhausted = True
+        keep_rate = self.settings.keep_rate
+        left = count_points(self.baseline, keep_rate=keep_rate) - len(self.proposals)
+        self.is_exhausted = left < number
+        number = int(min(number, left))
+        if number <= 0:
             return
+        swept = axes(self.baseline, keep_rate=keep_rate)
         searcher = _searcher(self, swept)
         seen = [own_values(self.baseline, proposal) for proposal in self.proposals]
         for attempt in range(TRIES * number):
@@ -196,7 +199,7 @@ class Study:
                 check_methods([variant(self.baseline, self.baseline.name, proposal)], self.protocol)
                 self.proposals.append(proposal)
                 number -= 1
-        self.is_exhausted = number > 0
+        self.is_exhausted = self.is_exhausted or number > 0
 
     def best(self) -> TunedTrial:
         """Return the trial with the highest score, the earlier one if tied.

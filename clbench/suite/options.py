@@ -194,7 +194,7 @@ def _looks(text: str) -> tuple[int, ...]:
     """Return the looks of ``until-settled`` or ``until-settled:5,10,20``."""
     name, colon, numbers = text.partition(":")
     parts = numbers.split(",") if colon else list(map(str, LOOKS))
-    if name == UNTIL_SETTLED and all(part.strip().isdecimal() for part in parts):
+    if name == UNTIL_SETTLED and all(re.fullmatch(r"\s*\d{1,4}\s*", part) for part in parts):
         looks = tuple(int(part) for part in parts)
         if looks[0] >= FEWEST and looks[-1] <= MOST_SEEDS and sorted(set(looks)) == list(looks):
             return looks

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -206,8 +207,16 @@ def _check_question(
     suite: Suite, options: RunOptions, baselines: Sequence[Baseline], scenarios: Sequence[Any]
 ) -> None:
     """Raise a SuiteError if a question of the suite, or of a run with looks, compares nothing."""
-    question, names = suite.file.question, [baseline.name for baseline in baselines]
+    question = suite.file.question
+    names = [b.name for b in baselines if b.family in ("", b.name)]  # without points of sweeps
     is_whole = options.methods is options.scenarios is None
+    for key, known in (("methods", names), ("scenarios", [s.name for s in scenarios])):
+        for pattern in getattr(question, key) if is_whole else []:
+            if not any(fnmatchcase(name, pattern) for name in known):
+                raise SuiteError(
+                    f"{display_path(suite.path)}: [question] {key}: {pattern!r} matches none of "
+                    f"{join_names(known)}."
+                )
     asked = any(
         question.depends_on(scenario.name, score, name)
         for scenario in scenarios
@@ -216,12 +225,10 @@ def _check_question(
     )
     is_needed = options.looks or (is_whole and "question" in suite.file.model_fields_set)
     if is_needed and not (asked and question.reference in names):
-        problem = f"compares no method with {question.reference!r}. Methods: {join_names(names)}"
-        covered = [name for scenario in scenarios if question.covers(name := scenario.name)]
-        if not covered:
-            known = join_names([scenario.name for scenario in scenarios])
-            problem = f"scenarios matches none of the scenarios: {known}"
-        raise SuiteError(f"{display_path(suite.path)}: [question] {problem}.")
+        raise SuiteError(
+            f"{display_path(suite.path)}: [question] compares no method with "
+            f"{question.reference!r}. Methods: {join_names(names)}."
+        )
 
 
 def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 FEWEST = 3
 """Fewest common seeds for a verdict."""
@@ -22,6 +22,12 @@ ScoreName = Literal[
     "p_o", "p_s", "forgetting", "average", "average_over_time", "mean_forgetting", "bwt"
 ]
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+
+def _distinct(scores: list[ScoreName]) -> list[ScoreName]:
+    if len({*scores}) < len(scores):
+        raise ValueError("must not name a score twice")
+    return scores
 
 
 class Question(BaseModel):
@@ -45,7 +51,9 @@ class Question(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reference: Annotated[str, Field(min_length=1)] = "vanilla"
-    scores: Annotated[list[ScoreName], Field(min_length=1)] = ["p_o", "p_s"]
+    scores: Annotated[list[ScoreName], Field(min_length=1), AfterValidator(_distinct)] = [
+        "p_o", "p_s",
+    ]  # fmt: skip
     margin: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
     methods: Patterns = ["*"]
     scenarios: Patterns = ["*"]

@@ -57,7 +57,7 @@ class Range(BaseModel):
         return min(max(float(f"{value:.3g}"), self.low), self.high)
 
     def values(self, count: int) -> list[Any]:
-        """Return `count` values at equal distances on the scale, both ends included."""
+        """Return at most `count` values at equal distances on the scale, both ends included."""
         low, high = self.low, self.high
         shares = [i / max(1, count - 1) for i in range(count)]
         if self.scale == "log":
@@ -66,7 +66,8 @@ class Range(BaseModel):
             values = [low * (1 - share) + high * share for share in shares]
         if self.is_whole:
             return list(dict.fromkeys(map(round, values)))
-        return [self.rounded(value) for value in values]
+        inner = [self.rounded(value) for value in values[1:-1]]
+        return list(dict.fromkeys([float(self.low), *inner, float(self.high)][:count]))
 
     def nearest(self, values: list[Any], value: float) -> Any:
         """Return the one of the values that is nearest to `value` on the scale."""

@@ -158,6 +158,28 @@ def test_no_line_on_controls_where_all_methods_beat_it_or_none_was_run() -> None
     assert controls_frame(cells(**STEADY)).empty
 
 
+def test_a_method_that_some_control_was_not_compared_with_is_no_winner() -> None:
+    ahead = [(0.90, 0.9), (0.95, 0.9), (0.92, 0.9)]
+    weak = [(0.60, 0.8), (0.64, 0.8), (0.62, 0.8)]
+    some = control_cells(ewc=(20.0, ahead), mas=(20.0, weak), weak_control=(7.5, weak))
+    two = control_cells(other_control=(8.0, weak[:2]))
+    lost = [cell.model_copy(update={"status": "failed", "R": [], "scores": {}}) for cell in two]
+
+    def line(runs: list[Any]) -> str:
+        return str(control_line(controls_frame(runs), "pair", "vanilla"))
+
+    assert "better than every control: ewc" in line(some)
+    for more in (two, lost):
+        table = controls_frame([*some, *more]).set_index(["control", "method"])
+        assert table.loc[("other_control", "ewc"), "verdict"] == "no verdict"
+        assert "better than every" not in line([*some, *more])
+
+
+def test_an_interim_report_says_that_its_verdicts_do_not_count() -> None:
+    (line,) = error_rates([5, 10, 20], 7, 0, 0)
+    assert "interim report with 7 seeds: its verdicts do not count before look 2 of 3" in line
+
+
 def test_error_rates_name_the_looks() -> None:
     (line,) = error_rates([], 5, 0, 0)
     assert line.startswith("All these intervals hold jointly at 95 % or more, so the risk")

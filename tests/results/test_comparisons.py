@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from handmade import three
+from handmade import pair, stage, three
 from report_runs import STEADY, cell, cells
 
 from clbench.results.cell import CellResult
@@ -245,6 +245,41 @@ def test_equal_means_share_a_rank() -> None:
     values = {"vanilla": [(0.1, 0.8), (0.2, 0.8)], "ewc": [(0.15, 0.8), (0.15, 0.8)]}
     table = overall_frame([*cells(**values), *cells("other", **values)], scores=["p_o"])
     assert table["mean_rank"].tolist() == [1.5, 1.5]
+
+
+def test_ties_are_no_certainty_beside_the_pretraining() -> None:
+    parts = {"parts": [{"task": "glue/mrpc", "validation": 408}]}
+    tasks = ["pretraining", "glue/mrpc"]
+    runs = [
+        pair(name, seed, [[0.3, None], [0.25, 0.7 + more]], tasks=tasks, scenario_report=parts,
+             stages=[stage("glue/mrpc")])
+        for seed in range(3)
+        for name, more in (("vanilla", 0.0), ("ewc", 1 / 408))
+    ]  # fmt: skip
+    table = comparisons_frame(runs, Question()).set_index(["method", "score"])
+    assert table.loc[("ewc", "p_s"), "spread"] == pytest.approx(1 / 408)
+    assert table.loc[("ewc", "p_s"), "verdict"] == "no difference shown"
+    assert table.loc[("ewc", "p_o"), "verdict"] == "no verdict"
+    assert "do not vary" in table.loc[("ewc", "p_o"), "why"]
+
+
+def test_means_wait_for_every_scenario_of_the_question() -> None:
+    question = Question(mean_over_scenarios=True)
+    good = cells("a", **STEADY)
+    lost = [
+        cell.model_copy(update={"scenario": "b", "status": "failed", "R": [], "scores": {}})
+        for cell in good
+    ]
+    assert MEAN in set(comparisons_frame(good, question)["scenario"])
+    assert MEAN not in set(comparisons_frame([*good, *lost], question)["scenario"])
+
+
+def test_ranks_compare_methods_on_common_seeds() -> None:
+    values = {"vanilla": [(0.5, 0.8), (0.6, 0.8), (0.7, 0.8)]}
+    late = cells(ewc=[(0.65, 0.8)] * 3)[2:]  # seed 2 only
+    table = overall_frame([*cells(**values), *late], scores=["p_o"]).set_index("method")
+    assert table.loc["ewc", "difference"] == pytest.approx(-0.05)
+    assert table.loc["ewc", "mean_rank"] == 2.0
 
 
 def test_a_question_may_ask_for_scores_of_sequences() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handmade import PlannedCell, Scenario, pair
+from handmade import Baseline, PlannedCell, Scenario, pair, recipe
 
 from clbench.results.cell import CellResult
 from clbench.results.conflicts import conflicts
@@ -43,7 +43,19 @@ def test_all_cells_of_a_scenario_share_the_protocol_but_not_the_method() -> None
     planned = PlannedCell("sst2-mrpc--ewc--seed0", "f9", changes={"protocol": {"limit": 100}})
     assert differences(planned, *results) == ["was run with limit = None, now 100"] * 2
     other = {"method": {"name": "ewc", "settings": {"importance": 1.0}}}
-    assert differences(PlannedCell("sst2-mrpc--ewc--seed0", "f9", changes=other), *results) == []
+    ewc = PlannedCell("sst2-mrpc--ewc--seed0", "f9", baseline=Baseline("ewc"), changes=other)
+    assert differences(ewc, *results) == []
+
+
+def test_cells_of_a_baseline_share_its_settings_over_seeds_and_scenarios() -> None:
+    recipes = [recipe(method={"name": "ewc", "settings": {"importance": x}}) for x in (1.0, 2.0)]
+    old = [pair("ewc", 0, recipe=some) for some in recipes]
+    changes = {"method": {"name": "ewc", "settings": {"importance": 2.0}}}
+    for key in ("sst2-mrpc--ewc--seed1", "qnli-rte--ewc--seed0"):
+        scenario = Scenario(key.partition("--")[0])
+        new = PlannedCell(key, "f9", scenario, Baseline("ewc"), changes=changes)
+        assert differences(new, old[0]) == ["was run with importance = 1.0, now 2.0"]
+        assert differences(new, old[1]) == []
 
 
 def test_scenarios_of_one_run_share_the_protocol_but_not_the_tasks() -> None:

@@ -13,6 +13,7 @@ import torch
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame
+from clbench.results.scores import means, score_rows
 from clbench.results.store import Store
 from clbench.suite.question import Question
 from tools.findings import compared, plain
@@ -164,6 +165,20 @@ def quick_scores(folder: str, score: str) -> dict[str, dict[int, float]]:
     for cell in Store(ROOT / "results" / "reference" / folder).read().cells:
         scores.setdefault(cell.baseline, {})[cell.seed] = float(cell.scores[score] or 0)
     return scores
+
+
+def test_the_readme_shows_the_table_of_quick() -> None:
+    rows = means(score_rows(reference_cells("quick")))
+    assert len(rows) == 9
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for row in rows:
+        p_o, p_s, forgetting = (
+            f"{row[f'{name}_mean']:.3f} ±{row[f'{name}_std']:.3f}"
+            for name in ("p_o", "p_s", "forgetting")
+        )
+        shares = [f"{row[f'{name}_mean']:.3f}" for name in ("retained", "learned")]
+        words = [row["method"], *p_o.split(), *p_s.split(), *forgetting.split(), *shares, "3"]
+        assert any(line.split()[-len(words) :] == words for line in text.splitlines())
 
 
 def own_comparisons(folder: str) -> pd.DataFrame:

@@ -60,7 +60,18 @@ def test_seeds_that_differ_by_the_same_rows_are_no_certainty() -> None:
     assert same.p == pytest.approx(2 * stats.t.sf(math.sqrt(3), 2))
     assert same.verdict == "no difference shown"
     assert one([0.0] * 3, step=0.002).p == 1.0
-    assert one([0.0] * 3).p == 1.0
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0] * 3, [0.1] * 3, [0.1 + 0.2 - 0.3] * 3, [0.1, 0.3 - 0.2, 0.1]]
+)
+def test_equal_differences_without_a_known_step_get_no_verdict(values: list[float]) -> None:
+    unknown = one(values)
+    assert unknown.verdict == "no verdict"
+    assert math.isnan(unknown.p)
+    assert math.isnan(unknown.p_family)
+    assert math.isnan(unknown.difference_low)
+    assert one([0.1, 0.101, 0.099]).verdict == "better"
 
 
 def test_the_variance_leans_on_the_other_methods_but_never_below_its_own() -> None:
@@ -74,6 +85,11 @@ def test_the_variance_leans_on_the_other_methods_but_never_below_its_own() -> No
     assert both["p_o", "b"].spread == pytest.approx(math.sqrt(other))
     three = compare({"p_o": {name: Differences(x[:3]) for name, x in (("a", quiet), ("b", loud))}})
     assert three["p_o", "a"].freedom == 3  # weight min(2, 2 / 2)
+    # the quantile of five is the fourth, so c is noisier than the shared variance
+    samples = dict.fromkeys("ade", Differences(quiet)) | {"b": Differences(loud)}
+    many = compare({"p_o": {**samples, "c": Differences(tuple(3 * x for x in loud))}})
+    assert many["p_o", "c"].spread == pytest.approx(3 * math.sqrt(other))  # above the shared one
+    assert many["p_o", "a"].spread == pytest.approx(math.sqrt(mixed))
     apart = compare({"p_o": {"a": Differences(quiet)}, "p_s": {"b": Differences(loud)}})
     assert apart["p_o", "a"].spread == pytest.approx(math.sqrt(own))
 

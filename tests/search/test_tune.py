@@ -83,6 +83,39 @@ def test_methods_get_the_same_trials_and_the_best_is_written(suite: Path) -> Non
     assert read_baseline(str(paths[0])).settings == {"lr_multiple": 0.5}
 
 
+def test_trials_are_scored_on_tuning_rows(suite: Path) -> None:
+    suite.write_text(suite.read_text() + '\n[protocol]\nscore_on = "validation"\n')
+    plan = make_tuning(suite, TuneSettings(trials=2), RunOptions(out=suite.parent / "tuned"))
+    state = next(tuning_rounds(plan))
+    assert {cell.protocol.score_on for cell in state.pending} == {"tuning"}
+    assert {cell.recipe["protocol"]["score_on"] for cell in state.pending} == {"tuning"}
+
+
+@pytest.mark.parametrize("searcher", ["bayes", "random"])
+def test_later_proposals_follow_the_scores_unless_random(suite: Path, searcher: str) -> None:
+    def proposals(p_o: Callable[[Any], float], folder: str) -> list[Any]:
+        options = RunOptions(out=suite.parent / folder, methods=["ewc"])
+        plan = make_tuning(suite, TuneSettings(trials=16, searcher=searcher), options)
+        fake = FakeExecutor()
+        fake.p_o = p_o
+        for state in tuning_rounds(plan):
+            run_plan(state, Listener(), fake)
+        return read_studies(plan)[0].proposals
+
+    up, down = proposals(peak, "up"), proposals(lambda cell: 1.0 - peak(cell), "down")
+    assert up[:4] == down[:4]  # the first round knows no scores
+    assert (up == down) == (searcher == "random")
+
+
+def test_a_sweep_with_fewer_points_than_trials_is_tried_whole_at_once(suite: Path) -> None:
+    options = RunOptions(out=suite.parent / "tuned", methods=["vanilla"])
+    plan = make_tuning(suite, TuneSettings(trials=10_000), options)
+    study = Study(plan.first.baselines[0], plan.settings, plan.first.protocol)
+    study.propose(2500)
+    assert len(study.proposals) == 5
+    assert study.is_exhausted
+
+
 def test_tuning_goes_on_where_it_stopped(suite: Path) -> None:
     first, _, plan = tune(suite, 4)
     more, fake, _ = tune(suite, 8)

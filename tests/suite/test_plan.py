@@ -262,8 +262,9 @@ def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Ma
     ("table", "options", "problem"),
     [
         ('reference = "nope"', {}, "compares no method with 'nope'"),
-        ('methods = ["nothing*"]', {}, "compares no method with 'vanilla'"),
-        ('scenarios = ["zzz"]', {}, "scenarios matches none of the scenarios"),
+        ('methods = ["*", "zz*"]', {}, r"methods: 'zz\*' matches none of vanilla, frozen"),
+        ('scenarios = ["zzz"]', {}, "scenarios: 'zzz' matches none of"),
+        ('scores = ["p_o", "p_o"]', {}, "scores: must not name a score twice"),
         ("", {"seeds": "until-settled:3,5", "methods": ["vanilla"]}, "compares no method with"),
     ],
 )
