@@ -1,4 +1,4 @@
-"""Write the tables of ``docs/findings.md`` and its figure from the cells of the study.
+"""Write the tables of ``docs/findings.md`` and its figure from the cells of the studies.
 
 python -m tools.findings
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -17,16 +19,40 @@ from matplotlib.figure import Figure
 from clbench.figures import style
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, step_of_mean, steps_by_scenario
-from clbench.results.overall import overall_frame, paired_table, scores_by_method
+from clbench.results.overall import Values, overall_frame, paired_table, scores_by_method
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
+from clbench.suite.baselines import read_baseline
 from clbench.suite.question import Question
+from clbench.suite.sweep import own_values
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "findings.md"
+PAGES = (ROOT / "docs" / "findings.md", ROOT / "docs" / "findings-by-scenario.md")
 FIGURE = ROOT / "docs" / "figures" / "findings.svg"
-STUDY = ROOT / "results" / "reference" / "findings"
+REFERENCE = ROOT / "results" / "reference"
+PRETRAINING = REFERENCE / "findings-pretraining"
 SCORES = ("p_o", "p_s")
+
+
+class Study(NamedTuple):
+    """A run of the papers' methods and their controls on one model.
+
+    `name` begins the names of its tables; `label` names the model in the figure. `tuning` holds the
+    tuned baselines.
+    """
+
+    name: str
+    label: str
+    folder: Path
+    tuning: Path
+
+    def read(self) -> tuple[list[CellResult], Question]:
+        """Return its cells and its question."""
+        store = Store(self.folder)
+        return store.read().cells, store.questions()[-1]
+
+
+STUDIES = (Study("tiny", "built-in model", REFERENCE / "findings", REFERENCE / "findings-tune"),)
 
 
 class Claim(NamedTuple):
@@ -47,11 +73,15 @@ CLAIMS = (
 )
 
 
-def answers(
-    cells: Sequence[CellResult], margin: float, claims: Sequence[Claim] = CLAIMS
-) -> dict[tuple[Claim, str], Comparison]:
+def claims_of(cells: Sequence[CellResult]) -> list[Claim]:
+    """Return the claims whose two methods a study has."""
+    methods = {cell.baseline for cell in cells}
+    return [claim for claim in CLAIMS if {*claim} <= methods]
+
+
+def answers(cells: Sequence[CellResult], margin: float) -> dict[tuple[Claim, str], Comparison]:
     """Return a comparison of means over all scenarios for each claim and score, as one family."""
-    steps = steps_by_scenario(cells)
+    steps, claims = steps_by_scenario(cells), claims_of(cells)
     groups: dict[tuple[str, str], dict[str, Differences]] = {}
     for score in SCORES:
         values = scores_by_method(cells, score)
@@ -72,7 +102,7 @@ def claims_table(cells: Sequence[CellResult], question: Question) -> str:
     """Return a Markdown table of the claims with their verdicts."""
     found = answers(cells, question.margin)
     rows = []
-    for claim in CLAIMS:
+    for claim in claims_of(cells):
         texts = [f"`{claim.method}` − `{claim.reference}`"]
         for score in SCORES:
             answer = found[claim, score]
@@ -144,47 +174,117 @@ def interval(value: float, low: float, high: float) -> str:
 
 def plain(value: float) -> str:
     """Return ``.512``."""
-    return f"{value:.3f}".replace("0.", ".", 1)
+    return re.sub(r"^(−?)0\.", r"\1.", f"{value:.3f}".replace("-", "−"))
 
 
 def signed(value: float) -> str:
-    """Return ``+.012`` or ``−.012``."""
-    return f"{value:+.3f}".replace("0.", ".", 1).replace("-", "−")
+    """Return ``+.012``, ``−.012``, or ``.000`` without a sign."""
+    text = plain(abs(value))
+    return text if text == ".000" else f"{'−' if value < 0 else '+'}{text}"
 
 
-def tables(folder: Path = STUDY) -> dict[str, str]:
-    """Return the tables of the page by name."""
-    store = Store(folder)
-    cells, question = store.read().cells, store.questions()[-1]
-    scenarios = dict.fromkeys(cell.scenario for cell in cells)
-    return {
-        "claims": claims_table(cells, question),
-        "overall": overall_table(cells, question),
-        "forgetting": forgetting_table(cells, question),
-        **{name: scenario_table(cells, question, name) for name in scenarios},
-    }
+def settings_table(study: Study) -> str:
+    """Return a Markdown table of the tuned settings of a study's methods, and of those before."""
+    cells, _ = study.read()
+    rows = []
+    for name in dict.fromkeys(cell.baseline for cell in cells):
+        path = study.tuning / f"{name}.toml"
+        tuned = read_baseline(str(path)) if path.exists() else None
+        if tuned and tuned.cost:  # tuned itself
+            before = own_values(read_baseline(name))
+            texts = [
+                f"`{key}` {value:g}" + ("" if value == before[key] else f" ({before[key]:g})")
+                for key, value in own_values(tuned).items()
+            ]
+            rows.append([f"`{name}`", ", ".join(texts), str(tuned.cost.trials)])
+    return table(["method", "tuned settings (before)", "trials"], rows)
 
 
-def claims_figure(cells: Sequence[CellResult], question: Question) -> Figure:
+def kept_table(cells: Sequence[CellResult], question: Question) -> str:
+    """Return a Markdown table of what is kept of the pretraining and of each task.
+
+    The tasks of a scenario are the pretraining, the old and the new task; scores are means over
+    the scenarios, and the differences from the reference one family.
+    """
+    titles = ("masked LM", "old task", "new task")
+    methods = list(dict.fromkeys(cell.baseline for cell in cells))
+    parts = {cell.scenario: cell.scenario_report["parts"] for cell in cells}
+    groups: dict[str, dict[str, Differences]] = {}
+    means: dict[tuple[str, str], float] = {}
+    for task, title in enumerate(titles):
+        values: Values = {}
+        for cell in cells:
+            by_scenario = values.setdefault(cell.baseline, {})
+            by_scenario.setdefault(cell.scenario, {})[cell.seed] = cell.R[-1][task] or 0.0
+        for method in methods:
+            everything = [x for seeds in values[method].values() for x in seeds.values()]
+            means[title, method] = fmean(everything)
+            scenarios, _, differences = paired_table(values[method], values[question.reference])
+            steps = {name: 1 / parts[name][task - 1]["validation"] for name in scenarios if task}
+            step = step_of_mean(scenarios, steps) if task else 0.0  # of thousands of tokens
+            if method != question.reference:
+                sample = Differences(tuple(differences.mean(1)), step)
+                groups.setdefault(title, {})[method] = sample
+    found = compare(groups, margin=question.margin)
+    rows = []
+    for method in methods:
+        texts = [f"`{method}`"]
+        for title in titles:
+            row = found.get((title, method))
+            text = "" if row is None else compared(pd.Series(asdict(row)))
+            texts += [plain(means[title, method]), text]
+        rows.append(texts)
+    return table(["method", *(text for title in titles for text in (title, "difference"))], rows)
+
+
+def tables() -> dict[str, str]:
+    """Return the tables of the pages by name."""
+    contents = {"kept": kept_table(Store(PRETRAINING).read().cells, Question())}
+    for study in STUDIES:
+        cells, question = study.read()
+        contents |= {
+            f"{study.name}-claims": claims_table(cells, question),
+            f"{study.name}-overall": overall_table(cells, question),
+            f"{study.name}-forgetting": forgetting_table(cells, question),
+            f"{study.name}-settings": settings_table(study),
+        }
+        for scenario in dict.fromkeys(cell.scenario for cell in cells):
+            contents[f"{study.name}-{scenario}"] = scenario_table(cells, question, scenario)
+    return contents
+
+
+def claims_figure(studies: Sequence[Study]) -> Figure:
     """Draw the claims: differences with their intervals, filled where there is a verdict."""
-    found = answers(cells, question.margin)
-    figure, grid = style.panels(len(SCORES), width=4.6, height=0.3 * len(CLAIMS) + 0.4, columns=2)
-    for axes, score in zip(grid, SCORES, strict=True):
-        for position, claim in enumerate(reversed(CLAIMS)):
-            answer = found[claim, score]
-            ends = [answer.difference_low, answer.difference_high]
-            told = answer.verdict in ("better", "worse", "equivalent")
-            color = style.BLACK if told else style.GREY
-            axes.plot(ends, [position] * 2, "-", lw=2, color=color)
-            face = color if told else "white"
-            axes.plot([answer.difference], [position], "o", ms=6, color=color, mfc=face)
+    runs = [study.read() for study in studies]
+    claims = [c for c in CLAIMS if any(c in claims_of(cells) for cells, _ in runs)]
+    height = (0.18 * len(studies) + 0.12) * len(claims) + 0.4
+    figure, grid = style.panels(len(SCORES), width=4.6, height=height, columns=2)
+    for study, (cells, question), color in zip(studies, runs, style.PALETTE, strict=False):
+        found = answers(cells, question.margin)
+        offset = 0.25 * ((len(studies) - 1) / 2 - studies.index(study))
+        for axes, score in zip(grid, SCORES, strict=True):
+            for (claim, of), answer in found.items():
+                if of == score:
+                    y = len(claims) - 1 - claims.index(claim) + offset
+                    ends = [answer.difference_low, answer.difference_high]
+                    axes.plot(ends, [y] * 2, "-", lw=2, color=color)
+                    has_verdict = answer.verdict in ("better", "worse", "equivalent")
+                    face = color if has_verdict else "white"
+                    axes.plot([answer.difference], [y], "o", ms=6, color=color, mfc=face)
+    names = [f"{claim.method} − {claim.reference}" for claim in claims]
+    margin = runs[0][1].margin
+    for axes, title in zip(grid, ("old task (p_o)", "new task (p_s)"), strict=True):
         axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
-        axes.axvspan(-question.margin, question.margin, color=style.GREY, alpha=0.15, lw=0)
-        names = [f"{claim.method} − {claim.reference}" for claim in reversed(CLAIMS)]
-        axes.set_yticks(range(len(CLAIMS)), names if score == SCORES[0] else [""] * len(CLAIMS))
-        axes.set_ylim(-0.6, len(CLAIMS) - 0.4)
+        axes.axvspan(-margin, margin, color=style.GREY, alpha=0.15, lw=0)
+        axes.set_yticks(
+            range(len(claims)), reversed(names) if axes is grid[0] else [""] * len(claims)
+        )
+        axes.set_ylim(-0.6, len(claims) - 0.4)
         axes.grid(axis="x", lw=0.4, alpha=0.6)
-        axes.set_title({"p_o": "old task (p_o)", "p_s": "new task (p_s)"}[score], fontsize="medium")
+        axes.set_title(title, fontsize="medium")
+    if len(studies) > 1:
+        looks = {s.label: style.Look(c, "o") for s, c in zip(studies, style.PALETTE, strict=False)}
+        style.legend(figure, looks)
     return style.captioned(figure, "Differences of mean scores over six scenarios.")
 
 
@@ -198,13 +298,12 @@ def filled(page: str, contents: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Write the tables into the page, and the figure."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
-    store = Store(STUDY)
+    """Write the tables into the pages, and the figure."""
+    contents = tables()
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8"), contents), encoding="utf-8")
     with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
-        claims_figure(store.read().cells, store.questions()[-1]).savefig(
-            FIGURE, metadata={"Date": None}
-        )
+        claims_figure(STUDIES).savefig(FIGURE, metadata={"Date": None})
 
 
 if __name__ == "__main__":
