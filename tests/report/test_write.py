@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from clbench.cli import main
 from clbench.errors import RunFolderError
 from clbench.report.write import table_files, write_report
 from clbench.results.rows import pack_rows
+from clbench.results.statistics import spend
 from clbench.results.store import Store
 
 
@@ -44,6 +46,30 @@ def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
     assert '<span class="better">Better than vanilla</span>: ewc +0.053 (+0.0' in text
     assert "clbench run mine --model tiny --methods vanilla,ewc --seeds 0,1,2,3" in text
     assert (run / "report/index.html").stat().st_size < 4e6
+
+
+def test_a_report_between_looks_is_judged_at_the_share_of_the_next(
+    tmp_path: Path, no_figures: None
+) -> None:
+    folder = make_run(tmp_path / "run")
+    suite = json.loads((folder / "suite.json").read_text())
+    suite["suite"]["looks"] = [[3, 6, 9]]
+    (folder / "suite.json").write_text(json.dumps(suite))
+    more = make_run(tmp_path / "more", name="other")
+    for path in (more / "cells").glob("*.json"):  # seeds that the first run does not have
+        cell = json.loads(path.read_text())
+        cell["seed"] += 4
+        cell["key"] = f"{cell['scenario']}--{cell['baseline']}--seed{cell['seed']}"
+        path.unlink()
+        (path.parent / f"{cell['key']}.json").write_text(json.dumps(cell))
+    for runs in ([folder], [folder, more]):
+        content = write_report(runs, tmp_path / "out").content
+        primary = content.comparisons[content.comparisons["primary"]]
+        family = len(primary)
+        assert set(primary["level"]) == {1 - spend((3, 6, 9))[1] / family}
+        text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+        assert "interim report with 4 seeds" in text
+        assert "do not count before look 2 of 3, with 6 seeds" in text
 
 
 def test_a_page_without_verdicts_claims_no_error_rate(tmp_path: Path, no_figures: None) -> None:
