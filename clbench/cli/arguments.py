@@ -105,11 +105,9 @@ def words(option: str, values: Iterable[str] | None) -> list[str] | None:
     texts = list(values or ())
     if not texts:
         return None
-    parts = [word.strip() for text in texts for word in text.split(",") if word.strip()]
-    if not parts:
-        raise SettingsError(
-            f"{option} {','.join(texts)!r}: is empty. Leave it out for the default."
-        )
+    parts = [word.strip() for text in texts for word in text.split(",")]
+    if not all(parts):
+        raise SettingsError(f"{option} {','.join(texts)!r}: holds an empty name. Leave it out.")
     return parts
 
 

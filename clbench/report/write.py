@@ -104,9 +104,7 @@ def write_report(
     questions = stores[0].questions()
     drawings = draw_all(_figures(cells, pictures, questions[-1]), formats)
     suites = [store.read_suite() for store in stores]
-    seeds = {cell.seed for cell in cells if cell.status == "ok"}
-    if stores[0].looks():  # other runs may have more seeds
-        seeds &= set(suites[0].get("seeds", seeds))
+    seeds = _complete_seeds(cells, suites[0])
     content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
     changed = "The question of this run changed after the run began."
     notes = [
@@ -204,6 +202,19 @@ def render(**values: Any) -> str:
     )
     environment.filters |= {"score": _score, "signed": _signed, "amount": _amount, "share": _share}
     return environment.get_template("page.html").render(**values)
+
+
+def _complete_seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> set[int]:
+    """Return the seeds that all methods of a suite have in all scenarios, failed cells included.
+
+    Other runs in the report may have more seeds and methods, and a look may be unfinished.
+    """
+    by_method: dict[tuple[str, str], set[int]] = {}
+    for cell in cells:
+        if cell.reference_of is None and cell.baseline in suite.get("methods", [cell.baseline]):
+            by_method.setdefault((cell.scenario, cell.baseline), set()).add(cell.seed)
+    planned = suite.get("seeds", {cell.seed for cell in cells})
+    return set(planned).intersection(*by_method.values())
 
 
 def table_files(name: str, frame: pd.DataFrame) -> dict[str, str]:

@@ -37,7 +37,19 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Matrix = list[list[Number]]
-Correct = list[list[Annotated[str, Field(pattern=r"^[0-9]+:[A-Za-z0-9+/]*={0,2}$")] | None]]
+
+
+def _whole(text: str) -> str:
+    count, _, bits = text.partition(":")
+    if len(bits) != 4 * -(-int(count) // 24):  # base64 has four letters for 24 bits
+        raise ValueError(f"does not hold {count} rows")
+    return text
+
+
+PackedRows = Annotated[
+    str, Field(pattern=r"^[0-9]{1,9}:[A-Za-z0-9+/]*={0,2}$"), AfterValidator(_whole)
+]
+Correct = list[list[PackedRows | None]]
 Metrics = list[list[dict[str, Number] | None]]
 Value = Annotated[float, Field(ge=-1e39, le=1e39)] | None
 """A value of a curve: at most a float32, as diverging losses are; None where it is not finite."""

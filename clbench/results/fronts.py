@@ -23,12 +23,17 @@ Curve = dict[str, dict[int, Point]]  # by baseline and seed
 
 
 def curves(cells: Sequence[CellResult]) -> dict[str, dict[str, Curve]]:
-    """Return the points of each baseline that has several settings, by scenario and baseline."""
+    """Return the points of each baseline that has several settings, by scenario and baseline.
+
+    A cell that was run before the sweep of its baseline is one of its points, too.
+    """
+    families = {cell.family for cell in cells} - {""}
     result: dict[str, dict[str, Curve]] = {}
     for cell in cells:
         p_s, p_o = cell.scores.get("p_s"), cell.scores.get("p_o")
-        if cell.family and cell.status == "ok" and p_s is not None and p_o is not None:
-            curve = result.setdefault(cell.scenario, {}).setdefault(cell.family, {})
+        family = cell.family or (cell.baseline if cell.baseline in families else "")
+        if family and cell.status == "ok" and p_s is not None and p_o is not None:
+            curve = result.setdefault(cell.scenario, {}).setdefault(family, {})
             curve.setdefault(cell.baseline, {})[cell.seed] = p_s, p_o
     several = {
         scenario: {name: curve for name, curve in by_name.items() if len(curve) > 1}
@@ -84,7 +89,7 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
     Parameters
     ----------
     cells
-        Cells of a run; those without a ``family`` are ignored.
+        Cells of a run; those of baselines without a sweep are ignored.
     reference
         The baseline whose curve the others are compared with.
     alpha
@@ -174,7 +179,7 @@ def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
 def _floor(cells: Sequence[CellResult], scenario: str) -> Point:
     """Return the floors of the new and the old task; 0 where they were not measured."""
     for cell in cells:
-        if cell.scenario == scenario and cell.family and cell.floors:
+        if cell.scenario == scenario and cell.floors:
             return cell.floors[-1] or 0.0, cell.floors[0] or 0.0
     return 0.0, 0.0
 

@@ -227,11 +227,14 @@ def scores_of(
 
 
 def _quotient(rows: Iterable[Mapping[Any, Any]], names: tuple[str, str]) -> float | None:
-    """Return Σ first / Σ second over the rows that have both; None if Σ second is not above 0."""
+    """Return Σ first / Σ second over the rows that have both.
+
+    None if Σ second is not above 0, apart from rounding errors.
+    """
     pairs = [[row.get(name) for name in names] for row in rows]
     pairs = [pair for pair in pairs if not any(v is None or math.isnan(v) for v in pair)]
     first, second = (math.fsum(values) for values in zip(*pairs, strict=True)) if pairs else (0, 0)
-    return first / second if second > 0 else None
+    return first / second if second > 1e-9 else None
 
 
 def reference_score(cell: CellResult) -> float | None:

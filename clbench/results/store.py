@@ -210,6 +210,9 @@ class Store:
         """
         self.check(resolved.get("name"))
         before = self.read_suite()
+        if self.suite_path.exists() and not before:  # damaged: it may hold looks
+            with as_folder_error(self.out):
+                self.suite_path.replace(self.suite_path.with_name("suite.broken.json"))
         merged: dict[str, Any] = {}
         for name in ("commands", "looks"):
             merged[name] = _union(before.get(name, []), resolved.get(name, []))
@@ -298,6 +301,8 @@ class Store:
                 f"{self.out} holds cells of a run without looks. Looks must be declared before the "
                 "first result"
             )
+            if self.suite_path.exists() and not self.read_suite():
+                problem = f"{self.suite_path} cannot be read, so the looks of its run are unknown"
         elif self.out.exists() and not self.out.is_dir():
             problem = f"{self.out} is a file, not a folder"
         elif isinstance(content, dict) and content.get("format") != FORMAT:

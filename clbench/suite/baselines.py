@@ -224,6 +224,10 @@ def _sweep_errors(file: BaselineFile) -> list[str]:
 
     if not file.sweep or file.method not in METHODS:
         return []
+    try:
+        METHODS.get(file.method)(**file.settings)
+    except SettingsError:  # a package is missing, or the settings are wrong: an error of the run
+        return []
     errors = []
     for key, axis in file.sweep.items():
         for value in (axis.low, axis.high) if isinstance(axis, Range) else axis:

@@ -223,6 +223,11 @@ def _check_question(
         for score in question.scores
         for name in names
     )
+    if options.methods is None and question.reference not in {"vanilla", *names}:
+        raise SuiteError(
+            f"{display_path(suite.path)}: [question] reference: {question.reference!r} is none of "
+            f"the methods {join_names(names)}."
+        )
     is_needed = options.looks or (is_whole and "question" in suite.file.model_fields_set)
     if is_needed and not (asked and question.reference in names):
         raise SuiteError(

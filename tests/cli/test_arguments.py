@@ -23,5 +23,6 @@ def test_wrong_seeds(text: str) -> None:
 def test_words_joined_by_commas() -> None:
     assert words("--methods", ["a,b", " c "]) == ["a", "b", "c"]
     assert words("--methods", None) is None
-    with pytest.raises(SettingsError, match="--methods ',': is empty"):
-        words("--methods", [","])
+    for texts in ([","], [""], ["a", ""], ["a,,b"]):
+        with pytest.raises(SettingsError, match=r"--methods .*: holds an empty name"):
+            words("--methods", texts)

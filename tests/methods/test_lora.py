@@ -8,6 +8,7 @@ import torch
 from cell import Cell, differ, weights
 from checkpoints import CHECKPOINTS, make_checkpoint
 
+from clbench.cli.list import KINDS
 from clbench.errors import SettingsError
 from clbench.methods.lora import Lora
 from clbench.methods.vanilla import Vanilla
@@ -111,6 +112,12 @@ def test_targets_select_modules_and_wrong_ones_are_refused(folder: Path) -> None
         Lora(targets=[])
     with pytest.raises(SettingsError, match=r"; targets item 2: must have at least 1 character"):
         Lora(targets=["query", ""])
+
+
+def test_baselines_can_be_listed_without_peft(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert read_baseline("ewc-lora").sweep
+    assert "ewc-lora" in {row[0] for row in KINDS["methods"](None)}
 
 
 def test_missing_peft_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,15 +53,18 @@ def test_a_report_between_looks_is_judged_at_the_share_of_the_next(
 ) -> None:
     folder = make_run(tmp_path / "run")
     suite = json.loads((folder / "suite.json").read_text())
-    suite["suite"]["looks"] = [[3, 6, 9]]
+    suite["suite"] |= {"looks": [[3, 6, 9]], "seeds": list(range(6))}
     (folder / "suite.json").write_text(json.dumps(suite))
     more = make_run(tmp_path / "more", name="other")
     for path in (more / "cells").glob("*.json"):  # seeds that the first run does not have
         cell = json.loads(path.read_text())
-        cell["seed"] += 4
+        cell["seed"] += 10
         cell["key"] = f"{cell['scenario']}--{cell['baseline']}--seed{cell['seed']}"
         path.unlink()
         (path.parent / f"{cell['key']}.json").write_text(json.dumps(cell))
+    extra = json.loads((folder / "cells" / "one--vanilla--seed3.json").read_text())
+    extra |= {"seed": 5, "key": "one--vanilla--seed5"}  # the look is not finished
+    (folder / "cells" / "one--vanilla--seed5.json").write_text(json.dumps(extra))
     for runs in ([folder], [folder, more]):
         content = write_report(runs, tmp_path / "out").content
         primary = content.comparisons[content.comparisons["primary"]]

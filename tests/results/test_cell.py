@@ -111,6 +111,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"stages": [stage(rows=0, curves={"step": [1]}), stage()]}, "must be empty in a stage"),
     ({"correct": [[None], [None, None]]}, "correct: must have the shape of R"),
     ({"correct": [["x", None], [None, None]]}, "correct.0.0"),
+    ({"correct": [["25:AAAA", None], [None, None]]}, "does not hold 25 rows"),
     ({"floors": [0.5]}, "floors: must hold one entry for each column of R"),
     ({"seed": -1}, "seed"),
     ({"seed": 2**32}, "seed"),

@@ -44,6 +44,22 @@ def test_curves_are_compared_seed_by_seed() -> None:
     assert table.loc["ewc", "verdict"] == "better"
 
 
+def test_a_cell_from_before_the_sweep_is_a_point_of_the_curve() -> None:
+    swept = [
+        point(family, name, seed, p_o, 0.5)
+        for family in ("vanilla", "ewc")
+        for name, p_o in ((family, 0.6), (f"{family}-1", 0.4), (f"{family}-9", 0.3))
+        for seed in range(3)
+    ]
+    before = [
+        cell.model_copy(update={"family": ""}) if cell.baseline == cell.family else cell
+        for cell in swept
+    ]
+    assert fronts_frame(before, "vanilla").equals(fronts_frame(swept, "vanilla"))
+    assert set(fronts_frame(before, "vanilla")["points"]) == {3}
+    assert fronts_frame([pair("lwf", seed) for seed in range(3)], "vanilla").empty
+
+
 def test_curves_of_unequal_length_are_not_compared() -> None:
     cells = [
         point(family, f"{family}{value}", seed, value, value)

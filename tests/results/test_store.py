@@ -182,7 +182,11 @@ def test_a_broken_suite_file_does_not_stop_a_run(store: Store) -> None:
     store.suite_path.write_text("{")
     assert len(store.read().cells) == 1
     store.check()
+    with pytest.raises(RunFolderError, match="so the looks of its run are unknown"):
+        store.check(looks=(3, 6))
     store.write_suite({"name": "quick"})
+    assert (store.out / "suite.broken.json").read_text() == "{"
+    assert store.read_suite() == {"name": "quick"}
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:

@@ -261,7 +261,8 @@ def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Ma
 @pytest.mark.parametrize(
     ("table", "options", "problem"),
     [
-        ('reference = "nope"', {}, "compares no method with 'nope'"),
+        ('reference = "nope"', {}, "reference: 'nope' is none of the methods vanilla, frozen"),
+        ('reference = "nope"', {"scenarios": ["*"]}, "reference: 'nope' is none of the methods"),
         ('methods = ["*", "zz*"]', {}, r"methods: 'zz\*' matches none of vanilla, frozen"),
         ('scenarios = ["zzz"]', {}, "scenarios: 'zzz' matches none of"),
         ('scores = ["p_o", "p_o"]', {}, "scores: must not name a score twice"),
