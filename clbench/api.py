@@ -198,6 +198,7 @@ def open_comparisons(run: Run) -> list[str]:
     verdict``, or if a method has no finished cell.
     """
     from clbench.results.comparisons import comparisons_frame
+    from clbench.suite.question import MEAN
 
     store = Store(run.path)
     question, cells = store.questions()[-1], [c for c in run.cells if c.reference_of is None]
@@ -206,7 +207,10 @@ def open_comparisons(run: Run) -> list[str]:
     seeds = {cell.seed for cell in cells if cell.status == "ok"}
     table = comparisons_frame(run.cells, question, store.alpha(len(seeds)))
     table = table[table["primary"] & table["verdict"].isin(["no difference shown", "no verdict"])]
-    return [f"{row.score} of {row.method} on {row.scenario}" for row in table.itertuples()] + [
+    return [
+        f"{row.score} of {row.method}{',' if row.scenario == MEAN else ' on'} {row.scenario}"
+        for row in table.itertuples()
+    ] + [
         f"{score} of {method} on {scenario}"
         for scenario, method in lost
         for score in question.scores

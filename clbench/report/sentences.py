@@ -163,12 +163,12 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
             f"All these intervals hold jointly at {1 - ALPHA:.0%} or more, so {risk} {ALPHA:.0%}."
         ]
     families = {"claim": (controls, " to beat every control"), "comparison": (curves, " of curves")}
-    lines += [
-        f"Exploratory, as a family with an error rate of its own of {ALPHA:.0%}"
-        f"{' over all looks' if looks else ''}: {count(number, kind)}{rest}."
-        for kind, (number, rest) in families.items()
-        if number
-    ]
+    others = [f"{count(number, kind)}{rest}" for kind, (number, rest) in families.items() if number]
+    if others:
+        lines.append(
+            f"Exploratory, with an error rate of {ALPHA:.0%}{' over all looks' if looks else ''} "
+            f"{'each' if len(others) > 1 else 'of its own'}: {_join(others)}."
+        )
     return [line.replace("%", " %") for line in lines]
 
 

@@ -20,6 +20,7 @@ from clbench.report.content import (
     floor_rows,
     front_rows,
     gather,
+    number,
     overview,
     table_rows,
 )
@@ -154,6 +155,7 @@ def write_report(
             len(claims[["scenario", "method"]].drop_duplicates()),
             int(content.fronts["difference"].notna().sum()),
         ),
+        overall=_overall_rows(frames["overall"]),
         floors=floor_rows(content),
         flips=flip_rows(content),
         fronts=front_rows(content),
@@ -202,6 +204,17 @@ def render(**values: Any) -> str:
     )
     environment.filters |= {"score": _score, "signed": _signed, "amount": _amount, "share": _share}
     return environment.get_template("page.html").render(**values)
+
+
+def _overall_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of the table over all scenarios; none where there is only one."""
+    if not (frame["scenarios"] > 1).any():
+        return []
+    texts = ("score", "method")
+    return [
+        {str(key): value if key in texts else number(value) for key, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
 
 
 def _complete_seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> set[int]:

@@ -183,15 +183,17 @@ def test_an_interim_report_says_that_its_verdicts_do_not_count() -> None:
 def test_error_rates_name_the_looks() -> None:
     (line,) = error_rates([], 5, 0, 0)
     assert line.startswith("All these intervals hold jointly at 95 % or more, so the risk")
-    looks, controls, curves = error_rates([5, 10, 20], 10, 8, 3)
+    looks, others = error_rates([5, 10, 20], 10, 8, 3)
     # shares of .05: ln(1 + 1.718 * .25), ln(1 + 1.718 * .5) - ln(1 + 1.718 * .25), and the rest
     assert looks.startswith(
         "Looks were planned after 5, 10 and 20 seeds. This is look 2 of 3, with 10 seeds: it "
         "spends 1.31 % of the error rate of 5 %, and 3.10 % are spent so far. All these intervals "
         "hold jointly at 98.69 % or more"
     )
-    assert controls == (
-        "Exploratory, as a family with an error rate of its own of 5 % over all looks: 8 claims to "
-        "beat every control."
+    assert others == (
+        "Exploratory, with an error rate of 5 % over all looks each: 8 claims to beat every "
+        "control and 3 comparisons of curves."
     )
-    assert curves.endswith(": 3 comparisons of curves.")
+    assert error_rates([], 5, 1, 0)[1] == (
+        "Exploratory, with an error rate of 5 % of its own: 1 claim to beat every control."
+    )

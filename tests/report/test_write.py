@@ -44,6 +44,9 @@ def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
     assert '<strong class="failed">1 failed</strong>' in text
     assert '<span class="title">p_o, the old task</span>' in text
     assert '<span class="better">Better than vanilla</span>: ewc +0.053 (+0.0' in text
+    rows = re.findall(r"<tr><td>p_o</td><td>ewc</td>(.*?)</tr>", text)
+    assert len(rows) == 1  # over all scenarios, on the three seeds that both have
+    assert re.findall(r'<td class="n">([^<]*)</td>', rows[0])[:3] == ["2", "3", "+0.052"]
     assert "clbench run mine --model tiny --methods vanilla,ewc --seeds 0,1,2,3" in text
     assert (run / "report/index.html").stat().st_size < 4e6
 
