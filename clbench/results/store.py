@@ -12,9 +12,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from clbench.errors import MOST_NAMES, RunFolderError
 from clbench.files import read_file
@@ -23,34 +23,13 @@ from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import conflicts
 from clbench.results.output_folder import as_folder_error, locked, write_text
 from clbench.results.statistics import ALPHA, spend
+from clbench.results.suite_json import merge_suites, parse_suite
 from clbench.suite.question import Question
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell
 
 FORMAT = "clbench-run"
-
-
-class _Scenario(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    name: str = ""
-
-
-class _Suite(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    name: str = ""
-    description: str = ""
-    commands: list[list[str]] = []
-    questions: list[Question] = []
-    looks: list[Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]] = []
-    methods: list[str] = []
-    seeds: list[int] = []
-    protocol: dict[str, Any] = {}
-    scenario: list[_Scenario] = []
-
-
-class _SuiteFile(BaseModel):
-    suite: _Suite
 
 
 @dataclass(frozen=True)
@@ -203,8 +182,7 @@ class Store:
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
         """Write ``suite.json``: the suite with the command's options.
 
-        What earlier runs in this folder had besides is kept: commands, methods, seeds, scenarios,
-        questions and looks. The last question is the current one.
+        What earlier runs in this folder had besides is kept, see `merge_suites`.
 
         Raises a RunFolderError if the folder holds a run of another suite.
         """
@@ -213,32 +191,13 @@ class Store:
         if self.suite_path.exists() and not before:  # damaged: it may hold looks
             with as_folder_error(self.out):
                 self.suite_path.replace(self.suite_path.with_name("suite.broken.json"))
-        merged: dict[str, Any] = {}
-        for name in ("commands", "looks"):
-            merged[name] = _union(before.get(name, []), resolved.get(name, []))
-        merged["methods"] = _in_order(resolved.get("methods", []), before.get("methods", []))
-        scenarios, earlier = (
-            {table["name"]: table for table in suite.get("scenario", [])}
-            for suite in (resolved, before)
-        )
-        names = _in_order([*scenarios], [*earlier])
-        merged["scenario"] = [{**earlier, **scenarios}[name] for name in names]
-        merged["seeds"] = sorted(_union(before.get("seeds", []), resolved.get("seeds", [])))
-        for name in ("baseline", "task", "plugins"):
-            merged[name] = {**before.get(name, {}), **resolved.get(name, {})}
-        questions, latest = before.get("questions", []), resolved.get("questions", [])[-1:]
-        merged["questions"] = questions + (latest if questions[-1:] != latest else [])
-        suite = plain({**resolved, **{name: value for name, value in merged.items() if value}})
+        suite = plain(merge_suites(before, resolved))
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
         write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def read_suite(self) -> dict[str, Any]:
         """Return the resolved suite; empty if it is missing or unreadable."""
-        content = _read_json(self.suite_path)
-        try:
-            return _SuiteFile.model_validate(content).suite.model_dump(exclude_unset=True)
-        except ValidationError:
-            return {}
+        return parse_suite(_read_json(self.suite_path))
 
     def questions(self) -> list[Question]:
         """Return the primary questions that the run was started with, in order; at least one."""
@@ -328,16 +287,6 @@ class Store:
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
         return target.relative_to(self.out)
-
-
-def _union(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """Return the entries of both lists, equal ones once."""
-    return list({json.dumps(entry): entry for entry in (*first, *second)}.values())
-
-
-def _in_order(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """Return the union of two lists in the order of the longer one."""
-    return _union(*sorted((first, second), key=len, reverse=True))
 
 
 def look_at(looks: Sequence[int], seeds: int) -> int:
