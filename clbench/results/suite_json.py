@@ -52,7 +52,7 @@ def merge_suites(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict
         merged[name] = _union(before.get(name, []), resolved.get(name, []))
     merged["methods"] = _in_order(resolved.get("methods", []), before.get("methods", []))
     scenarios, earlier = (
-        {table["name"]: table for table in suite.get("scenario", [])}
+        {table.get("name", ""): table for table in suite.get("scenario", [])}
         for suite in (resolved, before)
     )
     names = _in_order([*scenarios], [*earlier])
