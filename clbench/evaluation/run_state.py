@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clbench.errors import RunFolderError
 from clbench.messages import count
 from clbench.results.cell import CellResult
 from clbench.results.conflicts import conflicts
 from clbench.results.store import Store, table_order
+from clbench.suite.plan import validate
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell, Plan
@@ -80,8 +82,9 @@ def read_run_state(plan: Plan, *, replace: bool = False, can_replace: bool = Tru
 
     Raises
     ------
-    RunFolderError
-        If the folder holds another suite's run, or cells of other settings without `replace`.
+    ClbenchError
+        If the folder holds another suite's run, or cells of other settings without `replace`; for
+        settings that are wrong, what is wrong with them.
     """
     store = Store(plan.out)
     store.check(plan.suite.name, plan.looks)
@@ -89,7 +92,11 @@ def read_run_state(plan: Plan, *, replace: bool = False, can_replace: bool = Tru
     folder = store.read()
     replaced = set(conflicts(plan.cells, folder.cells)) if replace else set()
     present = [cell for cell in folder.cells if cell.key not in replaced]
-    finished = store.finished(plan.cells, results=present, can_replace=can_replace)
+    try:
+        finished = store.finished(plan.cells, results=present, can_replace=can_replace)
+    except RunFolderError:
+        validate(plan, plan.cells)  # settings that are wrong need no other folder
+        raise
     return RunState(
         plan=plan,
         replace=replace,

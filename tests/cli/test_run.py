@@ -174,6 +174,21 @@ def test_options_reach_the_plan(place: Path, engine: FakeExecutor, clbench: Call
     assert frame["intransigence"].tolist() == pytest.approx([0.05, 0.05])
 
 
+def test_wrong_settings_are_named_before_a_conflict(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
+    suite = place / "mine.toml"
+    variant = '[baseline.soft]\nof = "ewc"\nsettings = { importance = 5.0 }\n'
+    suite.write_text(suite.read_text().replace('"frozen"', '"soft"') + variant)
+    assert clbench(*RUN)[0] == 0
+    suite.write_text(suite.read_text().replace("importance = 5.0", "importance = -1.0"))
+    code, _, err = clbench(*RUN)
+    assert code == 2
+    assert "importance" in err
+    assert "greater than 0" in err
+    assert "--replace" not in err
+
+
 def test_cells_of_other_settings_need_replace(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
