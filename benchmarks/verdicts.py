@@ -1,6 +1,6 @@
 """Simulate how often verdicts err, and how often they find a true difference.
 
-    python benchmarks/verdicts.py [--draws 4000] [--csv results/verdicts/errors.csv]
+    python benchmarks/verdicts.py [--draws 4000] [--tables results/verdicts]
 
 Families of comparisons with a reference are drawn under several kinds of noise, without and with
 true differences. The test of `clbench.results.statistics.compare` and its competitors judge them,
@@ -193,25 +193,35 @@ def judge(draws: int, rng: np.random.Generator) -> dict[str, dict[str, list[floa
     return results
 
 
-def sequential(draws: int, rng: np.random.Generator, looks: tuple[int, ...] = (5, 10, 20)) -> float:
-    """Print and return the family-wise error of looks until every comparison is settled."""
-    x = draw("equal", draws, 4, 6, looks[-1], rng)
-    wrong = np.zeros(draws, bool)
-    for look, alpha in zip(looks, spend(looks), strict=True):
-        p = leaning(x[..., :look])
-        wrong |= (p < alpha / p[0].size).any((1, 2))
-    print(f"looks at {looks}: family-wise error {wrong.mean():.3f}")
-    return float(wrong.mean())
+def sequential(
+    draws: int, rng: np.random.Generator, looks: tuple[int, ...] = (5, 10, 20)
+) -> dict[str, float]:
+    """Print and return the largest family-wise error of looks over sizes of families, by noise.
+
+    Every look is judged, which errs at least as often as a run that stops once all is settled.
+    """
+    errors = {}
+    for noise in NOISES:
+        errors[noise] = 0.0
+        for methods, scenarios in FAMILIES:
+            x = draw(noise, draws, methods, 2 * scenarios, looks[-1], rng)
+            wrong = np.zeros(draws, bool)
+            for look, alpha in zip(looks, spend(looks), strict=True):
+                p = leaning(x[..., :look])
+                wrong |= (p < alpha / p[0].size).any((1, 2))
+            errors[noise] = max(errors[noise], float(wrong.mean()))
+        print(f"looks at {looks}, noise {noise}: largest family-wise error {errors[noise]:.3f}")
+    return errors
 
 
 def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
     """Print and return how often the interval over seeds and rows holds the true mean."""
     shares = {}
     for name, (seeds, rows, sd_seed, sd_row) in {
-        "3 seeds, 400 rows": (3, 400, 0.02, 0.1),
-        "5 seeds, 400 rows": (5, 400, 0.02, 0.1),
-        "10 seeds, 400 rows": (10, 400, 0.01, 0.2),
-        "5 seeds, no spread of rows": (5, 400, 0.02, 0.0),
+        "3 seeds": (3, 400, 0.02, 0.1),
+        "5 seeds": (5, 400, 0.02, 0.1),
+        "10 seeds": (10, 400, 0.01, 0.2),
+        "5 seeds and equal rows": (5, 400, 0.02, 0.0),
     }.items():
         inside = 0
         for _ in range(draws // 4):
@@ -226,22 +236,33 @@ def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
 def main() -> None:
     parser = make_parser(__doc__, turns=1, device=False)
     parser.add_argument("--draws", type=int, default=4000)
-    parser.add_argument("--csv", type=Path, help="also write the table to this file")
+    parser.add_argument("--tables", type=Path, help="also write the tables into this folder")
     args = parser.parse_args()
-    rng = np.random.default_rng(0)
-    check_same(rng)
-    results = judge(args.draws, rng)
-    if args.csv:
-        rows = [
-            f"{key.replace(' ', ',')},{test},{error:.4f},{power:.4f}"
-            for key, by_test in results.items()
-            for test, (error, power) in by_test.items()
-        ]
-        args.csv.write_text("\n".join(["noise,seeds,test,error,power", *rows]) + "\n")
-    write_json(
-        args,
-        {"tests": results, "looks": sequential(args.draws, rng), "rows": coverage(args.draws, rng)},
-    )
+    rngs = [np.random.default_rng(seed) for seed in range(3)]
+    check_same(np.random.default_rng(0))
+    results = judge(args.draws, rngs[0])
+    looks = sequential(args.draws, rngs[1])
+    rows = coverage(args.draws, rngs[2])
+    if args.tables:
+        write_tables(args.tables, results, looks, rows)
+    write_json(args, {"tests": results, "looks": looks, "rows": rows})
+
+
+def write_tables(
+    folder: Path,
+    results: dict[str, dict[str, list[float]]],
+    looks: dict[str, float],
+    rows: dict[str, float],
+) -> None:
+    errors = [
+        f"{key.replace(' ', ',')},{test},{error:.4f},{power:.4f}"
+        for key, by_test in results.items()
+        for test, (error, power) in by_test.items()
+    ]
+    (folder / "errors.csv").write_text("\n".join(["noise,seeds,test,error,power", *errors]) + "\n")
+    for name, column, values in (("looks", "error", looks), ("rows", "coverage", rows)):
+        lines = [f"{key},{value:.4f}" for key, value in values.items()]
+        (folder / f"{name}.csv").write_text("\n".join([f"case,{column}", *lines]) + "\n")
 
 
 if __name__ == "__main__":

@@ -119,6 +119,10 @@ def test_the_documentation_states_the_errors_of_verdicts() -> None:
     assert worst.idxmax() == 3
     power = table.groupby("test")["power"].mean()[errors[errors <= 0.055].index]
     assert power.idxmax() == "clbench"
+    looks = pd.read_csv(ROOT / "results" / "verdicts" / "looks.csv")["error"]
+    assert f"at most {looks.max():.3f} of simulated families".replace("0.", ".") in text
+    rows = pd.read_csv(ROOT / "results" / "verdicts" / "rows.csv")["coverage"]
+    assert f"{rows.min():.3f} to {rows.max():.3f}".replace("0.", ".") in text
 
 
 def test_the_documentation_states_what_rules_that_stop_trials_find() -> None:
