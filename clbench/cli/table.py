@@ -47,7 +47,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult], reference: str 
             if any(row[flag] for row in rows):
                 console.print(f"{sign} {text}", soft_wrap=True)
     searches = {
-        (cell.family or cell.baseline, *cell.search.values()): cell.search
+        (cell.family or cell.baseline, cell.search["seconds"]): cell.search
         for cell in cells
         if cell.search
     }

@@ -146,7 +146,7 @@ def _identity(cell: Cell) -> dict[str, Any]:
         "model": cell.protocol.model,
         "seed": cell.seed,
         "reference_of": cell.reference_of,
-        "search": {} if cell.baseline.cost is None else cell.baseline.cost.model_dump(),
+        "search": {} if cell.baseline.cost is None else cell.baseline.cost.to_table(),
         "started": _now(),
     }
 

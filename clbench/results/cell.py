@@ -96,6 +96,7 @@ class _Search(TypedDict, total=False):
     trials: Count
     epochs: Amount
     seconds: Amount
+    seeds: list[Count]
 
 
 class _Record(BaseModel):
@@ -186,7 +187,7 @@ class CellResult(_Record):
         Peak memory in megabytes: of the allocator on CUDA, of the process elsewhere.
     search
         Cost of the search for the baseline's settings, not included in any other field:
-        ``trials``, ``epochs`` and ``seconds``. Empty if there was no search.
+        ``trials``, ``epochs``, ``seconds`` and the trials' ``seeds``. Empty if there was no search.
     keeps_rows
         Whether the method keeps rows of earlier tasks. It is then an upper reference for methods
         that may not.
@@ -282,7 +283,7 @@ class CellResult(_Record):
             raise ValueError(
                 f"train_seconds: is {self.train_seconds:g}, but the stages took {seconds:g}"
             )
-        if self.search and len(self.search.keys() & _Search.__annotations__) < 3:
+        if self.search and not {"trials", "epochs", "seconds"} <= self.search.keys():
             raise ValueError("search: must hold trials, epochs and seconds")
         if self.key != f"{self.scenario}--{self.baseline}--seed{self.seed}":
             raise ValueError("key: must be SCENARIO--BASELINE--seedSEED")

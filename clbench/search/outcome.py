@@ -143,5 +143,5 @@ def baseline_text(
         *(f"{key} = {text}" for key, text in quoted.items()),
     ]
     if cost is not None:
-        lines += ["", "[cost]", *(f"{key} = {value}" for key, value in cost.model_dump().items())]
+        lines += ["", "[cost]", *(f"{key} = {value}" for key, value in cost.to_table().items())]
     return "\n".join(lines) + "\n"

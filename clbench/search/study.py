@@ -220,6 +220,7 @@ class Study:
             trials=len({cell.baseline for cell in self.cells}),
             epochs=round(epochs, 4),
             seconds=round(seconds, 3),
+            seeds=tuple(sorted({cell.seed for cell in self.cells})),
         )
 
     def tuned(self, command: str, scenarios: Sequence[str]) -> Baseline:

@@ -30,6 +30,7 @@ class Cost(BaseModel):
 
     Counts all `trials`, their `epochs` over the rows of a task, and their `seconds` of training and
     scoring. For failed cells these are the seconds until they failed; their epochs are unknown.
+    `seeds` are those of the trials: results on them are too good by chance.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,6 +38,11 @@ class Cost(BaseModel):
     trials: Annotated[Count, Field(ge=1)]
     epochs: Amount
     seconds: Amount
+    seeds: tuple[Count, ...] = ()
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the cost as plain values, without seeds if there are none."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class Baseline:
             "settings": settings,
             "sources": {key: text for key, text in self.sources.items() if key in settings},
             "sweep": sweep,
-            "cost": {} if self.cost is None else self.cost.model_dump(),
+            "cost": {} if self.cost is None else self.cost.to_table(),
         }
         lines = [f"method = {_toml(self.method)}", f"description = {_toml(self.description)}"]
         for name, table in tables.items():

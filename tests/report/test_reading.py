@@ -41,6 +41,20 @@ def test_methods_of_another_protocol_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
+def test_seeds_of_the_tuning_are_noted(tmp_path: Path) -> None:
+    search = {"trials": 4, "epochs": 8.0, "seconds": 9.0}
+    store = Store(make_run(tmp_path / "a"))
+    with store.lock():
+        for seed in (3, 7):
+            tuned = cell("one", "lwf", seed, 0.7)
+            tuned = tuned.model_copy(update={"search": {**search, "seeds": [7, 8]}})
+            store.write_cell(tuned)
+    assert read(tmp_path / "a")[1] == [
+        "lwf: its settings were tuned on seeds that are shown here (7), so its scores on them are "
+        "too good by chance."
+    ]
+
+
 def test_other_questions_and_looks_are_noted(tmp_path: Path) -> None:
     first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", better=0.0)
     store = Store(second)

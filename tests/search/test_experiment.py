@@ -90,7 +90,7 @@ def check_files(world: Workspace, outcome: SearchOutcome) -> None:
     run = world.run(methods=["vanilla", *files], device="cpu", epochs=1)
     cells = {cell.baseline: cell for cell in run.cells}
     assert cells["vanilla"].search == {}
-    assert cells["bertcl"].search == outcome.cost.model_dump()
+    assert cells["bertcl"].search == outcome.cost.to_table()
     assert list(run.frame["search_seconds"])[1:] == [outcome.cost.seconds] * 2
     for name in ("rates.png", "trace.png"):
         picture = imread(folder / name)

@@ -80,6 +80,7 @@ def test_methods_get_the_same_trials_and_the_best_is_written(suite: Path) -> Non
     assert tuned.sweep == read_baseline("ewc").sweep
     assert tuned.cost is not None
     assert (tuned.cost.trials, tuned.cost.epochs) == (12, 12 * 2 * 2 * 3)
+    assert tuned.cost.seeds == (1000, 1001)
     assert read_baseline(str(paths[0])).settings == {"lr_multiple": 0.5}
 
 
