@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ class Cell:
         Settings of training.
     heads
         The head of each stage; equal names share one.
+    shown
+        Outputs of the only head that are in use in each stage, so that it grows: each stage's rows
+        have its new classes.
     seed
         The cell's seed.
     """
@@ -56,13 +60,23 @@ class Cell:
         *,
         protocol: Protocol = PROTOCOL,
         heads: tuple[str, ...] = ("t0", "t1"),
+        shown: tuple[int, ...] = (),
         seed: int = 0,
     ) -> None:
-        self.method = method
+        self.method, self._shown = method, shown
+        if shown:
+            heads = ("a",) * len(shown)
         self.tasks = [TaskData(i, f"t{i}", head, False, rows(i), 0) for i, head in enumerate(heads)]
+        for i, first in enumerate((0, *shown[:-1]) if shown else ()):
+            own = self.tasks[i].rows
+            labels = first + own.labels % (shown[i] - first)
+            self.tasks[i] = replace(self.tasks[i], rows=replace(own, labels=labels))
         model = build_classifier(
-            str(folder), heads=dict.fromkeys(heads, 2), head_seed=lambda head: len(head)
+            str(folder),
+            heads=dict.fromkeys(heads, max(shown, default=2)),
+            head_seed=lambda head: len(head),
         )
+        model.shown = {"a": shown[0]} if shown else {}
         protocol = at_rate(method, protocol)
         precision = Precision("float32", "cpu")
         self.context = Context(
@@ -84,6 +98,9 @@ class Cell:
         stage = Stage(**context, index=index, tasks=self.tasks)
         stage.reads_earlier_rows = self.method.keeps_rows
         stage.heads = frozenset([stage.data.head])
+        if self._shown:
+            stage.shown_before = {"a": self._shown[index - 1]} if index else {}
+            self.model.shown = {"a": self._shown[index]}
         return stage
 
     def begin(self, index: int) -> Stage:

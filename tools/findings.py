@@ -6,6 +6,7 @@ python -m tools.findings
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -47,9 +48,12 @@ class Study(NamedTuple):
     tuning: Path
 
     def read(self) -> tuple[list[CellResult], Question]:
-        """Return its cells and its question."""
+        """Return its cells and its question; methods that lack a scenario or seed are left out."""
         store = Store(self.folder)
-        return store.read().cells, store.questions()[-1]
+        cells = store.read().cells
+        blocks = Counter(cell.baseline for cell in cells)
+        most = max(blocks.values())
+        return [c for c in cells if blocks[c.baseline] == most], store.questions()[-1]
 
 
 STUDIES = (Study("tiny", "built-in model", REFERENCE / "findings", REFERENCE / "findings-tune"),)

@@ -217,6 +217,7 @@ class CellRunner:
             for scorer, values in zip(self._scorers, columns, strict=True):
                 context.note(scorer.describe(values))
             row = [*columns, *[None] * len(self.scenario.scored)]
+        model.shown = self.scenario.shown(1)
         with self._model_unchanged("setup", 0):
             self.method.setup(context)
         context.masks = install(model, model.backbone, self.compute.device)

@@ -27,19 +27,21 @@ class ICaRL(Method):
     """Train on new rows and exemplars, distil old outputs, and answer with the nearest mean.
 
     Rebuffi et al. 2017. A stage trains on its rows and on all exemplars of earlier classes
-    (Algorithm 3). Every output is a sigmoid: that of a class of the stage learns the labels, and
-    that of an earlier class what it was for the same row before the stage; the loss is their
-    binary cross-entropy, summed over outputs. Afterwards each class gets an equal part of the
-    memory, filled by herding: the next exemplar is the row that brings the mean of the exemplars
-    nearest to that of the class, on features of length 1 (Algorithm 4). The first exemplars are
-    the best, so those of earlier classes are cut off at the end (Algorithm 5). A row is scored by
-    the mean of the exemplars nearest to its features (Algorithm 1), which is the largest product
-    with the means of length 1: these replace the head's rows while it is scored.
+    (Algorithm 3). Every output is a sigmoid. An output of a class of the stage learns the
+    labels; an output of an earlier class learns the value it had for the row before the stage.
+    The loss is their binary cross-entropy, summed over outputs. Afterwards each class gets an
+    equal part of the memory, filled by herding: the next exemplar is the row that brings the
+    mean of the exemplars nearest to that of the class, on features of length 1 (Algorithm 4).
+    The first exemplars are the best, so those of earlier classes are cut off at the end
+    (Algorithm 5). A row is scored by the mean of the exemplars nearest to its features
+    (Algorithm 1), which is the largest product with the means of length 1: these replace the
+    head's rows while it is scored.
 
-    A batch has rows of one task here. Between the start and the end of a stage, on curves, the
-    head itself is scored. The outputs of another task's own head are distilled too; its
-    exemplars do not count as negative rows for the head of the stage. A class that comes again
-    in a later task has exemplars of each of its tasks, and learns the labels again.
+    A batch has rows of one task here, and a small batch of exemplars weighs as much as a full
+    one of new rows. Between the start and the end of a stage, on curves, the head itself is
+    scored. The outputs of another task's own head are distilled too; its exemplars do not count
+    as negative rows for the head of the stage. A class that comes again in a later task learns
+    the labels again, and its exemplars are divided among its tasks.
 
     Attributes
     ----------
@@ -76,13 +78,12 @@ class ICaRL(Method):
             self._old[head] = self._old[head] & ~classes_of(stage)
         self._targets = {}
         for data in self.training_data(stage):
-            for head in self._old:
-                outputs = torch.from_numpy(stage.outputs(replace(data, head=head)))
-                self._targets[data.task, head] = outputs.sigmoid_().to(stage.device)
+            for head, outputs in stage.outputs_of(self._old, data).items():
+                self._targets[data.task, head] = outputs.sigmoid()
 
     def training_data(self, stage: Stage) -> Sequence[TaskData]:
         """Return the stage's rows and the exemplars of each earlier task."""
-        return [stage.data, *(self._kept(stage, task) for task in self.exemplars)]
+        return [stage.data, *self._kept(stage)]
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the cross-entropy of labels and of earlier outputs, from one backbone pass."""
@@ -113,17 +114,15 @@ class ICaRL(Method):
     def after_stage(self, stage: Stage) -> None:
         """Choose exemplars of the stage's classes, cut the others off, and take all means."""
         self._targets = {}
-        labels, own = stage.data.rows.labels, classes_of(stage)
+        labels, own, head = stage.data.rows.labels, classes_of(stage), stage.data.head
         classes = own.nonzero().flatten().tolist()
-        share = self._share(sum(map(len, self.exemplars.values())) + len(classes))
-        for kept in self.exemplars.values():
-            kept.update({label: positions[:share] for label, positions in kept.items()})
+        self.exemplars[stage.index] = new = {k: np.flatnonzero(labels == k) for k in classes}
+        room = self._room([task.head for task in stage.tasks])
         features = normalised_features(stage, stage.data)
-        self.exemplars[stage.index] = chosen = {}
-        for label in classes:
-            positions = np.flatnonzero(labels == label)
-            chosen[label] = positions[herding(features[positions], share)]
-        head = stage.data.head
+        for label, positions in new.items():
+            new[label] = positions[herding(features[positions], room[stage.index, label])]
+        for task, kept in self.exemplars.items():
+            kept.update({label: rows[: room[task, label]] for label, rows in kept.items()})
         self.learned[head] = self.learned.get(head, torch.zeros_like(own)) | own
         self._take_means(stage)
 
@@ -142,6 +141,22 @@ class ICaRL(Method):
             for parameter, value in before:
                 parameter.copy_(value)
 
+    def _room(self, heads: Sequence[str]) -> dict[tuple[int, int], int]:
+        """Return the number of exemplars of each class of each task, for the tasks' `heads`.
+
+        Each class has the same share of the memory, and its tasks equal parts of it.
+        """
+        tasks: dict[tuple[str, int], list[int]] = {}
+        for task, kept in self.exemplars.items():
+            for label in kept:
+                tasks.setdefault((heads[task], label), []).append(task)
+        share = self._share(len(tasks))
+        return {
+            (task, label): len(part)
+            for (_, label), some in tasks.items()
+            for task, part in zip(some, np.array_split(np.arange(share), len(some)), strict=True)
+        }
+
     def _share(self, classes: int) -> int:
         """Return the number of exemplars for each class; raise a SettingsError if it is 0."""
         if classes > self.memory:
@@ -151,18 +166,20 @@ class ICaRL(Method):
             )
         return self.memory // classes
 
-    def _kept(self, stage: Stage, task: int) -> TaskData:
-        """Return the exemplars of a task."""
-        data = stage.earlier(task)
-        positions = np.concatenate(list(self.exemplars[task].values()))
-        return replace(data, rows=data.rows.take(positions))
+    def _kept(self, stage: Stage) -> list[TaskData]:
+        """Return the exemplars of each task that has some."""
+        kept = []
+        for task, by_class in self.exemplars.items():
+            data, positions = stage.earlier(task), np.concatenate(list(by_class.values()))
+            if len(positions):
+                kept.append(replace(data, rows=data.rows.take(positions)))
+        return kept
 
     def _take_means(self, stage: Stage) -> None:
         """Take the mean of the exemplars of each class, of length 1; 0 for other outputs."""
         for head, learned in self.learned.items():
             self.means[head] = torch.zeros((len(learned), stage.model.config.hidden_size))
-        for task in self.exemplars:
-            data = self._kept(stage, task)
+        for data in self._kept(stage):
             labels = torch.from_numpy(np.array(data.rows.labels))
             self.means[data.head].index_add_(0, labels, normalised_features(stage, data))
         for head, sums in self.means.items():
@@ -171,16 +188,7 @@ class ICaRL(Method):
 
 def normalised_features(stage: Stage, data: TaskData) -> Tensor:
     """Return the pooled features of all rows, of length 1, without dropout; (n, h) on the CPU."""
-    stage.model.eval()
-    size = stage.protocol.eval_batch_size
-    order = np.argsort(-data.rows.lengths, kind="stable")
-    features = torch.empty((len(order), stage.model.config.hidden_size))
-    with torch.no_grad(), stage.precision.autocast():
-        for start in range(0, len(order), size):
-            positions = order[start : start + size]
-            pooled = stage.model.features(data.batch(positions, stage.device).inputs)
-            features[torch.from_numpy(positions)] = pooled.float().cpu()
-    return nn.functional.normalize(features, dim=1)
+    return nn.functional.normalize(torch.from_numpy(stage.features(data)), dim=1)
 
 
 def herding(features: Tensor, count: int) -> IntArray:

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from clbench.errors import SettingsError
 from clbench.methods.base import should_record
 from clbench.methods.prompts import Prompted
+from clbench.methods.seq_star import classes_of
 from clbench.seeds import torch_stream
 
 if TYPE_CHECKING:
     from clbench.models.classifier import Classifier
+    from clbench.training.batches import Batch
     from clbench.training.stage import Context, Stage
 
 
@@ -25,7 +27,9 @@ class L2P(Prompted):
     `select` prompts whose keys k_i have the largest cosine similarity to it are put into the row,
     the most similar first, and ``weight·Σ_i (1 − cos(q(x), k_i))`` over them, averaged over the
     rows, is added to the loss (Wang et al. 2022, section 4). Keys, prompts and heads are
-    trained by all tasks; the method is not told the task. The heads read the same vector as under
+    trained by all tasks; the method is not told the task. In training, a row competes only
+    among the classes of its task, so that a shared head does not learn to exclude those of
+    earlier tasks; scoring is over all classes. The heads read the same vector as under
     other methods, where the paper averages the outputs at the prompts. Each row selects for
     itself, where the authors' code lets the rows of a batch vote. The paper's optional penalty on
     prompts that are selected often is left out. See `Prompted` for the place of the prompts.
@@ -36,6 +40,8 @@ class L2P(Prompted):
         Prompts in the pool, vectors in each, and prompts for each row.
     weight
         λ: weight of the distance of the selected keys.
+    mask
+        Whether the loss leaves out the classes that the stage's rows lack.
     """
 
     name: ClassVar[str] = "l2p"
@@ -43,6 +49,7 @@ class L2P(Prompted):
     length: Annotated[int, Field(ge=1)] = 5
     select: Annotated[int, Field(ge=1)] = 4
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    mask: bool = True
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -64,6 +71,11 @@ class L2P(Prompted):
             model.register_parameter(name, nn.Parameter(values.to(context.device)))
         self._distance: Tensor | None = None
 
+    def before_stage(self, stage: Stage) -> None:
+        """Find the classes that the loss leaves out."""
+        has_classes = not stage.data.regression and not stage.data.rows.choices
+        self._absent = ~classes_of(stage) if self.mask and has_classes else None
+
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return one group: the pool and the stage's heads."""
         pool = [stage.model.get_parameter(name) for name in ("prompts", "keys")]
@@ -72,13 +84,20 @@ class L2P(Prompted):
     def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts that the rows select; keep the distance of their keys."""
         with torch.no_grad():
-            query = model.features(inputs)
+            query = model.pooled(inputs)
         keys = model.get_parameter("keys")
         # A product would be rounded to bfloat16 under autocast, and choose between equal numbers.
         similarity = nn.functional.cosine_similarity(query.float().unsqueeze(-2), keys, dim=-1)
         largest, chosen = similarity.topk(self.select, dim=-1)
         self._distance = (1.0 - largest).sum(-1).mean() if torch.is_grad_enabled() else None
         return model.get_parameter("prompts")[chosen].flatten(-3, -2)
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the loss among the classes of the stage."""
+        outputs = stage.logits(batch)
+        if self._absent is not None:
+            outputs = outputs.masked_fill(self._absent[: outputs.shape[1]], -torch.inf)
+        return stage.criterion(outputs, batch)
 
     def penalty(self, stage: Stage) -> Tensor | None:
         """Return the weighted distance of the keys that the batch selected."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -46,11 +45,10 @@ class LwF(Method):
     def before_stage(self, stage: Stage) -> None:
         """Record every earlier head's outputs for the stage's rows."""
         self._regression = {task.head: task.regression for task in stage.tasks[: stage.index]}
-        self._targets = {}
-        for head in self._regression:
-            outputs = stage.outputs(replace(stage.data, head=head))
-            outputs = outputs[..., : stage.shown_before.get(head)]  # not those of new classes
-            self._targets[head] = torch.from_numpy(outputs).to(stage.device)
+        self._targets = {
+            head: outputs[..., : stage.shown_before.get(head)]  # not those of new classes
+            for head, outputs in stage.outputs_of(self._regression, stage.data).items()
+        }
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return one group: the stage's weights and the earlier heads."""

@@ -26,7 +26,8 @@ class MoFO(Method):
     largest ``|m|`` moves (Chen et al. 2024, arXiv 2407.20999, Algorithm 1); the others stay as they
     are, weight decay included, so the model stays nearer to where it was. A new head, which has
     nothing to forget, moves whole; a head that an earlier task trained is filtered like the
-    backbone. Biases and norms are filtered as printed; the authors' code lets them move.
+    backbone. That includes the rows of new classes in a head that grows. Biases and norms are
+    filtered as printed; the authors' code lets them move.
 
     Attributes
     ----------

@@ -23,7 +23,8 @@ class OSF(Method):
     become (I − UUᵀ)·G·(I − VVᵀ), and so does the change of the matrix after every step, because
     Adam would leave the complement: W keeps mapping V as it did. Embeddings, norms and biases are
     frozen meanwhile. The paper trains the factors of the remaining directions, which reach the
-    same matrices; here, the matrix itself is trained. Nothing is kept between stages.
+    same matrices; here, the matrix itself is trained. Nothing is kept between stages. The package
+    peft projects the gradients only, so that Adam's steps leave the complement.
 
     Attributes
     ----------

@@ -45,9 +45,21 @@ class PackNet(Method):
     retrain: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
 
     def setup(self, context: Context) -> None:
-        """Find the matrices; all their weights are free (owner 0; task i is owner i + 1)."""
+        """Find the matrices; all their weights are free (owner 0; task i is owner i + 1).
+
+        Raises a SettingsError if the first tasks will leave no weight to a later one.
+        """
         self._classifier = context.model
         self._weights = matrices(context.model)
+        free = [weight.numel() for weight in self._weights.values()]
+        for index in range(context.stages):
+            if not any(free):
+                raise SettingsError(
+                    f"method 'packnet': prune = {self.prune} leaves no weights to task {index + 1} "
+                    f'of {context.stages}. Raise prune, or set it to "equal".'
+                )
+            share = self._pruned_share(context, index)
+            free = [round(share * count) for count in free]
         self.owner = {
             name: torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
             for name, weight in self._weights.items()
@@ -56,15 +68,9 @@ class PackNet(Method):
 
     def before_stage(self, stage: Stage) -> None:
         """From the second task on, freeze all of the backbone but its matrices."""
-        if not self.heads:
-            return
-        for name, value in stage.model.backbone_parameters().items():
-            value.requires_grad_(name in self.owner)
-        if all(bool(owner.all()) for owner in self.owner.values()):
-            raise SettingsError(
-                f"method 'packnet': no free weights are left for task {stage.index} "
-                f'({stage.name}). Raise `prune`, or set it to "equal".'
-            )
+        if self.heads:
+            for name, value in stage.model.backbone_parameters().items():
+                value.requires_grad_(name in self.owner)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         """Return two phases: training as long as the protocol says, then retraining."""
@@ -119,11 +125,15 @@ class PackNet(Method):
             for name, value in before.items():
                 weights[name].copy_(value)
 
+    def _pruned_share(self, context: Context, index: int) -> float:
+        """Return the share of the free weights that task `index`, from 0, leaves free."""
+        remaining = context.stages - index
+        return (remaining - 1) / remaining if self.prune == "equal" else self.prune
+
     @torch.no_grad()
     def _prune(self, stage: Stage) -> None:
         """Give the task the largest of its weights, matrix by matrix, and zero the others."""
-        remaining = stage.stages - stage.index
-        share = (remaining - 1) / remaining if self.prune == "equal" else self.prune
+        share = self._pruned_share(stage, stage.index)
         free_count = 0
         for name, weight in self._weights.items():
             owner = self.owner[name].view(-1)

@@ -21,11 +21,11 @@ class ProgressivePrompts(Prompted):
     """Learn a prompt for each task, put before the frozen prompts of earlier tasks.
 
     Task k reads the rows as [P_k, P_(k-1), …, P_1, words] and trains P_k and its head only
-    (Razdaibiedina et al. 2023, section 3). A task is scored with the prompts up to its own, so
-    only a shared head can forget, and the method is told the task of each row. A prompt starts
-    as embeddings of random words of its task's rows; in the paper they are words of the whole
-    vocabulary. The paper's networks that produce the prompts in training are left out. See
-    `Prompted` for the place of the prompts in a row.
+    (Razdaibiedina et al. 2023, section 3). A task is scored with the prompts up to its own, so only
+    a shared head can forget, and the method is told the task of each row. A prompt starts as
+    embeddings of random tokens of its task's rows, special ones included; in the paper they are
+    words of the whole vocabulary. The paper's networks that produce the prompts in training are
+    left out. See `Prompted` for the place of the prompts in a row.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Prompted(Method):
         raise NotImplementedError
 
     def freeze(self, context: Context, most: int) -> None:
-        """Freeze the backbone and insert prompts in every forward pass of the model.
+        """Freeze the backbone and insert prompts in every pass of the model.
 
         Call it in `setup`. Raises a SettingsError if `most`, the largest number of vectors in a
         row, leaves fewer than `LEAST` of the model's positions to the words.
@@ -50,11 +50,13 @@ class Prompted(Method):
         model.backbone.requires_grad_(False)
         first = (model.family.pooling if pooling == "auto" else pooling) == "first"
         self._before, self._context = int(first), context
-        model.register_forward_pre_hook(self._insert)
+        model.insert = self._insert
 
-    def _insert(self, model: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments of `Classifier.forward` with prompts among the embeddings."""
-        inputs, head, embeds = (*arguments, None)[:3]
+    def _insert(
+        self, inputs: dict[str, Tensor], embeds: Tensor | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return inputs and embeddings of `Classifier.features` with prompts among them."""
+        model = self._context.model
         prompts = self.prompts(model, inputs)
         if embeds is None:
             embeds = model.embed(inputs["input_ids"])
@@ -73,4 +75,4 @@ class Prompted(Method):
             filled = values.new_full((*values.shape[:-1], count), FILL[name])
             extended[name] = torch.cat([values[..., :at], filled, values[..., at:kept]], dim=-1)
         parts = [embeds[..., :at, :], prompts.to(embeds.dtype), embeds[..., at:kept, :]]
-        return extended, head, torch.cat(parts, dim=-2)
+        return extended, torch.cat(parts, dim=-2)

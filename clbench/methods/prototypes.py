@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from clbench.errors import SettingsError
 from clbench.methods.base import Phase
 from clbench.methods.frozen import Frozen
 
@@ -33,7 +34,7 @@ class Prototypes(Frozen):
 
     For multiple choice, right and wrong choices are two classes, and the head holds the
     difference of their rows. A regression head holds the least-squares solution, with the same
-    shrinkage of the covariance of its own rows. `lr` has no effect, and the curve of the loss
+    shrinkage of the covariance of its own rows. There is no rate, and the curve of the loss
     stays 0.
 
     Attributes
@@ -45,6 +46,13 @@ class Prototypes(Frozen):
 
     name: ClassVar[str] = "prototypes"
     shrinkage: Annotated[float, Field(gt=0.0, le=1.0)] | Literal["oas"] = "oas"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if (self.lr, self.lr_multiple) != (None, 1.0):
+            raise SettingsError(
+                "lr and lr_multiple have no effect on prototypes, which are computed. Remove them."
+            )
 
     def setup(self, context: Context) -> None:
         """Freeze the backbone; start with empty sums."""

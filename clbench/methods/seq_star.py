@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.methods.base import LearningRate, Method, Phase
+from clbench.models.classifier import head_key
 
 if TYPE_CHECKING:
     from clbench.models.classifier import Classifier
@@ -40,7 +41,7 @@ class SeqStar(Method):
     classifier
         ``cosine``: the logits are cosines of features and rows, without bias, so that new classes
         do not win by the size of theirs. Heads with one output stay linear. ``linear``: dense
-        heads, which do with own heads.
+        heads. ``auto``: cosine for heads that grow, else linear.
     preallocate
         Whether the softmax over a head that grows also has the classes to come, so that their
         classifiers learn to stay low for the classes so far. A head that has all classes from
@@ -51,17 +52,20 @@ class SeqStar(Method):
 
     name: ClassVar[str] = "seq-star"
     warmup_epochs: Annotated[int, Field(ge=0, le=1000)] = 3
-    classifier: Literal["cosine", "linear"] = "cosine"
+    classifier: Literal["auto", "cosine", "linear"] = "auto"
     preallocate: bool = True
     head_lr: LearningRate = 1e-3
 
     def setup(self, context: Context) -> None:
         """Replace the heads if they are to be cosine; no class is learned yet."""
         self.learned: dict[str, Tensor] = {}
-        if self.classifier == "cosine":
-            for key, layer in context.model.heads.items():
-                if isinstance(layer, nn.Linear) and layer.out_features > 1:
-                    context.model.heads[key] = CosineHead(layer)
+        growing = {head_key(head) for head in context.model.shown}
+        for key, layer in context.model.heads.items():
+            is_cosine = self.classifier == "cosine" or (
+                self.classifier == "auto" and key in growing
+            )
+            if is_cosine and isinstance(layer, nn.Linear) and layer.out_features > 1:
+                context.model.heads[key] = CosineHead(layer)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         """Return the warm-up, in the first stage only, and the training of the head."""

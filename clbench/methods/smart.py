@@ -142,13 +142,13 @@ def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:
 def move_noise(noise: Tensor, gradient: Tensor, step_size: float, epsilon: float | None) -> Tensor:
     """Return the noise after a step along its gradient (Jiang et al. 2020, algorithm 1).
 
-    `noise` and `gradient` have the shape (b, t, e); the gradient is scaled to a largest absolute
-    value of 1 in each row. `epsilon` is the radius of the box around 0; None instead scales the
-    noise of each token to a largest absolute value of 1.
+    `noise` and `gradient` have the shape (b, t, e) or (b, k, t, e); the gradient is scaled to a
+    largest absolute value of 1 in each row. `epsilon` is the radius of the box around 0; None
+    instead scales the noise of each token to a largest absolute value of 1.
     """
     tiny = torch.finfo(gradient.dtype).tiny
-    largest = gradient.abs().amax(dim=(1, 2), keepdim=True)
+    largest = gradient.abs().amax(dim=tuple(range(1, gradient.dim())), keepdim=True)
     noise = noise + step_size * gradient / largest.clamp(min=tiny)
     if epsilon is None:
-        return noise / noise.abs().amax(dim=2, keepdim=True).clamp(min=tiny)
+        return noise / noise.abs().amax(dim=-1, keepdim=True).clamp(min=tiny)
     return noise.clamp_(-epsilon, epsilon)

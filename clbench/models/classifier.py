@@ -52,6 +52,7 @@ def mean_token(hidden: Tensor, mask: Tensor | None) -> Tensor:
     return (hidden.float() * real).sum(1) / real.sum(1).clamp(min=1.0)
 
 
+Insert = Callable[[dict[str, Tensor], Tensor | None], tuple[dict[str, Tensor], Tensor]]
 POOLS = {"first": first_token, "last": last_token, "mean": mean_token}
 
 
@@ -82,6 +83,8 @@ class Classifier(nn.Module):
         Where the architecture has its layers and embeddings.
     shown
         Number of outputs in use, the first ones, of heads that grow; see `apply_head`.
+    insert
+        Function that extends the inputs and embeddings of `features`, as prompts do; or None.
     """
 
     vocabulary: Tensor | None
@@ -105,6 +108,7 @@ class Classifier(nn.Module):
             {head_key(name): self._new_head(size, head_seed(name)) for name, size in heads.items()}
         )
         self.shown: dict[str, int] = {}
+        self.insert: Insert | None = None
         self.dropout = nn.Dropout(head_dropout) if head_dropout else nn.Identity()
         kind = self.family.pooling if pooling == "auto" else pooling
         self._pool = POOLS[kind]
@@ -114,7 +118,13 @@ class Classifier(nn.Module):
         accepted = inspect.signature(backbone.forward).parameters
         self._segments = "token_type_ids" in accepted and reads_segments(backbone.config)
 
-    def features(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
+    def features(self, inputs: dict[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
+        """Return one pooled vector per row, with what `insert` adds; arguments as in `pooled`."""
+        if self.insert is not None:
+            inputs, inputs_embeds = self.insert(inputs, inputs_embeds)
+        return self.pooled(inputs, inputs_embeds)
+
+    def pooled(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
         """Return one pooled vector per row, shape (b, h); or per choice, shape (b, k, h).
 
         Parameters
@@ -131,7 +141,7 @@ class Classifier(nn.Module):
         if ids.dim() == 3:
             flat = {name: value.flatten(0, 1) for name, value in inputs.items()}
             embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
-            features = self.features(flat, embeds)
+            features = self.pooled(flat, embeds)
             return features.view(*ids.shape[:2], -1)
         mask = inputs.get("attention_mask")
         arguments: dict[str, Any] = {"attention_mask": mask, **self.family.options}
@@ -152,7 +162,7 @@ class Classifier(nn.Module):
         return self._pool(hidden, mask)
 
     def forward(
-        self, inputs: Mapping[str, Tensor], head: str, inputs_embeds: Tensor | None = None
+        self, inputs: dict[str, Tensor], head: str, inputs_embeds: Tensor | None = None
     ) -> Tensor:
         """Return the outputs of one head, shape (b, outputs): logits, or a regression value.
 
@@ -164,8 +174,7 @@ class Classifier(nn.Module):
         """Return the outputs of one head for pooled vectors of shape (b, h), shape (b, outputs).
 
         Only outputs in use are returned, as `shown` says. For vectors of shape (b, k, h) they are
-        of shape (b, k), or (b, k, outputs) if the head is
-        not that of a multiple-choice task.
+        of shape (b, k), or (b, k, outputs) if the head is not that of a multiple-choice task.
 
         The head computes in its own precision, also under autocast: bfloat16 would give targets
         near 3 in steps of 1/64.

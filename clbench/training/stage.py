@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -86,12 +86,18 @@ class Context:
 
         Without dropout or gradients. Raises a NonFiniteLossError if an output is not finite.
         """
-        outputs = self._over(data, lambda batch: self.model(batch.inputs, batch.head))
-        if not np.isfinite(outputs).all():
-            raise NonFiniteLossError(
-                f"the outputs for {data.name} are not finite: training diverged. Lower lr, set "
-                "clip_norm, or use --precision float32."
-            )
+        return _finite(self._over(data, lambda batch: self.model(batch.inputs, batch.head)), data)
+
+    def outputs_of(self, heads: Iterable[str], data: TaskData) -> dict[str, Tensor]:
+        """Return the outputs of several heads for all rows, from one pass of the backbone.
+
+        They are on `device`; else as `outputs`.
+        """
+        features = torch.from_numpy(self.features(data)).to(self.device)
+        with torch.no_grad():
+            outputs = {head: self.model.apply_head(features, head).float() for head in heads}
+        for values in outputs.values():
+            _finite(values.cpu().numpy(), data)
         return outputs
 
     def features(self, data: TaskData) -> npt.NDArray[np.float32]:
@@ -114,6 +120,15 @@ class Context:
         values = np.empty((len(order), *parts[0].shape[1:]), dtype=np.float32)
         values[order] = np.concatenate(parts)
         return values
+
+
+def _finite(outputs: npt.NDArray[np.float32], data: TaskData) -> npt.NDArray[np.float32]:
+    if not np.isfinite(outputs).all():
+        raise NonFiniteLossError(
+            f"the outputs for {data.name} are not finite: training diverged. Lower lr, set "
+            "clip_norm, or use --precision float32."
+        )
+    return outputs
 
 
 @dataclass

@@ -42,6 +42,13 @@ def test_frozen_features_are_probed_alike_at_every_stage(world: Workspace) -> No
     assert row["head_gap"] == pytest.approx(cell.probes[2][0] - cell.R[1][0])  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("method", ["l2p", "progressive-prompts"])
+def test_probes_see_the_prompts(world: Workspace, method: str) -> None:
+    (cell,) = probed(world).run(methods=[method], epochs=2).cells
+    assert cell.probes[1] != cell.probes[0]
+    assert cell.probes[2] != cell.probes[1]
+
+
 def test_the_probe_of_the_pretrained_model_is_logistic_regression_on_its_features(
     world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

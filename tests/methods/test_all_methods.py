@@ -150,6 +150,28 @@ def test_a_resumed_cell_ends_in_the_same_weights(folder: Path, run: Run) -> None
     assert not differ(run.cell, resumed)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_head_grows(folder: Path, name: str) -> None:
+    if name in WITH_PEFT:
+        pytest.importorskip("peft")
+    cell = Cell(folder, CASES[name](), shown=(2, 4), protocol=SHORT)
+    for index, (width, data) in enumerate(zip((2, 4), cell.tasks, strict=True)):
+        before = weights(cell)
+        stage, _ = cell.train(index)
+        saved = weights(cell), pack(cell.method.state())
+        cell.method.after_stage(stage)
+        assert cell.context.outputs(data).shape == (12, width)
+        moved = [key for key, value in weights(cell).items() if not torch.equal(value, before[key])]
+        assert any(key.startswith("heads.a") for key in moved)
+    assert all(torch.isfinite(value).all() for value in weights(cell).values())
+    resumed = Cell(folder, CASES[name](), shown=(2, 4), protocol=SHORT)
+    resumed.model.load_state_dict(saved[0])
+    if state := unpack(*saved[1], CPU):
+        resumed.method.load_state(state)
+    resumed.method.after_stage(resumed.open(1))
+    assert not differ(cell, resumed)
+
+
 REGULARISERS = (
     *("der++", "ewc", "l2-sp", "lp-ft", "lwf", "mas", "migu", "mixout", "mofo", "r-ewc", "sam"),
     *("si", "smart", "ulmfit"),

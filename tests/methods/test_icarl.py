@@ -105,13 +105,22 @@ def test_the_memory_is_divided_evenly_and_the_best_stay(folder: Path) -> None:
     _, trace = cell.stage(2)
     assert trace.rows == 12 + 3 * 3
     assert {t: {c: len(k) for c, k in kept.items()} for t, kept in method.exemplars.items()} == {
-        0: {0: 2, 1: 2},
+        0: {0: 2, 1: 1},
         1: {2: 2},
-        2: {1: 2, 3: 2},
+        2: {1: 1, 3: 2},
     }
     for task, kept in method.exemplars.items():
         for label, positions in kept.items():
             assert (cell.tasks[task].rows.labels[positions] == label).all()
+
+
+def test_classes_that_come_again_need_no_more_memory(folder: Path) -> None:
+    """Four classes in four rows: those of three tasks keep their row of the first."""
+    cell = growing(folder, [[0, 1], [0, 1, 2, 3], [1, 2, 3]], memory=4).run()
+    kept = {t: {c: len(k) for c, k in some.items()} for t, some in cell.method.exemplars.items()}
+    assert kept == {0: {0: 1, 1: 1}, 1: {0: 0, 1: 0, 2: 1, 3: 1}, 2: {1: 0, 2: 0, 3: 0}}
+    assert len(cell.method.training_data(cell.open(2))) == 1 + 2
+    assert (cell.method.means["a"].norm(dim=1) > 0.99).all()
 
 
 def test_answers_are_the_nearest_means_of_exemplars(folder: Path) -> None:

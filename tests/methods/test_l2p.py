@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def test_rows_select_the_nearest_keys_and_pull_them(
     cell = Cell(folder, L2P(pool=3, length=2, select=2, weight=0.5))
     queries = torch.zeros(2, 32)
     queries[0, 0], queries[0, 1], queries[1, 0] = 3.0, 4.0, -1.0
-    monkeypatch.setattr(cell.model, "features", lambda inputs: queries)
+    monkeypatch.setattr(cell.model, "pooled", lambda inputs: queries)
     with torch.no_grad():
         cell.model.keys.zero_()
         cell.model.keys[0, 0], cell.model.keys[1, 1], cell.model.keys[2, 0] = 2.0, 5.0, -1.0
@@ -40,6 +41,28 @@ def test_rows_select_the_nearest_keys_and_pull_them(
     penalty.backward()
     # For row 0 and key 0, d(1 - cos)/dk = -(q/|q| - cos·k/|k|)/|k| = (0, -.8)/2.
     assert cell.model.keys.grad[0, :2].tolist() == pytest.approx([0.0, 0.5 * 0.5 * -0.4])
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_classes_of_other_tasks_are_left_out_of_the_loss(folder: Path, mask: bool) -> None:
+    """Where all rows of a task have class 0, only class 0 competes, so nothing is to be learned."""
+    cell = Cell(folder, L2P(mask=mask), heads=("a", "a"))
+    data = cell.tasks[1]
+    rows = replace(data.rows, labels=np.zeros_like(data.rows.labels))
+    cell.tasks[1] = replace(data, rows=rows)
+    stage = cell.begin(1)
+    batch = stage.data.batch(np.arange(12), cell.context.device)
+    loss = cell.method.loss(stage, batch)
+    loss.backward()
+    gradient = cell.model.head("a").weight.grad
+    if mask:
+        assert loss.item() == 0.0
+        assert not gradient.any()
+    else:
+        logits = stage.logits(batch)
+        expected = (logits.logsumexp(1) - logits[:, 0]).mean()
+        assert loss.item() == pytest.approx(expected.item())
+        assert gradient[1].any()
 
 
 def test_only_the_pool_and_the_head_are_trained(folder: Path) -> None:

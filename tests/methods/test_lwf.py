@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from cell import Cell, weights
 
@@ -91,3 +93,19 @@ def test_a_large_weight_preserves_the_outputs(folder: Path) -> None:
         cell.model.eval()
         moved.append(float((stage.logits(batch, head="t0").detach() - before).abs().mean()))
     assert moved[1] < 0.5 * moved[0]
+
+
+def test_all_earlier_heads_are_recorded_in_one_pass(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell(folder, LwF(), heads=("a", "b", "c"))
+    cell.stage(0)
+    cell.stage(1)
+    stage = cell.open(2)
+    alone = {head: stage.outputs(replace(stage.data, head=head)) for head in ("a", "b")}
+    passes, features = [], cell.model.features
+    monkeypatch.setattr(cell.model, "features", lambda *a: passes.append(1) or features(*a))
+    cell.method.before_stage(stage)
+    assert len(passes) == 1
+    for head, outputs in alone.items():
+        np.testing.assert_allclose(cell.method._targets[head].numpy(), outputs, rtol=1e-5)

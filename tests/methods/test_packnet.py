@@ -101,14 +101,20 @@ def test_the_state_is_one_byte_a_weight(folder: Path) -> None:
     assert sum(t.numel() * t.element_size() for t in tensors.values()) == owners + heads
 
 
-def test_no_free_weights_left_is_refused(folder: Path) -> None:
-    method = PackNet(prune=0.5)
+def test_pruning_that_leaves_later_tasks_nothing_is_refused(folder: Path) -> None:
+    method = PackNet(prune=0.2)
     cell = Cell(folder, method)
-    cell.stage(0)
-    for owner in method.owner.values():
-        owner.fill_(1)
-    with pytest.raises(SettingsError, match=r"no free weights are left for task 1.*prune"):
-        cell.stage(1)
+    largest = max(owner.numel() for owner in method.owner.values())
+    free, tasks = largest, 0
+    while free:
+        free, tasks = round(0.2 * free), tasks + 1
+    cell.context.stages = tasks
+    PackNet(prune=0.2).setup(cell.context)
+    cell.context.stages = tasks + 1
+    message = f"prune = 0.2 leaves no weights to task {tasks + 1} of {tasks + 1}. Raise prune"
+    with pytest.raises(SettingsError, match=message):
+        PackNet(prune=0.2).setup(cell.context)
+    PackNet(prune="equal").setup(cell.context)
 
 
 def test_matrices_are_the_dense_layers(tmp_path: Path) -> None:

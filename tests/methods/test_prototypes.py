@@ -13,6 +13,8 @@ from cell import PROTOCOL, Cell, weights
 
 from clbench.errors import SettingsError
 from clbench.methods.prototypes import NEVER, Prototypes, shrink
+from clbench.suite.baselines import read_baseline
+from clbench.suite.sweep import axes
 from clbench.training.batches import Batch
 
 
@@ -134,3 +136,9 @@ def test_the_order_of_tasks_does_not_matter(folder: Path) -> None:
 def test_wrong_shrinkage_is_refused(shrinkage: Any) -> None:
     with pytest.raises(SettingsError, match="shrinkage"):
         Prototypes(shrinkage=shrinkage)
+
+
+def test_a_rate_is_refused_and_not_tuned() -> None:
+    with pytest.raises(SettingsError, match="no effect on prototypes"):
+        Prototypes(lr_multiple=2.0)
+    assert list(axes(read_baseline("prototypes"))) == ["shrinkage"]

@@ -57,6 +57,12 @@ def test_classes_to_come_are_in_the_softmax(
     assert cell.method.loss(stage, batch).item() == pytest.approx(expected, rel=1e-6)
 
 
+def test_only_heads_that_grow_are_cosine_by_default(folder: Path) -> None:
+    own = Cell(folder, SeqStar(), heads=("a", "b"))
+    assert not any(isinstance(head, CosineHead) for head in own.model.heads.values())
+    assert isinstance(Cell(folder, SeqStar(), shown=(1, 2)).model.head("a"), CosineHead)
+
+
 def test_the_encoder_is_trained_in_the_warm_up_only(folder: Path) -> None:
     cell = Cell(folder, SeqStar(warmup_epochs=1))
     _, trace = cell.stage(0)

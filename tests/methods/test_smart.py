@@ -52,6 +52,15 @@ def test_unit_projection_scales_the_noise_of_each_token_to_1() -> None:
     np.testing.assert_allclose(moved, raised / np.abs(raised).max(-1, keepdims=True), rtol=1e-12)
 
 
+def test_noise_of_choices_is_scaled_by_row_and_by_token() -> None:
+    rng = np.random.default_rng(0)
+    noise, gradient = rng.normal(size=(2, 4, 2, 3, 5))
+    moved = move_noise(torch.tensor(noise), torch.tensor(gradient), 0.5, None).numpy()
+    for row, shift, result in zip(noise, gradient, moved, strict=True):
+        raised = row + 0.5 * shift / np.abs(shift).max()
+        np.testing.assert_allclose(result, raised / np.abs(raised).max(-1, keepdims=True))
+
+
 def test_terms_are_0_at_unchanged_weights_and_small_under_small_noise(folder: Path) -> None:
     """All passes of a step share their dropout masks, so dropout adds nothing to the terms."""
     cell = Cell(folder, Smart())
