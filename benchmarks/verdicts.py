@@ -6,8 +6,9 @@ Families of comparisons with a reference are drawn under several kinds of noise,
 true differences. The test of `clbench.results.statistics.compare` and its competitors judge them,
 each with Bonferroni's correction for the family. By kind of noise and number of seeds, the program
 prints the largest family-wise error over sizes of families, and the mean power. It then prints the
-error of a run that adds seeds until every comparison is settled, and the coverage of intervals over
-seeds and rows. Noise is counted in rows of a data set, so that scores have steps:
+error and power of a run that adds seeds until every comparison is settled, the coverage of
+intervals over seeds and rows, and the error of comparisons of trade-off curves. Noise is counted in
+rows of a data set, so that scores have steps:
 
     equal      every method and the reference have a standard deviation of 10 rows
     unequal    methods 1 to 30, evenly in the logarithm; the reference 10
@@ -28,6 +29,7 @@ import numpy.typing as npt
 from machine import make_parser, write_json
 from scipy import stats
 
+from clbench.results.fronts import pseudo_volumes
 from clbench.results.statistics import (
     ALPHA,
     SHARED_QUANTILE,
@@ -195,23 +197,72 @@ def judge(draws: int, rng: np.random.Generator) -> dict[str, dict[str, list[floa
 
 def sequential(
     draws: int, rng: np.random.Generator, looks: tuple[int, ...] = (5, 10, 20)
-) -> dict[str, float]:
-    """Print and return the largest family-wise error of looks over sizes of families, by noise.
+) -> dict[str, list[float]]:
+    """Print and return, by noise, what looks at a growing number of seeds err and find.
 
-    Every look is judged, which errs at least as often as a run that stops once all is settled.
+    These are the largest family-wise error over sizes of families, the mean power of the last
+    look, and that of a run with as many seeds and no looks. For the error every look is judged,
+    which errs at least as often as a run that stops once all is settled.
     """
-    errors = {}
+    rows = {}
+    shares = list(zip(looks, spend(looks), strict=True))
     for noise in NOISES:
-        errors[noise] = 0.0
+        error, powers = 0.0, []
         for methods, scenarios in FAMILIES:
             x = draw(noise, draws, methods, 2 * scenarios, looks[-1], rng)
+            size = methods * 2 * scenarios
             wrong = np.zeros(draws, bool)
-            for look, alpha in zip(looks, spend(looks), strict=True):
-                p = leaning(x[..., :look])
-                wrong |= (p < alpha / p[0].size).any((1, 2))
-            errors[noise] = max(errors[noise], float(wrong.mean()))
-        print(f"looks at {looks}, noise {noise}: largest family-wise error {errors[noise]:.3f}")
-    return errors
+            for look, alpha in shares:
+                wrong |= (leaning(x[..., :look]) < alpha / size).any((1, 2))
+            error = max(error, float(wrong.mean()))
+            half = -(-methods // 2)
+            for shift in SHIFTS:
+                moved = x[: draws // 4].copy()
+                moved[:, :half] += shift / 2  # twice as many seeds as in `judge`
+                p = leaning(moved)[:, :half]
+                powers.append([float((p < a / size).mean()) for a in (shares[-1][1], ALPHA)])
+        last, fixed = np.mean(powers, axis=0)
+        rows[noise] = [error, float(last), float(fixed)]
+        print(
+            f"looks at {looks}, noise {noise}: largest family-wise error {error:.3f}, power of the "
+            f"last look {last:.3f}, without looks {fixed:.3f}"
+        )
+    return rows
+
+
+CURVE = np.array([(0.70, 0.80), (0.72, 0.78), (0.74, 0.76), (0.76, 0.74), (0.78, 0.72)])
+"""p_s and p_o of the points of a trade-off curve."""
+
+
+def fronts(draws: int, rng: np.random.Generator) -> dict[str, float]:
+    """Print and return how often one of two equal trade-off curves counts as better.
+
+    The noise of a seed is shared by the points of a curve (as of averages of the same weights), or
+    each point has its own; its standard deviation is a fraction of an accuracy.
+    """
+
+    def volumes(n: int, shared: float, sd: float) -> Floats:
+        common = rng.normal(0.0, sd * shared**0.5, (n, 1, 2))
+        points = CURVE + common + rng.normal(0.0, sd * (1.0 - shared) ** 0.5, (n, len(CURVE), 2))
+        curve = {
+            str(k): {s: (float(points[s, k, 0]), float(points[s, k, 1])) for s in range(n)}
+            for k in range(len(CURVE))
+        }
+        return np.array(list(pseudo_volumes(curve, (0.5, 0.5)).values()))
+
+    shares = {}
+    for name, sides in {"shared and own": (1.0, 0.0), "own and own": (0.0, 0.0)}.items():
+        for sd in (0.015, 0.03):
+            for n in (3, 5, 10):
+                wrong = 0
+                for _ in range(draws // 2):
+                    first, second = (volumes(n, side, sd) for side in sides)
+                    sample = Differences(tuple(second - first), 0.003)
+                    verdict = compare({"curve": {"other": sample}})["curve", "other"].verdict
+                    wrong += verdict in ("better", "worse")
+                shares[f"{name}; {sd:g}; {n} seeds"] = wrong / (draws // 2)
+                print(f"equal curves, {name}, {sd:g}, {n} seeds: {wrong / (draws // 2):.3f}")
+    return shares
 
 
 def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
@@ -238,29 +289,34 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=4000)
     parser.add_argument("--tables", type=Path, help="also write the tables into this folder")
     args = parser.parse_args()
-    rngs = [np.random.default_rng(seed) for seed in range(3)]
+    rngs = [np.random.default_rng(seed) for seed in range(4)]
     check_same(np.random.default_rng(0))
     results = judge(args.draws, rngs[0])
     looks = sequential(args.draws, rngs[1])
     rows = coverage(args.draws, rngs[2])
+    curves = fronts(args.draws, rngs[3])
     if args.tables:
-        write_tables(args.tables, results, looks, rows)
-    write_json(args, {"tests": results, "looks": looks, "rows": rows})
+        write_tables(args.tables, results, looks, {"rows,coverage": rows, "curves,error": curves})
+    write_json(args, {"tests": results, "looks": looks, "rows": rows, "curves": curves})
 
 
 def write_tables(
     folder: Path,
     results: dict[str, dict[str, list[float]]],
-    looks: dict[str, float],
-    rows: dict[str, float],
+    looks: dict[str, list[float]],
+    shares: dict[str, dict[str, float]],
 ) -> None:
+    """Write ``errors.csv``, ``looks.csv``, and a file for each of `shares`."""
     errors = [
         f"{key.replace(' ', ',')},{test},{error:.4f},{power:.4f}"
         for key, by_test in results.items()
         for test, (error, power) in by_test.items()
     ]
     (folder / "errors.csv").write_text("\n".join(["noise,seeds,test,error,power", *errors]) + "\n")
-    for name, column, values in (("looks", "error", looks), ("rows", "coverage", rows)):
+    lines = [f"{noise},{','.join(f'{x:.4f}' for x in row)}" for noise, row in looks.items()]
+    (folder / "looks.csv").write_text("\n".join(["noise,error,power,fixed", *lines]) + "\n")
+    for title, values in shares.items():
+        name, _, column = title.partition(",")
         lines = [f"{key},{value:.4f}" for key, value in values.items()]
         (folder / f"{name}.csv").write_text("\n".join([f"case,{column}", *lines]) + "\n")
 

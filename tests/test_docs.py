@@ -119,8 +119,25 @@ def test_the_documentation_states_the_errors_of_verdicts() -> None:
     assert worst.idxmax() == 3
     power = table.groupby("test")["power"].mean()[errors[errors <= 0.055].index]
     assert power.idxmax() == "clbench"
-    looks = pd.read_csv(ROOT / "results" / "verdicts" / "looks.csv")["error"]
-    assert f"at most {looks.max():.3f} of simulated families".replace("0.", ".") in text
+    by_noise = table.pivot_table(index=["noise", "seeds"], columns="test", values="power")
+    assert by_noise.loc[("loud", 10), "with steps"] > by_noise.loc[("loud", 10), "clbench"]
+
+
+def test_the_documentation_states_what_simulations_of_other_intervals_show() -> None:
+    folder = ROOT / "results" / "verdicts"
+
+    def read(name: str) -> str:
+        return " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+
+    text, looks = read("read.md"), pd.read_csv(folder / "looks.csv")
+    assert f"at most {looks['error'].max():.3f} of families".replace("0.", ".") in text
+    noisy = looks[looks["fixed"] < 0.99]
+    ranges = [f"{noisy[c].min():.3f} to {noisy[c].max():.3f}" for c in ("power", "fixed")]
+    shown = f"found a share of {ranges[0]} of true differences, a run without looks {ranges[1]}"
+    assert shown.replace("0.", ".") in text
+    curves = pd.read_csv(folder / "curves.csv")["error"]
+    range_of_curves = f"in {curves.min():.3f} to {curves.max():.3f} of simulated comparisons"
+    assert range_of_curves.replace("0.", ".") in read("tune.md")
     rows = pd.read_csv(ROOT / "results" / "verdicts" / "rows.csv")["coverage"]
     assert f"{rows.min():.3f} to {rows.max():.3f}".replace("0.", ".") in text
 

@@ -21,7 +21,8 @@ def power(
 ) -> int:
     """Say how many seeds show a difference, estimated from the spread of a run.
 
-    Corrects for all primary comparisons of the run, as the report does. The ranges follow from the
+    Corrects for all primary comparisons of the run, as the report does, and for its looks, if it
+    adds seeds. The ranges follow from the
     uncertainty of the spread, which is large with a handful of seeds.
     """
     from rich.table import Table
@@ -31,7 +32,7 @@ def power(
     from clbench.report.power import power_frame
     from clbench.report.reading import read_runs
     from clbench.results.comparisons import comparisons_frame
-    from clbench.results.statistics import ALPHA
+    from clbench.results.statistics import ALPHA, spend
     from clbench.results.store import Store
     from clbench.suite.question import FEWEST, MOST_SEEDS
 
@@ -47,7 +48,9 @@ def power(
         err().print(line, soft_wrap=True)
     question = store.questions()[-1]
     comparisons = comparisons_frame(cells, question)
-    rows = power_frame(comparisons, difference, share, ALPHA).to_dict("records")
+    looks = store.looks()
+    alpha = spend(looks)[-1] if looks else ALPHA
+    rows = power_frame(comparisons, difference, share, alpha).to_dict("records")
     if not rows:
         raise RunFolderError(
             f"{run}: its question compares no method with {question.reference} on {FEWEST} seeds "
@@ -78,8 +81,9 @@ def power(
     ]
     console.print(
         f"\nA difference of {difference:g} is shown with probability {share:g} in each of these "
-        f"{len(rows)} comparisons, at {100 * ALPHA:g} % error for all of them, with "
-        f"{most[0]} seeds ({most[1]} to {most[2]}) in a run without looks.",
+        f"{len(rows)} comparisons, at {100 * alpha:.3g} % error for all of them"
+        f"{' (the share of the last look)' if looks else ''}, with {most[0]} seeds ({most[1]} to "
+        f"{most[2]}){'' if looks else ' in a run without looks'}.",
         soft_wrap=True,
     )
     return 0

@@ -129,6 +129,8 @@ def flip_rows(content: Content) -> list[dict[str, Any]]:
             "scenario": row["scenario"],
             "method": row["method"],
             "rows": row["rows"],
+            "difference": number(row["rows_difference"]),
+            "interval": (number(row["rows_low"]), number(row["rows_high"])),
             "counts": [
                 (count, None if count is None else count / row["rows"])
                 for count in (number(row[name]) for name in names)

@@ -42,7 +42,7 @@ def power_frame(
     primary = table.to_dict("records")
     rows = []
     for row in primary:
-        spreads = (row["spread"], *spread_interval(row["spread"], row["freedom"]))
+        spreads = (row["spread"], *spread_interval(row["spread"], row["pairs"] - 1))
         weight = row["freedom"] - (row["pairs"] - 1)
         seeds = [
             seeds_needed(spread, difference, weight=weight, alpha=alpha / len(primary), power=power)

@@ -166,8 +166,8 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
     others = [f"{count(number, kind)}{rest}" for kind, (number, rest) in families.items() if number]
     if others:
         lines.append(
-            f"Exploratory, with an error rate of {ALPHA:.0%}{' over all looks' if looks else ''} "
-            f"{'each' if len(others) > 1 else 'of its own'}: {_join(others)}."
+            f"Exploratory, {'each ' if len(others) > 1 else ''}a family of its own at {ALPHA:.0%}"
+            f"{' over all looks' if looks else ''}: {_join(others)}."
         )
     return [line.replace("%", " %") for line in lines]
 
@@ -180,8 +180,11 @@ def _title(score: str) -> str:
 def _describe(row: Row, verdict: str) -> str:
     if verdict in ("no verdict", "too few seeds"):
         return str(row["method"])
-    interval = f"{row['difference_low']:+.3f} to {row['difference_high']:+.3f}"
-    return f"{row['method']} {row['difference']:+.3f} ({interval})"
+    difference, low, high = (
+        f"{round(row[name], 3) + 0.0:+.3f}"
+        for name in ("difference", "difference_low", "difference_high")
+    )
+    return f"{row['method']} {difference} ({low} to {high})"
 
 
 def _join(parts: Sequence[str]) -> str:

@@ -56,6 +56,11 @@ TUNING = (
     "too good by chance: compare on the reported split."
 )
 """Note on a page of trials."""
+GROWN = (
+    "Commands of this run have different seeds and no planned looks. Its error rates hold only if "
+    "the number of seeds was set before any result was seen."
+)
+"""Note on a page of a run whose seeds may have been added after looking at results."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ def write_report(
     notes = [
         *notes,
         *([changed] if len(questions) > 1 else []),
+        *([GROWN] if _has_grown(suites[0]) else []),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = []
@@ -305,6 +311,15 @@ def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
 
 def _score(value: float | None) -> str:
     return "–" if value is None else f"{round(value, 3) + 0.0:.3f}"
+
+
+def _has_grown(suite: Mapping[str, Any]) -> bool:
+    """Whether the commands of a run without looks have different seeds."""
+    seeds = {
+        command[command.index("--seeds") + 1] if "--seeds" in command[:-1] else ""
+        for command in suite.get("commands", [])
+    }
+    return len(seeds) > 1 and not suite.get("looks")
 
 
 def _signed(value: float | None) -> str:

@@ -79,12 +79,33 @@ def hypervolume(points: Sequence[Point], floor: Point = (0.0, 0.0)) -> float:
     return area / ((1.0 - floor[0]) * (1.0 - floor[1]))
 
 
+def pseudo_volumes(curve: Curve, floor: Point = (0.0, 0.0)) -> dict[int, float]:
+    """Return a value for each seed whose mean is the hypervolume of a curve, nearly without bias.
+
+    The value of seed i is ``n·H − (n − 1)·H_i``, with H that of the mean points and H_i that of the
+    means over all other seeds: the pseudo-values of the jackknife (Tukey 1958). The mean of each
+    seed's own hypervolume would be too large, the more so the less the noise of the points is
+    shared. The seeds are those that all points have.
+    """
+    seeds = sorted(set.intersection(*map(set, curve.values())))
+    if len(seeds) < 2:
+        return {s: hypervolume([p[s] for p in curve.values()], floor) for s in seeds}
+
+    def volume(some: Sequence[int]) -> float:
+        return hypervolume(
+            list(mean_points({n: {s: p[s] for s in some} for n, p in curve.items()}).values()),
+            floor,
+        )
+
+    n, whole = len(seeds), volume(seeds)
+    return {s: n * whole - (n - 1) * volume([x for x in seeds if x != s]) for s in seeds}
+
+
 def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALPHA) -> pd.DataFrame:
     """Return the hypervolume of each trade-off curve, and its difference from the reference's.
 
-    Hypervolumes are taken seed by seed, over the same points, so that differences are paired. A
-    curve of more points covers more by chance alone, so only curves with as many points as the
-    reference's are compared.
+    Differences of `pseudo_volumes` are paired by seed. A curve of more points covers more by chance
+    alone, so only curves with as many points as the reference's are compared.
 
     Parameters
     ----------
@@ -111,10 +132,9 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
         floor = _floor(cells, scenario)
         steps[scenario] = _step(cells, scenario, floor)
         for name, curve in by_name.items():
-            seeds = sorted(set.intersection(*map(set, curve.values())))
-            values = {s: hypervolume([p[s] for p in curve.values()], floor) for s in seeds}
+            values = pseudo_volumes(curve, floor)
             volumes.setdefault(scenario, {})[name] = values
-            row = {"scenario": scenario, "method": name, "points": len(curve), "seeds": len(seeds)}
+            row = {"scenario": scenario, "method": name, "points": len(curve), "seeds": len(values)}
             if values:
                 summary = summarise(list(values.values()), steps[scenario])
                 low, high = max(summary.low, 0.0), min(summary.high, 1.0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,17 @@ def test_power_prints_a_line_for_each_comparison(clbench: Call, tmp_path: Path) 
     assert code == 0
     assert len(re.findall(r"^(?:one|two) +ewc +p_[os] ", out, re.MULTILINE)) == 4
     assert "in each of these 4 comparisons, at 5 % error for all of them" in out
+
+
+def test_power_allows_for_the_looks_of_a_run(clbench: Call, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    suite = json.loads((folder / "suite.json").read_text())
+    suite["suite"]["looks"] = [[5, 10, 20]]
+    (folder / "suite.json").write_text(json.dumps(suite))
+    _, out, _ = clbench("power", str(folder), "--difference", ".02")
+    text = " ".join(out.split())
+    assert "at 3.75 % error for all of them (the share of the last look), with" in text
+    assert "without looks" not in text
 
 
 @pytest.mark.parametrize(

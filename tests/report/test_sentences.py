@@ -184,16 +184,16 @@ def test_error_rates_name_the_looks() -> None:
     (line,) = error_rates([], 5, 0, 0)
     assert line.startswith("All these intervals hold jointly at 95 % or more, so the risk")
     looks, others = error_rates([5, 10, 20], 10, 8, 3)
-    # shares of .05: ln(1 + 1.718 * .25), ln(1 + 1.718 * .5) - ln(1 + 1.718 * .25), and the rest
+    # shares of .05: 1/16, 3/16 and 12/16
     assert looks.startswith(
         "Looks were planned after 5, 10 and 20 seeds. This is look 2 of 3, with 10 seeds: it "
-        "spends 1.31 % of the error rate of 5 %, and 3.10 % are spent so far. All these intervals "
-        "hold jointly at 98.69 % or more"
+        "spends 0.94 % of the error rate of 5 %, and 1.25 % are spent so far. All these intervals "
+        "hold jointly at 99.06 % or more"
     )
     assert others == (
-        "Exploratory, with an error rate of 5 % over all looks each: 8 claims to beat every "
+        "Exploratory, each a family of its own at 5 % over all looks: 8 claims to beat every "
         "control and 3 comparisons of curves."
     )
     assert error_rates([], 5, 1, 0)[1] == (
-        "Exploratory, with an error rate of 5 % of its own: 1 claim to beat every control."
+        "Exploratory, a family of its own at 5 %: 1 claim to beat every control."
     )

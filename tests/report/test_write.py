@@ -51,6 +51,17 @@ def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
     assert (run / "report/index.html").stat().st_size < 4e6
 
 
+def test_seeds_added_without_looks_are_noted(tmp_path: Path, no_figures: None) -> None:
+    folder = make_run(tmp_path / "run")
+    suite = json.loads((folder / "suite.json").read_text())
+    for seeds, grown in ((["0-2", "0-2"], False), (["0-2", "0-4"], True)):
+        commands = [["clbench", "run", "mine", "--seeds", value] for value in seeds]
+        suite["suite"]["commands"] = commands
+        (folder / "suite.json").write_text(json.dumps(suite))
+        write_report([folder])
+        assert ("different seeds and no planned looks" in page_of(folder)) is grown
+
+
 def test_a_report_between_looks_is_judged_at_the_share_of_the_next(
     tmp_path: Path, no_figures: None
 ) -> None:

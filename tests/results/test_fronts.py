@@ -8,7 +8,7 @@ import pytest
 from handmade import pair
 
 from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.fronts import fronts_frame, hypervolume, points_frame
+from clbench.results.fronts import fronts_frame, hypervolume, points_frame, pseudo_volumes
 
 
 def point(family: str, name: str, seed: int, p_o: float, p_s: float) -> CellResult:
@@ -22,6 +22,16 @@ def test_the_hypervolume_is_the_dominated_share() -> None:
     assert hypervolume([(0.5, 0.4), (0.2, 0.8), (0.1, 0.1)]) == pytest.approx(0.28)
     assert hypervolume([(0.75, 0.75)], (0.5, 0.5)) == pytest.approx(0.25)
     assert hypervolume([(0.4, 0.9)], (0.5, 0.5)) == 0.0
+
+
+def test_the_hypervolume_of_a_curve_is_that_of_its_mean_points() -> None:
+    """By hand: H of the means is .5·.6 + .2·.2, and .6·.6 + .04 and .4·.6 + .04 without a seed."""
+    curve = {"a": {0: (0.4, 0.6), 1: (0.6, 0.6)}, "b": {0: (0.2, 0.8), 1: (0.2, 0.8), 2: (0, 0)}}
+    assert pseudo_volumes(curve) == pytest.approx({0: 2 * 0.34 - 0.40, 1: 2 * 0.34 - 0.28})
+    # A different point wins on each seed: each seed's own front has .25, that of the means .2.
+    noisy = {"a": {0: (0.5, 0.5), 1: (0.5, 0.3)}, "b": {0: (0.5, 0.3), 1: (0.5, 0.5)}}
+    assert pseudo_volumes(noisy) == pytest.approx({0: 2 * 0.2 - 0.25, 1: 2 * 0.2 - 0.25})
+    assert pseudo_volumes({"a": {4: (0.5, 0.4)}, "b": {4: (0.2, 0.8)}}) == pytest.approx({4: 0.28})
 
 
 def test_curves_are_compared_seed_by_seed() -> None:

@@ -132,7 +132,7 @@ def test_verdicts() -> None:
 def test_looks_spend_the_error_rate() -> None:
     rates = spend((5, 10, 20))
     assert sum(rates) == pytest.approx(0.05)
-    assert rates[0] == pytest.approx(0.05 * math.log(1 + (math.e - 1) / 4))
+    assert rates == pytest.approx([0.05 / 16, 0.05 * 3 / 16, 0.05 * 12 / 16])
     assert spend([7]) == pytest.approx([0.05])
 
 
