@@ -94,9 +94,9 @@ def answers(cells: Sequence[CellResult], margin: float) -> dict[tuple[Claim, str
             step = step_of_mean(scenarios, {name: steps[name][score] for name in scenarios})
             some = groups.setdefault((reference, score), {})
             some[method] = Differences(tuple(table.mean(1)), step)
-    found = compare(groups, margin=margin)
+    comparisons = compare(groups, margin=margin)
     return {
-        (claim, score): found[(claim.reference, score), claim.method]
+        (claim, score): comparisons[(claim.reference, score), claim.method]
         for claim in claims
         for score in SCORES
     }
@@ -104,12 +104,12 @@ def answers(cells: Sequence[CellResult], margin: float) -> dict[tuple[Claim, str
 
 def claims_table(cells: Sequence[CellResult], question: Question) -> str:
     """Return a Markdown table of the claims with their verdicts."""
-    found = answers(cells, question.margin)
+    comparisons = answers(cells, question.margin)
     rows = []
     for claim in claims_of(cells):
         texts = [f"`{claim.method}` − `{claim.reference}`"]
         for score in SCORES:
-            answer = found[claim, score]
+            answer = comparisons[claim, score]
             low, high = answer.difference_low, answer.difference_high
             texts += [interval(answer.difference, low, high), answer.verdict]
         rows.append(texts)
@@ -229,12 +229,12 @@ def kept_table(cells: Sequence[CellResult], question: Question) -> str:
             if method != question.reference:
                 sample = Differences(tuple(differences.mean(1)), step)
                 groups.setdefault(title, {})[method] = sample
-    found = compare(groups, margin=question.margin)
+    comparisons = compare(groups, margin=question.margin)
     rows = []
     for method in methods:
         texts = [f"`{method}`"]
         for title in titles:
-            row = found.get((title, method))
+            row = comparisons.get((title, method))
             text = "" if row is None else compared(pd.Series(asdict(row)))
             texts += [plain(means[title, method]), text]
         rows.append(texts)
@@ -264,10 +264,10 @@ def claims_figure(studies: Sequence[Study]) -> Figure:
     height = (0.18 * len(studies) + 0.12) * len(claims) + 0.4
     figure, grid = style.panels(len(SCORES), width=4.6, height=height, columns=2)
     for study, (cells, question), color in zip(studies, runs, style.PALETTE, strict=False):
-        found = answers(cells, question.margin)
+        comparisons = answers(cells, question.margin)
         offset = 0.25 * ((len(studies) - 1) / 2 - studies.index(study))
         for axes, score in zip(grid, SCORES, strict=True):
-            for (claim, of), answer in found.items():
+            for (claim, of), answer in comparisons.items():
                 if of == score:
                     y = len(claims) - 1 - claims.index(claim) + offset
                     ends = [answer.difference_low, answer.difference_high]

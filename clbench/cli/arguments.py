@@ -135,8 +135,7 @@ def seeds(value: str | None) -> list[int] | str | None:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise SettingsError(
-                f"--seeds {value!r}: {part.strip()!r} is not a seed or range. Write 0,1,2 or 0-4, "
-                "or until-settled."
+                f"--seeds {value!r}: {part.strip()!r} is not a seed or range. Write 0,1,2 or 0-4."
             )
         if len(numbers) + last - first >= MOST_SEEDS:
             raise SettingsError(f"--seeds {value!r}: has more than {MOST_SEEDS} seeds. Give fewer.")

@@ -53,10 +53,10 @@ def controls_frame(
     import pandas as pd
 
     by_name: dict[str, dict[str, dict[int, CellResult]]] = {}
-    lost: dict[str, dict[str, CellResult]] = {}
+    failed: dict[str, dict[str, CellResult]] = {}
     for cell in cells:
         if cell.reference_of is None and cell.status != "ok":
-            lost.setdefault(cell.scenario, {})[cell.baseline] = cell
+            failed.setdefault(cell.scenario, {})[cell.baseline] = cell
         if cell.status == "ok" and cell.reference_of is None and len(cell.R) > 1:
             methods = by_name.setdefault(cell.scenario, {})
             methods.setdefault(cell.baseline, {})[cell.seed] = cell
@@ -81,7 +81,7 @@ def controls_frame(
                 step = math.hypot(steps.get("p_o", 0.0), steps.get("p_s", 0.0))
                 groups[scenario, control] = differences({control: base, **values}, control, step)
                 times[scenario, control] = seconds[control] / unit if unit else math.nan
-        for name, cell in lost.get(scenario, {}).items():
+        for name, cell in failed.get(scenario, {}).items():
             if name not in methods and cell.control and not cell.keeps_rows:
                 groups[scenario, name] = {method: Differences(()) for method in values}
                 times[scenario, name] = math.nan
@@ -91,11 +91,11 @@ def controls_frame(
         for method, sample in samples.items()
         if len(sample.values) >= FEWEST
     }
-    found = compare(groups, alpha=alpha, family=max(1, len(claims)))
+    comparisons = compare(groups, alpha=alpha, family=max(1, len(claims)))
     rows = []
     for (scenario, control), samples in groups.items():
         for method in samples:
-            comparison = found.get(((scenario, control), method))
+            comparison = comparisons.get(((scenario, control), method))
             names = {"scenario": scenario, "control": control, "method": method}
             numbers = asdict(comparison) if comparison else {"pairs": 0, "verdict": "no verdict"}
             rows.append({**names, "time": times[scenario, control], **numbers})

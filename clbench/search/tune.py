@@ -155,14 +155,14 @@ def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:
     RunFolderError
         If the folder holds something else.
     """
-    trials, tried = plan.settings.trials, set[str]()
+    trials, started = plan.settings.trials, set[str]()
     size, studies = -(-trials // ROUNDS), read_studies(plan)
     while True:
         variants = [point for study in studies for point in study.variants()[:trials]]
         if variants:
             state = plan.state(make_plan(plan.first.suite, replace(plan.options, methods=variants)))
-            pending = tuple(cell for cell in state.pending if cell.key not in tried)
-            tried |= {cell.key for cell in pending}
+            pending = tuple(cell for cell in state.pending if cell.key not in started)
+            started |= {cell.key for cell in pending}
             yield replace(state, pending=pending)
         _read_trials(plan, studies)
         is_open = [study for study in studies if _is_open(study)]

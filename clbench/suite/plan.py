@@ -295,7 +295,7 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
                 raise UnknownNameError(f"{where}: {baseline.name!r} is given twice. Remove one.")
             raise UnknownNameError(
                 f"{where}: two baselines are called {baseline.name!r}: {' and '.join(sources)}. "
-                "Remove one, or give it another `name`."
+                "Remove one, or copy a file under another name."
             )
     return baselines
 

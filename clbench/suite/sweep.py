@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Tag,
@@ -86,7 +87,13 @@ def _distinct(choices: list[Any]) -> list[Any]:
     return choices
 
 
-Choices = Annotated[list[Any], AfterValidator(_distinct)]
+def _listed(choices: Any) -> Any:
+    if not isinstance(choices, list):
+        raise ValueError("must be a range { low = …, high = … } or a list of choices")
+    return choices
+
+
+Choices = Annotated[list[Any], BeforeValidator(_listed), AfterValidator(_distinct)]
 Axis = Annotated[
     Annotated[Range, Tag("range")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)
 ]

@@ -125,7 +125,11 @@ def test_errors_of_a_sweep_are_listed() -> None:
 @pytest.mark.parametrize(
     ("axis", "problem"),
     [
-        ("3", r"\[sweep\] importance: must be a list in \[brackets\], got 3\."),
+        (
+            "3",
+            r"\[sweep\] importance: must be a range { low = …, high = … } or a list of choices, "
+            r"got 3\.",
+        ),
         ("[1.0]", r"\[sweep\] importance: must hold at least two choices, all different\."),
         ("[1.0, 1.0]", r"\[sweep\] importance: must hold at least two choices, all different\."),
         ("{ low = 1.0 }", r"\[sweep\.importance\] high: is missing\."),
