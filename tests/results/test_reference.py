@@ -121,6 +121,13 @@ def test_the_documentation_states_the_verdicts_of_recadam() -> None:
         f"{plain(better['difference_low'].min())})"
     ) in text
     assert f"(worse by {plain(-worse['difference'].max())})" in text
+    cells = reference_cells("recadam-glue-minilm")
+    assert {plain(cell.R[0][0] or 0.0) for cell in cells} == {".082"}
+    assert "p_o (.082 before) / p_s" in text
+    assert all("always the most frequent one: 0.063" in cell.notes[0] for cell in cells)
+    assert "than the most frequent token does (.063)" in text
+    assert {stage.steps for cell in cells for stage in cell.stages} == {630}
+    assert "since 630 steps leave little time" in text
 
 
 def test_the_documentation_states_the_range_over_k() -> None:
