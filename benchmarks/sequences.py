@@ -1,6 +1,7 @@
 """Measure the memory of each method by the number of tasks, and the share of scoring.
 
     python benchmarks/sequences.py [--tasks 2 5 15] [--methods ewc,replay] [--model tiny]
+        [--table results/sequences/memory.csv]
 
 Each method learns sequences of equal tasks with own heads. The memory is that of the tensors alive
 in a step of the last stage, which is exact, beyond vanilla's in the same sequence, in multiples of
@@ -63,6 +64,8 @@ def write_suite(folder: Path, counts: list[int], model: str, rows: int, epochs: 
             table = csv.writer(file)
             table.writerow(["text", "label"])
             table.writerows(zip(some.columns[0], map(int, some.labels), strict=True))
+    texts = source.train.take(range(2 * rows)).columns[0]
+    (folder / "corpus.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     names = [f"task-{number}" for number in range(max(counts))]
     text = SUITE.format(model=model, epochs=epochs) + "".join(TASK.format(name=n) for n in names)
     for count in counts:
@@ -83,6 +86,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, nargs="+", default=[2, 5, 15])
     parser.add_argument("--methods", help="comma-separated; by default all")
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--table", type=Path, help="also write the memory to this CSV file")
     parser.add_argument("--rows", type=int, default=48, help="training rows of each task")
     parser.add_argument("--epochs", type=int, default=1)
     args = parser.parse_args()
@@ -91,7 +95,8 @@ def main() -> None:
     weights = 4e-6 * sum(value.numel() for value in load_backbone(args.model).parameters())
     with tempfile.TemporaryDirectory() as name:
         suite = write_suite(Path(name), args.tasks, args.model, args.rows, args.epochs)
-        run = clbench.run(suite, methods=methods, out=Path(name) / "out")
+        corpus = Path(name) / "corpus.txt"
+        run = clbench.run(suite, methods=methods, corpus=corpus, out=Path(name) / "out")
     cells = {(c.baseline, len(c.tasks)): c for c in run.cells if c.status == "ok"}
     for cell in run.cells:
         if cell.status != "ok":
@@ -114,6 +119,14 @@ def main() -> None:
         measured[method] = {"extra": extra, "growth": growth, "scoring": share}
         words = "bounded" if growth <= STEADY else f"{growth:.3f}"
         print(f"{method:28}{''.join(f'{x:10.2f}' for x in extra)}{words:>10}  {share:7.0%}")
+    if args.table:
+        columns = [f"tasks_{count}" for count in args.tasks]
+        rows = [
+            ",".join([method, *(f"{x:.3f}" for x in [*row["extra"], row["growth"]])])
+            for method, row in measured.items()
+        ]
+        heading = ",".join(["method", *columns, "growth"])
+        args.table.write_text("\n".join([heading, *rows]) + "\n", encoding="utf-8")
     write_json(args, measured)
 
 
