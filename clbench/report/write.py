@@ -25,7 +25,7 @@ from clbench.report.content import (
     table_rows,
 )
 from clbench.report.details import cell_details
-from clbench.report.drawing import FORMATS, draw_all
+from clbench.report.drawing import FORMATS, Drawing, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult, without_extra_points
@@ -119,15 +119,7 @@ def write_report(
         *([GROWN] if _has_grown(suites[0]) else []),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
-    figures = []
-    for name, title, caption, files in list(drawings):
-        for kind in formats:
-            path = folder / "figures" / f"{name}.{kind}"
-            with as_folder_error(path):
-                write_atomically(path, files[kind])
-        image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
-        narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
-        figures.append({"title": title, "caption": caption, "image": image, "narrow": narrow})
+    figures = [_write_figure(drawing, folder / "figures", formats) for drawing in drawings]
     frames = {
         "scores": content.frame,
         "means": content.means,
@@ -179,6 +171,18 @@ def write_report(
     )
     write_text(page, text)
     return Report(page, content, tuple(notes))
+
+
+def _write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict[str, Any]:
+    """Write the files of a figure; return its values in the page."""
+    name, title, caption, files = drawing
+    for kind in formats:
+        path = folder / f"{name}.{kind}"
+        with as_folder_error(path):
+            write_atomically(path, files[kind])
+    image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
+    narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
+    return {"title": title, "caption": caption, "image": image, "narrow": narrow}
 
 
 def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:

@@ -73,16 +73,7 @@ def comparisons_frame(
     frame = scores_frame(cells)
     frame = frame[frame["status"] == "ok"]
     steps = steps_by_scenario(cells)
-    values: dict[Group, BySeed] = {}
-    for key, some in frame.groupby(["scenario", "method"], sort=False):
-        scenario, method = map(str, key)
-        for score in SCORES:
-            if not (score.compared or score.name in question.scores):
-                continue
-            numbers = some.dropna(subset=[score.name])
-            if len(numbers):
-                seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
-                values.setdefault((scenario, score.name), {})[method] = seeds
+    values = _scores(frame, question)
     if question.mean_over_scenarios:
         scenarios = dict.fromkeys(cell.scenario for cell in cells if cell.reference_of is None)
         covered = [scenario for scenario in scenarios if question.covers(scenario)]
@@ -127,11 +118,7 @@ def comparisons_frame(
             if method == question.reference:
                 row["why"] = "the reference"
             elif comparison is None:
-                row["why"] = f"{question.reference} has no finished cell"
-                if group[0] == MEAN:
-                    row["why"] = f"{question.reference} lacks a scenario"
-                if question.reference in by_method:
-                    row["why"] = f"no seed in common with {question.reference}"
+                row["why"] = _reason(question.reference, group[0], by_method)
                 row |= {"pairs": 0, "verdict": "no verdict" if is_primary else None}
             else:
                 row |= asdict(comparison)
@@ -139,6 +126,28 @@ def comparisons_frame(
                 row |= _rows(ours, theirs, group[1])
             rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _scores(frame: pd.DataFrame, question: Question) -> dict[Group, BySeed]:
+    """Return the scores to compare by scenario and score, then by method and seed."""
+    values: dict[Group, BySeed] = {}
+    for key, some in frame.groupby(["scenario", "method"], sort=False):
+        scenario, method = map(str, key)
+        for score in SCORES:
+            if not (score.compared or score.name in question.scores):
+                continue
+            numbers = some.dropna(subset=[score.name])
+            if len(numbers):
+                seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
+                values.setdefault((scenario, score.name), {})[method] = seeds
+    return values
+
+
+def _reason(reference: str, scenario: str, by_method: BySeed) -> str:
+    """Return why a method has no comparison."""
+    if reference in by_method:
+        return f"no seed in common with {reference}"
+    return f"{reference} {'lacks a scenario' if scenario == MEAN else 'has no finished cell'}"
 
 
 def steps_by_scenario(cells: Sequence[CellResult]) -> dict[str, dict[str, float]]:
