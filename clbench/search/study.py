@@ -261,14 +261,26 @@ def _trial(number: int, settings: Mapping[str, Any], cells: Sequence[CellResult]
 
 
 def _cost(cells: Sequence[CellResult]) -> tuple[float, float]:
-    """Return the epochs of cells, and their seconds of training and scoring, or until failure."""
-    stages = [stage for cell in cells for stage in cell.stages]
-    seconds = sum(stage.train_seconds + stage.eval_seconds for stage in stages)
+    """Return the epochs of cells, and their seconds of training and scoring, or until failure.
+
+    A stage that several of the cells share, as those that average the same weights do, counts once;
+    one that another method trained counts as if it had been trained here.
+    """
+    epochs = seconds = 0.0
+    trained: set[tuple[str, int, int, float]] = set()
+    stages = [(c.scenario, c.seed, i, stage) for c in cells for i, stage in enumerate(c.stages)]
+    for scenario, seed, index, stage in sorted(stages, key=lambda entry: entry[3].cached):
+        key = (scenario, seed, index, stage.train_seconds)  # kept to the bit with a cached stage
+        if not stage.cached or key not in trained:
+            trained.add(key)
+            epochs += stage.epochs
+            seconds += stage.train_seconds
+        seconds += stage.eval_seconds
     for cell in cells:
         if cell.status == "failed" and cell.started and cell.finished:
             began, ended = map(datetime.fromisoformat, (cell.started, cell.finished))
             seconds += (ended - began).total_seconds()
-    return sum(stage.epochs for stage in stages), seconds
+    return epochs, seconds
 
 
 def _searcher(study: Study, swept: Sweep) -> Any:

@@ -14,6 +14,7 @@ from fake_engine import FakeExecutor
 from clbench.errors import RunFolderError, SearchError, SettingsError
 from clbench.evaluation.listener import Listener
 from clbench.evaluation.run_plan import run_plan
+from clbench.results.cell import CellResult
 from clbench.search.study import Study, TuneSettings
 from clbench.search.tune import make_tuning, read_studies, tuning_rounds, write_tuned
 from clbench.suite.baselines import read_baseline
@@ -254,6 +255,31 @@ def test_failed_trials_cost_their_time(suite: Path) -> None:
     )
     study.cells = [lost]
     assert study.cost().seconds == 90.0
+
+
+def test_stages_that_trials_share_cost_once(suite: Path) -> None:
+    plan = make_tuning(suite, TuneSettings(trials=1), RunOptions(out=suite.parent / "tuned"))
+    for state in tuning_rounds(plan):
+        run_plan(state, Listener(), FakeExecutor())
+    study = read_studies(plan)[0]
+    cell = study.cells[0]
+
+    def with_stages(*stages: tuple[bool, float]) -> CellResult:
+        """A cell of two stages, each cached or not and with these seconds; scoring takes 1 s."""
+        changed = [
+            stage.model_copy(
+                update={"cached": cached, "train_seconds": seconds, "eval_seconds": 1.0}
+            )
+            for stage, (cached, seconds) in zip(cell.stages, stages, strict=True)
+        ]
+        return cell.model_copy(update={"stages": changed})
+
+    study.cells = [
+        with_stages((True, 10.0), (True, 30.0)),  # trained by another method, and by the next cell
+        with_stages((True, 10.0), (False, 30.0)),
+        with_stages((False, 12.0), (True, 30.0)),
+    ]
+    assert study.cost().seconds == 10.0 + 12.0 + 30.0 + 6.0
 
 
 def test_a_tuning_chooses_its_own_points(suite: Path) -> None:
