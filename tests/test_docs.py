@@ -142,6 +142,19 @@ def test_the_documentation_states_what_simulations_of_other_intervals_show() -> 
     assert f"{rows.min():.3f} to {rows.max():.3f}".replace("0.", ".") in text
 
 
+def test_the_documentation_states_whose_memory_grows_with_tasks() -> None:
+    growth = pd.read_csv(ROOT / "results" / "sequences" / "memory.csv").set_index("method")[
+        "growth"
+    ]
+    text = " ".join((ROOT / "docs" / "methods.md").read_text(encoding="utf-8").split())
+    growing = growth[growth > 0.01].sort_values(ascending=False)
+    assert len(growing) == 4
+    for name, value in growing.items():
+        assert f"`{name}` (.{1000 * value:03.0f}" in text
+    packaged = {path.stem for path in (ROOT / "baselines").glob("*.toml")}
+    assert packaged - {*growth.index} == set()
+
+
 def test_the_documentation_states_what_rules_that_stop_trials_find() -> None:
     table = pd.read_csv(ROOT / "results" / "halving" / "table.csv").set_index(["pair", "rule"])
     text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
