@@ -96,7 +96,8 @@ def fit_classes(
     def predict(features: Array) -> Array:
         result = np.full((len(features), outputs), -1e9, dtype=np.float32)
         if len(classes) > 1:
-            result[:, classes] = model.predict_log_proba(features).clip(-1e9)
+            with np.errstate(divide="ignore"):  # a probability may be rounded to 0
+                result[:, classes] = model.predict_log_proba(features).clip(-1e9)
         else:
             result[:, classes] = 0.0
         return result

@@ -189,6 +189,7 @@ class Task:
         *,
         scored: int | None = None,
         by_class: bool = False,
+        scored_by_class: bool | None = None,
     ) -> Task:
         """Return the task with fewer rows, stratified, in source order.
 
@@ -203,26 +204,33 @@ class Task:
             Seed of the sample.
         by_class
             Whether the limits hold for each class, not for all rows.
+        scored_by_class
+            The same for validation rows alone; by default as `by_class`.
 
         Raises
         ------
         DataError
             If a limit of all rows is smaller than the number of classes.
         """
-        splits = (("train", self.train, limit), ("validation", self.validation, scored or limit))
+        if scored_by_class is None:
+            scored_by_class = by_class
+        splits = (
+            ("train", self.train, limit, by_class),
+            ("validation", self.validation, scored or limit, scored_by_class),
+        )
         limited: dict[str, Any] = {}
-        for split, rows, most in splits:
+        for split, rows, most, in_classes in splits:
             if most is None:
                 continue
             classes = 0 if self.regression else len(np.unique(self.train.labels))
-            if not by_class and most < classes:
+            if not in_classes and most < classes:
                 key = "limit" if most == limit else "scored_limit"
                 raise DataError(
                     f"task {self.name!r}: a limit of {most} is less than the number of classes, "
                     f"{classes}. Use --limit {classes} or more (key `{key}` in [protocol])."
                 )
             rng = numpy_stream("limit", self.name, split, seed)
-            if by_class and classes:
+            if in_classes and classes:
                 parts = [np.flatnonzero(rows.labels == c) for c in np.unique(rows.labels)]
                 sample = np.concatenate([np.sort(rng.permutation(part)[:most]) for part in parts])
                 limited[split] = rows.take(np.sort(sample))

@@ -71,6 +71,8 @@ class Protocol(BaseModel):
         Largest number of rows to score on; by default `limit`.
     limit_per
         What these limits count: the rows of a ``task``, or of each ``class``.
+    scored_limit_per
+        The same for `scored_limit` alone; None is as `limit_per`.
     subset
         Training rows within `limit`: ``fixed`` takes the same ones for every seed; ``seed`` draws
         others for each, so that intervals over seeds include the choice of the rows. The rows that
@@ -121,6 +123,9 @@ class Protocol(BaseModel):
     # These are left out of recipes where they are the default, as in those of earlier versions.
     scored_limit: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
     limit_per: Annotated[Literal["task", "class"], Field(exclude_if=lambda v: v == "task")] = "task"
+    scored_limit_per: Annotated[
+        Literal["task", "class"] | None, Field(exclude_if=lambda v: v is None)
+    ] = None
     subset: Annotated[Literal["fixed", "seed"], Field(exclude_if=lambda v: v == "fixed")] = "fixed"
     data_seed: Annotated[int, Field(ge=0)] = 0
     score_on: Literal["validation", "tuning"] = "validation"
@@ -144,6 +149,7 @@ class Protocol(BaseModel):
             "limit": self.limit,
             "scored": self.scored_limit,
             "by_class": self.limit_per == "class",
+            "scored_by_class": (self.scored_limit_per or self.limit_per) == "class",
             "seed": self.data_seed,
         }
 

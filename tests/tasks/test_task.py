@@ -147,6 +147,8 @@ def test_scored_rows_and_classes_have_their_own_limits() -> None:
     classes = task.limited(5, scored=3, by_class=True)
     assert np.bincount(classes.train.labels).tolist() == [5, 5, 2]
     assert np.bincount(classes.validation.labels).tolist() == [3, 3, 2]
+    both = task.limited(5, scored=10, by_class=True, scored_by_class=False)
+    assert (len(both.train), len(both.validation)) == (5 + 5 + 2, 10)
     assert list(classes.train.index) == sorted(classes.train.index)
     assert set(classes.train.index) <= set(task.limited(6, by_class=True).train.index)
     with pytest.raises(DataError, match="key `scored_limit`"):
