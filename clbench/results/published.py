@@ -87,12 +87,22 @@ def compare_published(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _rows(protocol: Mapping[str, Any]) -> str:
+    """Return how many rows of a split a protocol takes."""
+    if protocol.get("limit") is None:
+        return "all rows"
+    unit = "class" if protocol.get("limit_per") == "class" else "split"
+    return f"at most {protocol['limit']} rows a {unit}"
+
+
 def _differences(row: Mapping[Any, Any], cells: Sequence[CellResult]) -> list[str]:
     """Return the recorded differences between our runs and the published ones."""
     protocol, model = cells[0].settings.get("protocol", {}), cells[0].model
     differences = [] if model == row["model"] else [f"model {model}, theirs {row['model']}"]
-    if protocol.get("limit") is not None:
-        differences.append(f"at most {protocol['limit']} rows per split, theirs all")
+    followed = read_suite(row["suite"]).file.protocol
+    values = followed.model_dump(mode="json")
+    if (rows := _rows(protocol)) != (rows_followed := _rows(values)):
+        differences.append(f"{rows}, theirs {rows_followed}")
     if protocol.get("score_on", "validation") != row["split"]:
         differences.append(f"scored on {protocol['score_on']} rows, theirs on {row['split']}")
     if len(cells) != row["n"]:
@@ -100,9 +110,7 @@ def _differences(row: Mapping[Any, Any], cells: Sequence[CellResult]) -> list[st
         ours = "1 seed" if len(cells) == 1 else f"{word} of {len(cells)} seeds"
         theirs = "one run" if row["n"] == 1 else f"{row['n']} runs"
         differences.append(f"{ours}, theirs {theirs}")
-    followed = read_suite(row["suite"]).file.protocol
     differences += _lengths(cells, followed)
-    values = followed.model_dump(mode="json")
     differences += [
         f"{key} {protocol[key]}, theirs {values[key]}"
         for key in COMPARED

@@ -116,6 +116,34 @@ def test_a_mean_over_orders_needs_all_of_them() -> None:
     assert compare_published("sequence-4", cells[1:]).empty
 
 
+@pytest.mark.parametrize(
+    ("protocol", "text"),
+    [
+        ({"limit": 1000, "limit_per": "class"}, ""),
+        ({"limit": 1000}, "at most 1000 rows a split, theirs at most 1000 rows a class"),
+        ({}, "all rows, theirs at most 1000 rows a class"),
+    ],
+)
+def test_numbers_of_rows_are_compared_with_those_of_the_suite(
+    protocol: dict[str, Any], text: str
+) -> None:
+    cells = [
+        pair(
+            "o-lora",
+            0,
+            [[0.5, None], [0.5, 0.5]],
+            scenario=f"four-tasks-{order}",
+            tasks=["ag_news", "amazon_full"],
+            scores={"average": 0.5},
+            settings={"protocol": protocol},
+        )
+        for order in (1, 2, 3)
+    ]
+    (differs,) = compare_published("sequence-4", cells)["differs"]
+    assert ("rows" in differs) is bool(text)
+    assert text in differs
+
+
 def test_a_comparison_uses_the_statistic_of_the_table_and_names_differences() -> None:
     def rte(seed: int, p_s: float, **changes: Any) -> CellResult:
         base = pair("recadam-ri", seed).model_dump()
