@@ -21,6 +21,7 @@ from clbench.figures import style
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, step_of_mean, steps_by_scenario
 from clbench.results.overall import Values, overall_frame, paired_table, scores_by_method
+from clbench.results.scores import score_rows
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline
@@ -85,10 +86,10 @@ def claims_of(cells: Sequence[CellResult]) -> list[Claim]:
 
 def answers(cells: Sequence[CellResult], margin: float) -> dict[tuple[Claim, str], Comparison]:
     """Return a comparison of means over all scenarios for each claim and score, as one family."""
-    steps, claims = steps_by_scenario(cells), claims_of(cells)
+    steps, claims, rows = steps_by_scenario(cells), claims_of(cells), score_rows(cells)
     groups: dict[tuple[str, str], dict[str, Differences]] = {}
     for score in SCORES:
-        values = scores_by_method(cells, score)
+        values = scores_by_method(rows, score)
         for method, reference in claims:
             scenarios, _, table = paired_table(values[method], values[reference])
             step = step_of_mean(scenarios, {name: steps[name][score] for name in scenarios})

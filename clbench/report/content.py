@@ -70,7 +70,7 @@ def gather(
         frame,
         means=summary(scores_frame(main, question.reference)),
         comparisons=comparisons_frame(main, question, alpha),
-        controls=controls_frame(main, question.reference, alpha),
+        controls=controls_frame(main, question, alpha),
         floors=floors_frame(main),
         fronts=fronts_frame(cells, question.reference, alpha),
         points=points_frame(cells),

@@ -39,12 +39,13 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     """
     table = comparisons[comparisons["scenario"] == scenario]
     rows = [row for row in table.to_dict("records") if row["score"] in question.scores]
+    scores = {row["score"] for row in rows}
     reference = question.reference
     names = {row["method"] for row in rows}
     compared = [row for row in rows if isinstance(row["verdict"], str)]
     problem = ""
     if not rows:
-        problem = "No finished cell has scores on two tasks."
+        problem = _lack(question.scores[0])
         if scenario == MEAN:
             problem = "No method has one seed finished on all scenarios of the question."
     elif reference not in names:
@@ -85,6 +86,8 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
                 ]
         if some:
             lines.append(Line((*parts, (".", ""))))
+        elif score not in scores:
+            lines.append(Line((*parts, (f". {_lack(score)}", ""))))
     others = (
         []
         if scenario != MEAN
@@ -100,7 +103,7 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     return lines
 
 
-def control_line(controls: pd.DataFrame, scenario: str, reference: str) -> Line | None:
+def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> Line | None:
     """Return a line on the methods that do not beat every control; None if all do.
 
     Each is named with the cheapest control that it does not beat. Methods that were not compared
@@ -117,7 +120,7 @@ def control_line(controls: pd.DataFrame, scenario: str, reference: str) -> Line 
     for control in dict.fromkeys(row["control"] for row in unbeaten.values()):
         rows = [row for row in unbeaten.values() if row["control"] == control]
         time = rows[0]["time"]
-        cost = "" if time != time else f" ({time:.2g} × the time of {reference})"  # NaN
+        cost = "" if time != time else f" ({time:.2g} × the time of {question.reference})"  # NaN
         methods = ", ".join(_describe(row, row["verdict"]) for row in rows)
         texts.append(f"not shown to beat {control}{cost}: {methods}")
     count_controls = everything.groupby("method")["control"].nunique()
@@ -126,7 +129,8 @@ def control_line(controls: pd.DataFrame, scenario: str, reference: str) -> Line 
     if winners:
         texts.append(f"better than every control: {_join(winners)}")
     text = "; ".join(texts)
-    return Line((("p_o + p_s against controls", "title"), (f". {text[0].upper()}{text[1:]}.", "")))
+    title = f"{_sum_of(question.scores)} against controls"
+    return Line(((title, "title"), (f". {text[0].upper()}{text[1:]}.", "")))
 
 
 def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) -> list[str]:
@@ -172,9 +176,28 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
     return [line.replace("%", " %") for line in lines]
 
 
+def _lack(score: str) -> str:
+    """Return why no cell of a scenario has a score of the question."""
+    causes = {
+        "alone": "it needs the score of each task when trained alone (references)",
+        "curves": "it needs curves (curve_points)",
+        "metrics": "its tasks share no head",
+        "probes": "it needs probes (probe_rows)",
+    }
+    if known := [causes[need] for need in SCORE[score].needs if need in causes]:
+        return f"No finished cell has this score: {known[0]}."
+    return "No finished cell has scores on two tasks."
+
+
 def _title(score: str) -> str:
     less = "" if SCORE[score].higher_is_better else ", less is better"
     return TITLES.get(score, f"{SCORE[score].label}{less}")
+
+
+def _sum_of(scores: Sequence[str]) -> str:
+    """Return what methods are compared with controls in, such as ``p_o + p_s``."""
+    terms = ((" + " if SCORE[s].higher_is_better else " − ") + SCORE[s].label for s in scores)
+    return "".join(terms).removeprefix(" + ").lstrip()
 
 
 def _describe(row: Row, verdict: str) -> str:

@@ -194,7 +194,7 @@ def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
         lines = []
         if not question.mean_over_scenarios:
             lines = verdict_lines(content.comparisons, scenario, question)
-        if line := control_line(content.controls, scenario, question.reference):
+        if line := control_line(content.controls, scenario, question):
             lines.append(line)
         if lines:
             yield scenario, lines

@@ -19,7 +19,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from clbench.messages import count, printable
-from clbench.results.scores import scores_of
+from clbench.results.scores import cell_scores, scores_of
 
 SCHEMA_VERSION = 1
 """Version of the file format. Raise it when a change makes older files unreadable."""
@@ -308,8 +308,9 @@ def summarizer(
 ) -> Callable[[CellResult], CellResult]:
     """Return a function that shrinks cells, so that thousands of them fit into memory.
 
-    It drops the recipe, the metrics matrix and, where `keep_curves` returns False, the curves.
-    Cells with equal settings, versions, hosts or scenario reports share one copy of them.
+    It drops the recipe, the metrics matrix and, where `keep_curves` returns False, the curves, and
+    keeps the scores that these give. Cells with equal settings, versions, hosts or scenario reports
+    share one copy of them.
     """
     shared: dict[str, Any] = {}
 
@@ -318,6 +319,8 @@ def summarizer(
 
     def summarize(cell: CellResult) -> CellResult:
         changes: dict[str, Any] = {"recipe": {}, "metrics": []}
+        if cell.status == "ok" and cell.reference_of is None:
+            changes["scores"] = cell_scores(cell)
         changes["settings"] = share({key: share(value) for key, value in cell.settings.items()})
         changes |= {
             name: share(getattr(cell, name)) for name in ("versions", "host", "scenario_report")

@@ -200,15 +200,21 @@ def score_steps(cell: CellResult) -> dict[str, float]:
     steps = [0.0] * (len(cell.tasks) - len(cell.stages)) + steps
     if not parts or len(steps) != len(cell.tasks):
         return {}
-    earlier = max(steps[:-1], default=0.0) / max(1, len(steps) - 1)
+    others = max(1, len(steps) - 1)
+    earlier, later = (max(some, default=0.0) / others for some in (steps[:-1], steps[1:]))
     return {
         "p_o": steps[0],
         "p_s": steps[-1],
         "forgetting": steps[0],
+        "intransigence": steps[-1],
         "average": max(steps) / len(steps),
+        "told": max(steps) / len(steps),
         "average_over_time": max(steps) / len(steps) ** 2,
+        "area": max(steps) / len(steps) ** 2,
         "mean_forgetting": earlier,
         "bwt": earlier,
+        "plasticity": later,
+        "forward_transfer": later,
     }
 
 

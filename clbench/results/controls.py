@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import differences, score_steps
+from clbench.results.scores import SCORE, score_rows
 from clbench.results.statistics import ALPHA, Differences, compare
-from clbench.suite.question import FEWEST
+from clbench.suite.question import FEWEST, Question
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,9 +24,11 @@ COLUMNS = (
 
 
 def controls_frame(
-    cells: Sequence[CellResult], reference: str = "vanilla", alpha: float = ALPHA
+    cells: Sequence[CellResult],
+    question: Question = Question(),  # noqa: B008 - immutable
+    alpha: float = ALPHA,
 ) -> pd.DataFrame:
-    """Compare the methods of each scenario with its controls in p = p_o + p_s.
+    """Compare the methods of each scenario with its controls in the sum of the question's scores.
 
     Controls that keep rows are upper bounds and do not count. The claim that is tested is that a
     method beats *every* control, so a test for each control needs no further correction
@@ -36,8 +39,9 @@ def controls_frame(
     ----------
     cells
         Cells of a run; failed ones and single-task references are ignored.
-    reference
-        The method whose time is the unit.
+    question
+        Names the scores, of which those where less is better count negative, and the reference,
+        whose time is the unit.
     alpha
         Error rate of the family.
 
@@ -52,12 +56,17 @@ def controls_frame(
     """
     import pandas as pd
 
+    totals = {
+        (row["scenario"], row["method"], row["seed"]): total
+        for row in score_rows(cells, question.reference)
+        if (total := _total(row, question.scores)) is not None
+    }
     by_name: dict[str, dict[str, dict[int, CellResult]]] = {}
     failed: dict[str, dict[str, CellResult]] = {}
     for cell in cells:
         if cell.reference_of is None and cell.status != "ok":
             failed.setdefault(cell.scenario, {})[cell.baseline] = cell
-        if cell.status == "ok" and cell.reference_of is None and len(cell.R) > 1:
+        if (cell.scenario, cell.baseline, cell.seed) in totals and cell.reference_of is None:
             methods = by_name.setdefault(cell.scenario, {})
             methods.setdefault(cell.baseline, {})[cell.seed] = cell
     groups: dict[tuple[str, str], dict[str, Differences]] = {}
@@ -65,7 +74,7 @@ def controls_frame(
     for scenario, methods in by_name.items():
         first = {name: next(iter(by_seed.values())) for name, by_seed in methods.items()}
         values = {
-            name: {seed: cell.scores["p"] or 0.0 for seed, cell in by_seed.items()}
+            name: {seed: totals[scenario, name, seed] for seed in by_seed}
             for name, by_seed in methods.items()
             if not first[name].control
         }
@@ -73,12 +82,12 @@ def controls_frame(
             name: fmean(cell.train_seconds for cell in by_seed.values())
             for name, by_seed in methods.items()
         }
-        unit = seconds.get(reference, 0.0)
+        unit = seconds.get(question.reference, 0.0)
         for control, cell in first.items():
             if cell.control and not cell.keeps_rows:
-                base = {seed: c.scores["p"] or 0.0 for seed, c in methods[control].items()}
+                base = {seed: totals[scenario, control, seed] for seed in methods[control]}
                 steps = score_steps(cell)
-                step = math.hypot(steps.get("p_o", 0.0), steps.get("p_s", 0.0))
+                step = math.hypot(*(steps.get(score, 0.0) for score in question.scores))
                 groups[scenario, control] = differences({control: base, **values}, control, step)
                 times[scenario, control] = seconds[control] / unit if unit else math.nan
         for name, cell in failed.get(scenario, {}).items():
@@ -107,3 +116,11 @@ def controls_frame(
 
     rows.sort(key=by_cost)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _total(row: Mapping[str, Any], scores: Sequence[str]) -> float | None:
+    """Return the sum of scores, those where less is better counted negative; None without one."""
+    values = [row.get(score) for score in scores]
+    signs = [1.0 if SCORE[score].higher_is_better else -1.0 for score in scores]
+    known = [sign * v for sign, v in zip(signs, values, strict=True) if v is not None]
+    return math.fsum(known) if len(known) == len(values) else None

@@ -16,6 +16,8 @@ Curves = Mapping[str, Sequence[Sequence[float]]]
 """Points (step, score) by task."""
 Probes = Sequence[Sequence[float | None]]
 """P: a row before training, then one for each stage, and the columns of R."""
+Metrics = Sequence[Mapping[str, float | None] | None]
+"""All metrics of each column of R after the last stage."""
 
 
 def backward_transfer(r: Triangle) -> float:
@@ -60,6 +62,11 @@ def area(curves: Sequence[Curves]) -> float | None:
     parts = zip(steps, steps[1:], means, means[1:], strict=False)
     total = math.fsum((after - before) * (m + n) / 2 for before, after, m, n in parts)
     return total / (steps[-1] - steps[0]) if steps[-1] > steps[0] else None
+
+
+def mean_metric(metrics: Metrics, name: str) -> float | None:
+    """Return the mean of a metric over the tasks that have it, or None without any."""
+    return _mean((values or {}).get(name) for values in metrics)
 
 
 def gap(r: Triangle, alone: Mapping[int, float], tasks: Iterable[int]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import step_of_mean, steps_by_scenario
-from clbench.results.scores import SCORE
+from clbench.results.scores import SCORE, score_rows
 from clbench.results.statistics import Floats, critical_difference, crossed_interval, summarise
 
 if TYPE_CHECKING:
@@ -57,9 +57,10 @@ def overall_frame(
     import pandas as pd
 
     all_steps = steps_by_scenario(cells)
+    cell_rows = score_rows(cells)
     rows: list[dict[str, Any]] = []
     for score in scores:
-        values = scores_by_method(cells, score)
+        values = scores_by_method(cell_rows, score)
         steps = {name: by_score.get(score, 0.0) for name, by_score in all_steps.items()}
         ranks = mean_ranks(values, higher_is_better=SCORE[score].higher_is_better)
         blocks = len({scenario for by_scenario in values.values() for scenario in by_scenario})
@@ -100,14 +101,13 @@ def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
     return dict(zip(methods, map(float, ranks), strict=True))
 
 
-def scores_by_method(cells: Sequence[CellResult], score: str) -> Values:
-    """Return a score of the cells that have it, without failed cells and references."""
+def scores_by_method(rows: Iterable[Mapping[str, Any]], score: str) -> Values:
+    """Return a score of the rows of `score_rows` that have it."""
     values: Values = {}
-    for cell in cells:
-        value = cell.scores.get(score)
-        if cell.status == "ok" and cell.reference_of is None and value is not None:
-            by_scenario = values.setdefault(cell.baseline, {})
-            by_scenario.setdefault(cell.scenario, {})[cell.seed] = value
+    for row in rows:
+        if (value := row.get(score)) is not None:
+            by_scenario = values.setdefault(row["method"], {})
+            by_scenario.setdefault(row["scenario"], {})[row["seed"]] = value
     return values
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from clbench.results.formulas import (
     Curves,
     Floors,
+    Metrics,
     Probes,
     Triangle,
     area,
@@ -27,6 +28,7 @@ from clbench.results.formulas import (
     gap,
     head_gap,
     mean_forgetting,
+    mean_metric,
     plasticity,
 )
 
@@ -71,7 +73,7 @@ class Score:
     formula: Callable[..., float | None] | None
     higher_is_better: bool = True
     single_task: bool = False
-    needs: tuple[Literal["alone", "curves", "floors", "probes", "reference"], ...] = ()
+    needs: tuple[Literal["alone", "curves", "floors", "metrics", "probes", "reference"], ...] = ()
     ratio: tuple[str, str] | None = None
     visibility: Literal["always", "sequences", "page", "never"] = "never"
     compared: bool = False
@@ -93,14 +95,22 @@ SCORES = (
           single_task=True, visibility="sequences"),
     # Rebuffi et al. 2017, section 4: mean over i of the mean over j <= i of R[i, j]
     Score("average_over_time", "over time", "mean, over the stages, of the mean score over the "
-          "tasks so far", average_over_time, visibility="page"),
+          "tasks so far", average_over_time, visibility="sequences"),
     # Koh et al. 2022, section 3.2, over training steps
     Score("area", "area", "mean score over the tasks so far, over all training steps: the area "
           "under its curve", lambda _, curves: area(curves), needs=("curves",),
           visibility="page"),
     # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
-    Score("mean_forgetting", "mean forgetting", "mean drop from the best score", mean_forgetting,
-          higher_is_better=False),
+    Score("mean_forgetting", "mean forg.", "mean drop of the earlier tasks from their best score",
+          mean_forgetting, higher_is_better=False, visibility="sequences"),
+    # Means over j of metrics[L, j]; Kim et al. 2022 (arXiv 2211.02633), section 3: within-task and
+    # task-id prediction
+    Score("told", "task-IL", "mean final accuracy among the classes of a row’s own task, as if the "
+          "task were told (task-incremental)", lambda _, metrics: mean_metric(metrics, "told"),
+          needs=("metrics",), visibility="always"),
+    Score("elsewhere", "wrong task", "mean final share of rows taken for a class of another task",
+          lambda _, metrics: mean_metric(metrics, "elsewhere"), needs=("metrics",),
+          higher_is_better=False, visibility="always"),
     # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
     Score("intransigence", "intrans.", "score on the last task when trained alone, minus p_s",
           lambda r, alone: gap(r, alone, [len(r) - 1]),
@@ -169,6 +179,7 @@ def scores_of(
     alone: Mapping[int, float] = MappingProxyType({}),
     curves: Sequence[Curves] = (),
     floors: Floors | None = None,
+    metrics: Metrics = (),
     probes: Probes = (),
     reference: float | None = None,
     file_scores: Mapping[str, float | None] = MappingProxyType({}),
@@ -187,6 +198,8 @@ def scores_of(
         For each stage the points (step, score) of each task so far.
     floors
         The floor of each task; None where it has none.
+    metrics
+        All metrics of each task after the last stage.
     probes
         Scores of linear probes: a row before training, then one for each stage.
     reference
@@ -207,6 +220,7 @@ def scores_of(
         "alone": alone or None,
         "curves": curves if curves and all(curves) else None,
         "floors": floors or None,
+        "metrics": metrics or None,
         "probes": probes or None,
         "reference": reference,
     }
@@ -316,19 +330,27 @@ def _row(cell: CellResult, alone: Mapping[int, float], reference: float | None) 
         "reason": cell.reason or "",
     }
     if cell.status == "ok":
-        # Files lack scores that need other cells or floors, and those added after their version.
         # The pretraining, where it is the first task, has no stage and no reference.
         before = len(cell.tasks) - len(cell.stages)
-        row |= scores_of(
-            cell.R,
-            alone={stage + before: score for stage, score in alone.items()},
-            curves=[dict(stage)["curves"].get("scores", {}) for stage in cell.stages],
-            floors=cell.floors,
-            probes=cell.probes,
-            reference=reference,
-            file_scores=cell.scores,
-        )
+        shifted = {stage + before: score for stage, score in alone.items()}
+        row |= cell_scores(cell, alone=shifted, reference=reference)
     return row
+
+
+def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:
+    """Return the scores of a finished cell, those of its file and those added later.
+
+    `others` are what `scores_of` needs from other cells.
+    """
+    return scores_of(
+        cell.R,
+        curves=[dict(stage)["curves"].get("scores", {}) for stage in cell.stages],
+        floors=cell.floors,
+        metrics=cell.metrics[-1] if cell.metrics else (),
+        probes=cell.probes,
+        file_scores=cell.scores,
+        **others,
+    )
 
 
 def means(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:

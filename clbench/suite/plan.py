@@ -158,6 +158,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     _check_question(suite, options, baselines, scenarios)
     raise_errors(suite.path, errors)
     references = suite.file.references if options.references is None else options.references
+    _check_scores(suite, protocol, references)
     if references:
         # The settings of a shift decide how many tasks a scenario has.
         check_shifts(suite, scenarios)
@@ -234,6 +235,22 @@ def _check_question(
             f"{display_path(suite.path)}: [question] compares no method with "
             f"{question.reference!r}. Methods: {join_names(names)}."
         )
+
+
+def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> None:
+    """Raise a SuiteError if the question asks for a score that the run will not have."""
+    remedies = {
+        "area": None if protocol.curve_points else "Set curve_points above 0 in [protocol].",
+        "forward_transfer": None if protocol.probe_rows else "Set probe_rows in [protocol].",
+        "intransigence": None if references else "Leave out --no-references and references.",
+        "plasticity": None if references == "all" else 'Set references = "all".',
+    }
+    for score in suite.file.question.scores:
+        if remedy := remedies.get(score):
+            raise SuiteError(
+                f"{display_path(suite.path)}: [question] scores: this run will not have {score!r}. "
+                f"{remedy}"
+            )
 
 
 def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:

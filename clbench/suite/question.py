@@ -19,8 +19,9 @@ MEAN = "mean over scenarios"
 """What stands for the scenario of a comparison of means over scenarios."""
 
 ScoreName = Literal[
-    "p_o", "p_s", "forgetting", "average", "average_over_time", "mean_forgetting", "bwt"
-]
+    "p_o", "p_s", "forgetting", "average", "average_over_time", "area", "mean_forgetting", "bwt",
+    "intransigence", "plasticity", "told", "forward_transfer",
+]  # fmt: skip
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 

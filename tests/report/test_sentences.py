@@ -11,6 +11,7 @@ from clbench.report.sentences import control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.controls import controls_frame
+from clbench.results.scores import SCORE
 from clbench.suite.question import MEAN, Question, ScoreName
 
 
@@ -36,11 +37,15 @@ def test_a_question_about_forgetting_is_answered() -> None:
 
 
 @pytest.mark.parametrize("score", get_args(ScoreName))
-def test_every_score_of_a_question_has_a_title(score: ScoreName) -> None:
+def test_every_score_of_a_question_has_a_title_or_a_reason_why_it_lacks(score: ScoreName) -> None:
     some = [three(name, seed) for name in ("vanilla", "ewc") for seed in range(3)]
-    question = Question(scores=[score])
-    (line,) = verdict_lines(comparisons_frame(some, question), some[0].scenario, question)
-    assert ". Within ±0.01 of vanilla: ewc +0.000 (" in str(line)
+    both: list[ScoreName] = list(dict.fromkeys(["average", score]))  # type: ignore[list-item]
+    for question in (Question(scores=[score]), Question(scores=both)):
+        *_, line = verdict_lines(comparisons_frame(some, question), some[0].scenario, question)
+        expected = ". Within ±0.01 of vanilla: ewc +0.000 ("
+        if SCORE[score].needs:
+            expected = "No finished cell has this score: it"
+        assert expected in str(line)
 
 
 def test_means_over_scenarios_have_lines_of_their_own() -> None:
@@ -133,7 +138,7 @@ def test_methods_that_do_not_beat_every_control_are_named() -> None:
     assert row["difference"] == pytest.approx(0.25)  # .2 in p_o and .05 in p_s
     # A method makes one claim, however many controls it must beat: vanilla, ewc and mas.
     assert row["level"] == pytest.approx(1 - 0.05 / 3)
-    line = str(control_line(table, "pair", "vanilla"))
+    line = str(control_line(table, "pair", Question()))
     assert line.startswith(
         "p_o + p_s against controls. Not shown to beat cheap-control (0.75 × the time of vanilla): "
         "vanilla +0.000 (-0."
@@ -143,9 +148,19 @@ def test_methods_that_do_not_beat_every_control_are_named() -> None:
     assert "new" not in line
 
 
+def test_methods_are_compared_with_controls_in_the_scores_of_the_question() -> None:
+    question = Question(scores=["average", "forgetting"])
+    table = controls_frame(control_cells(**CONTROLS), question)
+    row = table.set_index(["control", "method"]).loc["cheap-control", "ewc"]
+    # .125 in the average, and .2 less forgotten of a p_o_before of .9
+    assert row["difference"] == pytest.approx(0.325)
+    line = str(control_line(table, "pair", question))
+    assert line.startswith("average − forgetting against controls. ")
+
+
 def test_methods_that_beat_every_control_are_named() -> None:
     values = {**CONTROLS, "slow-control": (10.0, [(0.6, 0.8), (0.7, 0.9), (0.65, 0.7)])}
-    line = str(control_line(controls_frame(control_cells(**values)), "pair", "vanilla"))
+    line = str(control_line(controls_frame(control_cells(**values)), "pair", Question()))
     assert line.endswith("; better than every control: ewc.")
 
 
@@ -154,7 +169,7 @@ def test_no_line_on_controls_where_all_methods_beat_it_or_none_was_run() -> None
     table = controls_frame(control_cells(**some))
     assert table["verdict"].tolist() == ["better"]
     assert math.isnan(table["time"][0])
-    assert control_line(table, "pair", "vanilla") is None
+    assert control_line(table, "pair", Question()) is None
     assert controls_frame(cells(**STEADY)).empty
 
 
@@ -166,7 +181,7 @@ def test_a_method_that_some_control_was_not_compared_with_is_no_winner() -> None
     lost = [cell.model_copy(update={"status": "failed", "R": [], "scores": {}}) for cell in two]
 
     def line(runs: list[Any]) -> str:
-        return str(control_line(controls_frame(runs), "pair", "vanilla"))
+        return str(control_line(controls_frame(runs), "pair", Question()))
 
     assert "better than every control: ewc" in line(some)
     for more in (two, lost):

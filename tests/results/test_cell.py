@@ -67,12 +67,14 @@ def test_unknown_fields_are_rejected() -> None:
 
 
 def test_summarizer_drops_curves_and_shares_settings() -> None:
-    stages = [stage("a", curves={"k": [[0, 1.0]]})] * 2
+    scores = {"glue/sst2": [[0, 0.5], [4, 0.7]]}
+    stages = [stage("a", curves={"k": [[0, 1.0]], "scores": scores})] * 2
     cells = [pair(seed=seed, stages=stages, settings={"protocol": {"lr": 1.0}}) for seed in (0, 1)]
     summarize = summarizer(lambda cell: cell.seed == 1)
     first, second = map(summarize, cells)
     assert (first.recipe, first.stages[0].curves) == ({}, {})
-    assert second.stages[0].curves == {"k": [[0, 1.0]]}
+    assert second.stages[0].curves == {"k": [[0, 1.0]], "scores": scores}
+    assert first.scores["area"] == pytest.approx(0.6)
     assert first.settings is second.settings
     assert first.R == cells[0].R
 

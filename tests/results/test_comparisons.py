@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from clbench.results.comparisons import comparisons_frame, score_steps
 from clbench.results.overall import overall_frame
 from clbench.results.rows import correct_after, pack_rows, row_differences, row_flips, unpack_rows
 from clbench.results.scores import scores_of
-from clbench.suite.question import MEAN, Question
+from clbench.suite.question import MEAN, Question, ScoreName
 
 
 def row(table: pd.DataFrame, method: str, score: str) -> pd.Series:
@@ -101,6 +101,7 @@ def test_steps_are_one_row_of_each_task() -> None:
     steps = score_steps(first)
     assert (steps["p_o"], steps["p_s"], steps["forgetting"]) == (1 / 500, 1 / 200, 1 / 500)
     assert (steps["average"], steps["bwt"], steps["mean_forgetting"]) == (1 / 400, 1 / 500, 1 / 500)
+    assert steps.keys() == {*get_args(ScoreName)}
     assert score_steps(first.model_copy(update={"scenario_report": {}})) == {}
     same = {"vanilla": [(0.6, 0.8)] * 3, "ewc": [(0.602, 0.8)] * 3}
     assert row(comparisons_frame(cells(**same), Question()), "ewc", "p_o")["verdict"] not in (

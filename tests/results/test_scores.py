@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from handmade import failed, pair, reference, three
 
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, summarizer
 from clbench.results.scores import (
     COLUMNS,
     SCORE,
@@ -277,6 +277,16 @@ def test_one_entry_adds_a_score_everywhere_also_for_cells_that_lack_it(
     assert [score.name for score in visible_scores(means)] == ["p_o", "p_s", "forgetting", "worst"]
 
 
+def test_kinds_of_errors_are_means_over_the_tasks_that_share_a_head() -> None:
+    ends = [{"told": 0.9, "elsewhere": 0.3}, {"told": 0.6, "elsewhere": 0.1}]
+    cell = pair(metrics=[[{"told": 0.1}, None], ends])
+    row = scores_frame([cell]).iloc[0]
+    assert (row["told"], row["elsewhere"]) == pytest.approx((0.75, 0.2))
+    summarized = scores_frame([summarizer()(cell)]).iloc[0]
+    assert summarized["told"] == row["told"]
+    assert pd.isna(scores_frame([pair()]).loc[0, "told"])
+
+
 def test_columns_depend_on_the_run() -> None:
     def names(*cells: CellResult) -> list[str]:
         means = summary(scores_frame(cells)).to_dict("records")
@@ -284,7 +294,8 @@ def test_columns_depend_on_the_run() -> None:
 
     always = ["p_o", "p_s", "forgetting"]
     assert names(pair()) == always
-    assert names(three()) == [*always, "bwt", "average"]
+    sequence = ["bwt", "average", "average_over_time", "mean_forgetting"]
+    assert names(three()) == [*always, *sequence]
     assert names(pair(), reference(1, 0.75)) == [*always, "intransigence"]
 
 

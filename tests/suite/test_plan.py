@@ -267,6 +267,9 @@ def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Ma
         ('scenarios = ["zzz"]', {}, "scenarios: 'zzz' matches none of"),
         ('scores = ["p_o", "p_o"]', {}, "scores: must not name a score twice"),
         ("", {"seeds": "until-settled:3,5", "methods": ["vanilla"]}, "compares no method with"),
+        ('scores = ["forward_transfer"]', {}, "scores: this run will not have 'forward_transfer'"),
+        ('scores = ["intransigence"]', {"references": False}, "scores: this run will not have"),
+        ('scores = ["plasticity"]', {}, 'scores: this run .* Set references = "all"'),
     ],
 )
 def test_a_question_that_compares_nothing_is_an_error(
@@ -277,3 +280,10 @@ def test_a_question_that_compares_nothing_is_an_error(
     )
     with pytest.raises(SuiteError, match=rf"\[question\] {problem}"):
         make(text, **options)
+
+
+def test_a_question_about_area_needs_points_of_curves(make: Make) -> None:
+    table = '[question]\nscores = ["area"]\n\n[protocol]\n'
+    make(SUITE.replace("[protocol]\n", table, 1))
+    with pytest.raises(SuiteError, match="this run will not have 'area'. Set curve_points above 0"):
+        make(SUITE.replace("[protocol]\n", f"{table}curve_points = 0\n", 1))

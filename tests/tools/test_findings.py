@@ -128,7 +128,7 @@ def test_the_page_says_what_is_kept_of_the_pretraining() -> None:
 
 
 def test_no_method_beats_all_controls() -> None:
-    table = controls_frame(study(), "vanilla")
+    table = controls_frame(study())
     assert {*table["control"]} >= {"low-rate-recadam", "early-stop", "wise-ft", "frozen"}
     for _, some in table.groupby(["scenario", "method"]):
         assert not (some["verdict"] == "better").all()
