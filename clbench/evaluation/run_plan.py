@@ -86,6 +86,13 @@ class InProcessExecutor:
                 yield run_cell(cell, prepare, settings, cache, listener)
 
 
+TRIMMED = (
+    "--keep-stages with trim_embeddings: an order with other tasks has other words, so it cannot "
+    "continue from these stages. Set trim_embeddings = false in [protocol]."
+)
+"""Note on stages that hardly any other order can use."""
+
+
 def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[CellResult]:
     """Run the pending cells of a plan.
 
@@ -108,6 +115,8 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
         _prepare_all(preparer, state.pending, listener)
         for text in state.put_aside(store):
             listener.note(text)
+        if plan.keep_stages and plan.protocol.trim_embeddings:
+            listener.note(TRIMMED)
         store.write_suite(plan.resolved())
         listener.started(len(plan.cells), len(state.pending))
         new: list[CellResult] = []

@@ -4,7 +4,7 @@ A method is a set of hooks around the engine, with typed settings. The engine ca
 and never asks which method it runs. In calling order:
 
 ========================  =======================================================
-before a run              `check_protocol`
+before a run              `check_protocol`, `check_tasks`
 once per cell             `setup`
 once per stage            `before_stage`, `training_data`, `phases`
 once per phase            `before_phase`, `parameter_groups`, `optimizer`, `schedule`
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from clbench.tasks.task import Task
     from clbench.training.batches import Batch, TaskData
     from clbench.training.protocol import Protocol
     from clbench.training.stage import Context, Stage
@@ -97,6 +98,15 @@ class Method(Configured):
         ------
         SettingsError
             If they do not fit; the message says what to change.
+        """
+
+    def check_tasks(self, tasks: Sequence[Task]) -> None:
+        """Check before training that the method can learn the tasks of a scenario, in order.
+
+        Raises
+        ------
+        SettingsError
+            If it cannot; the message says what to change.
         """
 
     def setup(self, context: Context) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from clbench.fisher.diagonal import Mode
 from clbench.methods.base import should_record
 from clbench.methods.ewc import task_fisher
-from clbench.methods.lora import LowRank
+from clbench.methods.lora import ADAPTER, LowRank
 
 if TYPE_CHECKING:
     from clbench.training.stage import Context, Snapshot, Stage
@@ -86,7 +86,7 @@ class EWCLora(LowRank):
         This is the addition to each matrix, and the weights of the stage's head.
         """
         weights = dict(stage.model.named_parameters())
-        held = {name: layer.get_delta_weight("task0") for name, layer in self._matrices().items()}
+        held = {name: layer.get_delta_weight(ADAPTER) for name, layer in self._matrices().items()}
         held |= {n: weights[n] for n in stage.model.head_parameter_names(stage.data.head)}
         return {name: value for name, value in held.items() if name in self.fisher}
 

@@ -18,7 +18,7 @@ from clbench.methods.prototypes import NEVER
 from clbench.methods.seq_star import classes_of
 
 if TYPE_CHECKING:
-    from clbench.tasks.task import IntArray
+    from clbench.tasks.task import IntArray, Task
     from clbench.training.batches import Batch, TaskData
     from clbench.training.stage import Context, Stage
 
@@ -53,22 +53,26 @@ class ICaRL(Method):
     keeps_rows: ClassVar[bool] = True
     memory: Annotated[int, Field(ge=1)] = 200
 
-    def setup(self, context: Context) -> None:
-        """Start without exemplars; check that all heads have classes, and the memory for them.
+    def check_tasks(self, tasks: Sequence[Task]) -> None:
+        """Raise a SettingsError if a task has no classes, or they are more than the memory."""
+        for task in tasks:
+            if task.outputs == 1:
+                raise SettingsError(
+                    f"task {task.name!r} has no classes, of which method 'icarl' needs the means. "
+                    "Use replay or der++."
+                )
+        classes = sum({task.head: task.outputs for task in tasks}.values())
+        if classes > self.memory:
+            raise SettingsError(
+                f"memory = {self.memory} has no exemplar for each of {classes} classes. Raise it."
+            )
 
-        Raises a SettingsError otherwise.
-        """
+    def setup(self, context: Context) -> None:
+        """Start without exemplars."""
         self._classifier = context.model
         self.exemplars: dict[int, dict[int, IntArray]] = {}  # by task and class
         self.learned: dict[str, Tensor] = {}
         self.means: dict[str, Tensor] = {}
-        sizes = [len(next(layer.parameters())) for layer in context.model.heads.values()]
-        if min(sizes) == 1:
-            raise SettingsError(
-                "method 'icarl' needs tasks with classes: regression and multiple choice have no "
-                "class means. Use replay or der++."
-            )
-        self._share(sum(sizes))
 
     def before_stage(self, stage: Stage) -> None:
         """Record the earlier classes' outputs for the rows of the stage and the exemplars."""
@@ -150,21 +154,12 @@ class ICaRL(Method):
         for task, kept in self.exemplars.items():
             for label in kept:
                 tasks.setdefault((heads[task], label), []).append(task)
-        share = self._share(len(tasks))
+        share = self.memory // len(tasks)
         return {
             (task, label): len(part)
             for (_, label), some in tasks.items()
             for task, part in zip(some, np.array_split(np.arange(share), len(some)), strict=True)
         }
-
-    def _share(self, classes: int) -> int:
-        """Return the number of exemplars for each class; raise a SettingsError if it is 0."""
-        if classes > self.memory:
-            raise SettingsError(
-                f"method 'icarl': memory = {self.memory} has no exemplar for each of {classes} "
-                "classes. Raise memory."
-            )
-        return self.memory // classes
 
     def _kept(self, stage: Stage) -> list[TaskData]:
         """Return the exemplars of each task that has some."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -17,8 +17,10 @@ from clbench.methods.base import Method
 from clbench.seeds import stream_seed
 
 if TYPE_CHECKING:
-    from clbench.training.stage import Context, Stage
+    from clbench.training.stage import Context, Snapshot, Stage
 
+ADAPTER = "task"
+"""Name of the additions in peft."""
 QUERY_VALUE: tuple[tuple[str, ...], ...] = (
     ("query", "value"),
     ("query_proj", "value_proj"),
@@ -61,12 +63,8 @@ class LowRank(Method):
         if importlib.util.find_spec("peft") is None:
             raise SettingsError(f"method {self.name!r} needs peft: pip install 'clbench[lora]'.")
 
-    def ranks(self, context: Context) -> dict[str, int]:
-        """Return the rank of every adapter by its name; all have the scale `alpha` / `r`."""
-        return {"task0": self.r}
-
     def setup(self, context: Context) -> None:
-        """Freeze the backbone, insert the adapters and use the first one."""
+        """Freeze the backbone and insert the additions."""
         from peft import LoraConfig, inject_adapter_in_model
         from peft.tuners.lora import LoraLayer
         from transformers.pytorch_utils import Conv1D
@@ -75,34 +73,34 @@ class LowRank(Method):
         targets = self._targets(backbone)
         transposed = any(isinstance(backbone.get_submodule(path), Conv1D) for path in targets)
         backbone.requires_grad_(False)
-        ranks = self.ranks(context)
+        config = LoraConfig(
+            r=self.r,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            target_modules=targets,
+            fan_in_fan_out=transposed,
+        )
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(stream_seed("method", "lora", context.seed, context.scenario))
-            for name, rank in ranks.items():
-                config = LoraConfig(
-                    r=rank,
-                    lora_alpha=self.alpha * rank // self.r,
-                    lora_dropout=self.dropout,
-                    target_modules=targets,
-                    fan_in_fan_out=transposed,
-                )
-                inject_adapter_in_model(config, backbone, name)
+            inject_adapter_in_model(config, backbone, ADAPTER)
         backbone.to(context.device)
         self._layers: dict[str, Any] = {
             path: layer
             for path, layer in context.model.named_modules()
             if isinstance(layer, LoraLayer)
         }
-        self.use(next(iter(ranks)))
 
-    def use(self, *adapters: str) -> None:
-        """Add the outputs of these adapters in the forward pass; train only the last of them."""
+    @torch.no_grad()
+    def restart(self, stage: Stage) -> None:
+        """Draw A anew, as peft does, and set B to 0."""
+        generator = stage.rng("adapter")
         for layer in self._layers.values():
-            layer.set_adapter(list(adapters))
-            for name in adapters[:-1]:
-                layer.lora_A[name].requires_grad_(False)
-                layer.lora_B[name].requires_grad_(False)
+            down, up = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+            new = torch.empty(down.shape)
+            nn.init.kaiming_uniform_(new, a=math.sqrt(5.0), generator=generator)
+            down.copy_(new)
+            up.zero_()
 
     def _targets(self, backbone: nn.Module) -> list[str]:
         """Return the paths of the modules that get an addition."""
@@ -134,44 +132,36 @@ class Lora(LowRank):
     Attributes
     ----------
     adapters
-        ``one``: all tasks train the same adapter in turn, so it can forget. ``task``: each task
-        trains its own adapter and is scored with it; only a shared head can then forget, and
-        the method is told the task of each row at test time.
+        ``one``: all tasks train the same additions in turn, so they can forget. ``task``: each task
+        trains its own and is scored with them; only a shared head can then forget, and the method
+        is told the task of each row at test time.
     """
 
     name: ClassVar[str] = "lora"
     adapters: Literal["one", "task"] = "one"
-    _active: int = 0
-
-    @property
-    def needs_length(self) -> bool:  # type: ignore[override]
-        """Whether the model has an adapter for each task from the start."""
-        return self.adapters == "task"
 
     @property
     def needs_task_id(self) -> bool:  # type: ignore[override]
-        """Whether each task has its own adapter."""
+        """Whether each task has its own additions."""
         return self.adapters == "task"
 
-    def ranks(self, context: Context) -> dict[str, int]:
-        """Return one adapter, or one for each task."""
-        count = context.stages if self.adapters == "task" else 1
-        return {f"task{number}": self.r for number in range(count)}
+    def setup(self, context: Context) -> None:
+        """Insert the additions; those of finished tasks are kept by the task's number."""
+        super().setup(context)
+        self._context = context
+        self.kept: dict[int, Snapshot] = {}
 
     def before_stage(self, stage: Stage) -> None:
-        """Activate the task's adapter."""
-        self._activate(stage.index)
+        """Start new additions for the task, if it has its own."""
+        if self.kept:
+            self.restart(stage)
 
-    @contextmanager
-    def scoring(self, task: int) -> Iterator[None]:
-        """Score a task with its own adapter, if it has one."""
-        previous = self._active
-        self._activate(task)
-        try:
-            yield
-        finally:
-            self._activate(previous)
+    def after_stage(self, stage: Stage) -> None:
+        """Keep the task's own additions."""
+        if self.adapters == "task":
+            names = [name for name in stage.model.backbone_parameters() if ".lora_" in name]
+            self.kept[stage.index] = stage.snapshot(names)
 
-    def _activate(self, task: int) -> None:
-        self._active = task if self.adapters == "task" else 0
-        self.use(f"task{self._active}")
+    def scoring(self, task: int) -> AbstractContextManager[object]:
+        """Score a finished task with its own additions, if it has them."""
+        return self._context.swapped(self.kept[task]) if task in self.kept else nullcontext()

@@ -35,8 +35,12 @@ class OSF(Method):
     """
 
     name: ClassVar[str] = "osf"
-    needs_length: ClassVar[bool] = True
     preserve: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["progressive"] = "progressive"
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]
+        """Whether the number of tasks decides the share."""
+        return self.preserve == "progressive"
 
     def acts_in(self, index: int) -> bool:
         """Return False for a first stage that trains everything."""

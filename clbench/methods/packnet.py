@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
@@ -40,16 +40,20 @@ class PackNet(Method):
 
     name: ClassVar[str] = "packnet"
     needs_task_id: ClassVar[bool] = True
-    needs_length: ClassVar[bool] = True
     prune: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["equal"] = 0.5
     retrain: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]
+        """Whether the number of tasks decides how much each one keeps."""
+        return self.prune == "equal"
 
     def setup(self, context: Context) -> None:
         """Find the matrices; all their weights are free (owner 0; task i is owner i + 1).
 
         Raises a SettingsError if the first tasks will leave no weight to a later one.
         """
-        self._classifier = context.model
+        self._context = context
         self._weights = matrices(context.model)
         free = [weight.numel() for weight in self._weights.values()]
         for index in range(context.stages):
@@ -107,23 +111,16 @@ class PackNet(Method):
         """Keep a copy of the task's head."""
         self.heads[stage.index] = stage.snapshot(stage.model.head_parameter_names(stage.data.head))
 
-    @contextmanager
-    def scoring(self, task: int) -> Iterator[None]:
+    @torch.no_grad()
+    def scoring(self, task: int) -> AbstractContextManager[object]:
         """Score a finished task with the weights of the tasks up to it and its own head."""
         if task not in self.heads:
-            yield
-            return
-        weights = {name: p.data for name, p in self._classifier.named_parameters()}
-        before = {name: weights[name].clone() for name in [*self.owner, *self.heads[task]]}
-        for name, owner in self.owner.items():
-            weights[name].mul_((owner > 0) & (owner <= task + 1))
-        for name, value in self.heads[task].items():
-            weights[name].copy_(value)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                weights[name].copy_(value)
+            return nullcontext()
+        own = {
+            name: self._weights[name] * ((owner > 0) & (owner <= task + 1))
+            for name, owner in self.owner.items()
+        }
+        return self._context.swapped({**own, **self.heads[task]})
 
     def _pruned_share(self, context: Context, index: int) -> float:
         """Return the share of the free weights that task `index`, from 0, leaves free."""

@@ -34,19 +34,16 @@ class ProgressivePrompts(Prompted):
     """
 
     name: ClassVar[str] = "progressive-prompts"
-    needs_length: ClassVar[bool] = True
     needs_task_id: ClassVar[bool] = True
     length: Annotated[int, Field(ge=1)] = 10
 
     def setup(self, context: Context) -> None:
-        """Freeze the backbone; add room for the prompts of all tasks to the model."""
+        """Freeze the backbone; add a prompt to the model. Those of finished tasks are kept."""
         self.freeze(context, self.length * context.stages)
         width = context.model.backbone.get_input_embeddings().weight.shape[1]
-        self._prompts = nn.ParameterList(
-            torch.zeros(self.length, width, device=context.device) for _ in range(context.stages)
-        ).requires_grad_(False)
-        context.model.prompts = self._prompts
-        self.learned: list[int] = []
+        self._prompt = nn.Parameter(torch.zeros(self.length, width, device=context.device))
+        context.model.prompts = nn.ParameterList([self._prompt])
+        self.kept: dict[int, Tensor] = {}
         self._task = 0
 
     @torch.no_grad()
@@ -55,26 +52,22 @@ class ProgressivePrompts(Prompted):
         self._task = stage.index
         ids = torch.from_numpy(stage.data.rows.ids.copy())
         draw = torch.randint(len(ids), (self.length,), generator=stage.rng("prompt"))
-        words = stage.model.embed(ids[draw].long().to(stage.device))
-        self._prompts[stage.index].copy_(words)
-        for index, prompt in enumerate(self._prompts):
-            prompt.requires_grad_(index == stage.index)
+        self._prompt.copy_(stage.model.embed(ids[draw].long().to(stage.device)))
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return one group: the task's prompt and head."""
-        trained = [self._prompts[stage.index], *stage.trainable()]
-        return [{"params": trained, "lr": stage.protocol.lr}]
+        return [{"params": [self._prompt, *stage.trainable()], "lr": stage.protocol.lr}]
 
     def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts up to the task's own, the latest first; equal for all rows."""
-        earlier = [task for task in self.learned if task < self._task]
-        tasks = [self._task, *reversed(earlier)]
-        prompts = torch.cat([self._prompts[task] for task in tasks])
+        own = self.kept.get(self._task, self._prompt)
+        earlier = [prompt for task, prompt in sorted(self.kept.items()) if task < self._task]
+        prompts = torch.cat([own, *reversed(earlier)])
         return prompts.expand(*inputs["input_ids"].shape[:-1], *prompts.shape)
 
     def after_stage(self, stage: Stage) -> None:
         """Keep the prompt for later tasks."""
-        self.learned.append(stage.index)
+        self.kept[stage.index] = self._prompt.detach().clone()
         self._task = stage.index
 
     @contextmanager

@@ -81,10 +81,15 @@ class DomainIncremental(Shift):
             for key, rows in row_splits(task).items()
         }
         present = sorted(set(splits["train"].tolist()))
+        if len(present) == 1:
+            raise ShiftError(
+                f"{where}: every training row has {present[0]!r}. Name a column with two domains "
+                "or more."
+            )
         if self.domains is None:
             raise ShiftError(
                 f"{where}: give the domains in training order, as `domains`. There are "
-                f"{join_names(present)}."
+                f"{len(present)}: {join_names(present)}."
             )
         names = self.domains
         for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -16,6 +16,9 @@ from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.training.protocol import BY_TASK, Protocol
+
+if TYPE_CHECKING:
+    from clbench.shifts.scenario import Scenario
 
 
 def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
@@ -98,6 +101,20 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
                 instance.check_protocol(at_rate(instance, protocol))
         except SettingsError as error:
             raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
+
+
+def check_tasks(baselines: Iterable[Baseline], scenario: Scenario) -> None:
+    """Let each baseline's method check the tasks of a scenario; raise its SettingsError."""
+    from clbench.methods.base import METHODS
+
+    for baseline in baselines:
+        method = METHODS.get(baseline.method)(**baseline.settings)
+        where = f"{baseline.name}, on {scenario.name}"
+        try:
+            with user_code(where):
+                method.check_tasks(scenario.tasks)
+        except SettingsError as error:
+            raise SettingsError(f"{where}: {error}") from error
 
 
 def _settings_errors(kind: type[Configured], settings: Mapping[str, Any], table: str) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,13 @@ class Columns:
         index = np.asarray(self.positions, dtype=np.int64)
         return replace(rows, index=index, choices=choices, groups=self._groups())
 
+    def by_row(self, column: str) -> dict[int, str]:
+        """Return the cells of a column as names, by row."""
+        cells = self._filled(column, (str, int, float))
+        return {
+            row: label_name(cell) or "" for row, cell in zip(self.positions, cells, strict=True)
+        }
+
     def _joined(self, columns: Sequence[str]) -> list[str]:
         """Return the texts of columns joined with blanks; one of them must be filled."""
         if len(columns) == 1:
@@ -151,7 +159,7 @@ class Columns:
             row for row, cell in zip(self.positions, cells, strict=True) if label_name(cell) is None
         ]
         if missing:
-            is_text = column != self.spec.label
+            is_text = column in [*chain(*self.spec.texts), *(self.spec.choices or [])]
             skip = ", or leave them out with skip_blank = true" if is_text else ""
             raise DataError(
                 f"{self.where}: column {column!r} is empty in {len(missing)} of "

@@ -12,7 +12,7 @@ from clbench.files import read_file, user_path
 from clbench.seeds import numpy_stream
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
-from clbench.tasks.spec import SUFFIXES, FileTaskSpec, Split
+from clbench.tasks.spec import SPLITS, SUFFIXES, FileTaskSpec, Split
 from clbench.tasks.task import Task, TaskSource, hold_out
 
 
@@ -60,6 +60,15 @@ class FileTask:
             source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
         )
 
+    def column(self, source: TaskSource, name: str) -> dict[str, dict[int, str]]:
+        """Return the cells of a column by split and `Rows.index`."""
+        return {
+            split: self._read(
+                source.base, "train" if self.spec.validation is None else split, name
+            ).by_row(name)
+            for split in SPLITS
+        }
+
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the files, and the settings for reading them."""
         check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
@@ -86,8 +95,8 @@ class FileTask:
             raise DataError(f"{where}: {path} is empty.")
         return content
 
-    def _read(self, base: Path, split: Split) -> Columns:
-        """Return the columns of a file as pyarrow types them; columns of CSV are text."""
+    def _read(self, base: Path, split: Split, *more: str) -> Columns:
+        """Return the columns of the task, and `more`, as pyarrow types them; text for CSV."""
         import pyarrow as pa
         import pyarrow.csv
         import pyarrow.json
@@ -96,7 +105,7 @@ class FileTask:
         spec, where, content = self.spec, self._where(split), self._content(base, split)
         kind, buffer = spec.format_of(spec.paths[split]), pa.BufferReader(content)
         block = {"block_size": len(content) + 1, "use_threads": False}
-        columns = spec.columns
+        columns = list(dict.fromkeys([*spec.columns, *more]))
         try:
             if kind == "parquet":
                 table = pa.parquet.ParquetFile(buffer).read()

@@ -11,7 +11,7 @@ from clbench.errors import DataError, join_names
 from clbench.files import read_file
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
-from clbench.tasks.spec import HubTaskSpec
+from clbench.tasks.spec import SPLITS, HubTaskSpec
 from clbench.tasks.task import Task, TaskSource
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
@@ -60,22 +60,9 @@ class HubTask:
         classes: list[str] = []
         rows = []
         blank: dict[str, int] = {}
-        for split in (spec.split("train"), spec.split("validation")):
-            where = f"task {self.name!r}, split {split!r} of {origin}"
-            if split not in dataset:
-                raise DataError(
-                    f"{where}: there is no such split, only {join_names(dataset)}. Name them in "
-                    "the key `splits`."
-                )
-            check_columns(spec.columns, dataset[split].column_names, where)
-            cells = {name: list(dataset[split][name]) for name in spec.columns}
-            names = getattr(dataset[split].features[spec.label], "names", None)
-            if names and (spec.labels or spec.without):
-                codes = cells[spec.label]
-                cells[spec.label] = [None if code in (None, -1) else names[code] for code in codes]
-                names = self._kept(names, where)
-            names = spec.labels or names
-            table = Columns(where, spec, cells)
+        for split in map(spec.split, SPLITS):
+            table, names = self._table(dataset, origin, split)
+            where = table.where
             blank[split] = table.blank
             labels = [table.cells[spec.label][row] for row in table.positions]
             missing = sum(label is None or label == -1 for label in labels)
@@ -101,6 +88,38 @@ class HubTask:
             head=self.name,
             source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
         )
+
+    def column(self, source: TaskSource, name: str) -> dict[str, dict[int, str]]:
+        """Return the cells of a column by split and `Rows.index`."""
+        dataset, origin = self._load(source.data)
+        return {
+            split: self._table(dataset, origin, self.spec.split(split), name)[0].by_row(name)
+            for split in SPLITS
+        }
+
+    def _table(
+        self, dataset: Any, origin: str, split: str, *more: str
+    ) -> tuple[Columns, list[str] | None]:
+        """Return the columns of the task, and `more`, and the names of its classes if known."""
+        spec, where = self.spec, f"task {self.name!r}, split {split!r} of {origin}"
+        if split not in dataset:
+            raise DataError(
+                f"{where}: there is no such split, only {join_names(dataset)}. Name them in the "
+                "key `splits`."
+            )
+        table = dataset[split]
+        columns = dict.fromkeys([*spec.columns, *more])
+        check_columns(list(columns), table.column_names, where)
+        cells = {name: list(table[name]) for name in columns}
+        names: list[str] | None = getattr(table.features[spec.label], "names", None)
+        decoded = [*more, *([spec.label] if spec.labels or spec.without else [])]
+        for column in decoded:
+            if classes := getattr(table.features[column], "names", None):
+                codes = cells[column]
+                cells[column] = [None if c in (None, -1) else classes[c] for c in codes]
+        if names and spec.label in decoded:
+            names = self._kept(names, where)
+        return Columns(where, spec, cells), spec.labels or names
 
     def _kept(self, names: list[str], where: str) -> list[str]:
         """Return the names of the dataset's classes that are not left out."""
@@ -146,7 +165,7 @@ class HubTask:
             only = [path for path in root.iterdir() if path.is_dir()]
             places = [root / config, root / "data", *(only if len(only) == 1 else ())]
             folder = next((place for place in places if place.is_dir()), root)
-        for split in (self.spec.split("train"), self.spec.split("validation")):
+        for split in map(self.spec.split, SPLITS):
             pattern = f"{'' if config else '**/'}{split}[-.]*"
             files[split] = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES)
             if len({path.parent for path in files[split]}) != 1:

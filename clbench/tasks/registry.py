@@ -80,32 +80,18 @@ def load_column(
 ) -> dict[str, dict[int, str]]:
     """Return the cells of a column of a task, by split (``train``, ``validation``) and row.
 
-    Rows have the numbers of `Rows.index`. The task must be one in files or on the hub, with at
-    least two different cells; the parameters are those of `load_task`.
+    Rows have the numbers of `Rows.index`. The task must be one in files or on the hub; the
+    parameters are those of `load_task`.
 
     Raises
     ------
     DataError
-        If the column is missing, has empty cells or too many different ones.
+        If the column is missing or has empty cells.
     """
     loader = _loader(name, own)
     if not isinstance(loader, FileTask | HubTask):
         raise DataError(f"task {name!r} has no columns: it is neither in files nor on the hub.")
-    # Read it in place of the label.
-    none = dict.fromkeys(("labels", "choices", "group", "metrics", "classes"))
-    spec = loader.spec.model_copy(update={**none, "label": column, "regression": False})
-    if loader.spec.without:
-        raise DataError(f"task {name!r}: a task with `without` cannot be divided by a column.")
-    read: Any = replace(loader, spec=spec)  # type: ignore[arg-type]
-    task = read(TaskSource(data, base))
-    cells = {
-        split: {int(i): task.labels[n] for i, n in zip(rows.index, rows.labels, strict=True)}
-        for split, rows in (("train", task.train), ("validation", task.validation))
-    }
-    if isinstance(loader.spec, FileTaskSpec) and loader.spec.validation is None:
-        both = {**cells["train"], **cells["validation"]}  # rows of one file, held out otherwise
-        return {"train": both, "validation": both}
-    return cells
+    return loader.column(TaskSource(data, base), column)
 
 
 def task_identity(

@@ -24,6 +24,7 @@ from clbench.tasks.synthetic import TRAIN_ROWS, VALIDATION_ROWS
 Format = Literal["csv", "tsv", "jsonl", "parquet"]
 Name = Annotated[str, Field(min_length=1)]
 Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = ("train", "validation")
 SyntheticName = Literal[
     "sentiment", "acceptability", "paraphrase", "qa", "entailment", "entailment3"
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -72,6 +73,21 @@ class Context:
             names = list(self.model.backbone_parameters())
         by_name = dict(self.model.named_parameters())
         return {name: by_name[name].detach().clone() for name in names}
+
+    @contextmanager
+    def swapped(self, snapshot: Mapping[str, Tensor]) -> Iterator[None]:
+        """Put the weights of `snapshot` into the model, and the present ones back at the end."""
+        before = self.snapshot(list(snapshot))
+        self._put(snapshot)
+        try:
+            yield
+        finally:
+            self._put(before)
+
+    def _put(self, snapshot: Mapping[str, Tensor]) -> None:
+        by_name = dict(self.model.named_parameters())
+        for name, value in snapshot.items():
+            by_name[name].data.copy_(value)
 
     def squared_distance(self, snapshot: Mapping[str, Tensor]) -> Tensor:
         """Return the sum of squared differences between weights and `snapshot`, a scalar."""

@@ -111,9 +111,17 @@ def many_clusters(folder: Path) -> None:
     suite.write_text(suite.read_text().partition("[[scenario]]")[0] + table)
 
 
+def small_memory(folder: Path) -> None:
+    table = '\n[baseline.small]\nof = "icarl"\nsettings = { memory = 3 }\n'
+    suite = folder / "small.toml"
+    head, methods, rest = suite.read_text().partition('methods = ["')
+    suite.write_text(f'{head}{methods}small", "{rest}{table}')
+
+
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
+        (small_memory, "small, on mood-thing: memory = 3 has no exemplar for each of 4 classes."),
         (cut_weights(0), "model.safetensors is incomplete"),
         (cut_weights(7), "model.safetensors is incomplete"),
         (cut_weights(-1), "model.safetensors is incomplete"),

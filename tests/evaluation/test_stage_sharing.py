@@ -48,7 +48,15 @@ def test_common_first_stages_are_trained_once(orders: Workspace) -> None:
 
 @pytest.mark.parametrize(
     ("method", "keep", "left"),
-    [("ewc", True, 1 / 3), ("ewc", False, 2 / 3), ("packnet", True, 1)],
+    [
+        ("ewc", True, 1 / 3),
+        ("ewc", False, 2 / 3),
+        ("o-lora", True, 1 / 3),
+        ("lora-task", True, 1 / 3),
+        ("progressive-prompts", True, 1 / 3),
+        ("packnet", True, 1 / 3),
+        ("osf", True, 2 / 3),  # its share depends on the number of tasks
+    ],
 )
 def test_a_longer_order_goes_on_from_the_last_stage(
     orders: Workspace, method: str, keep: bool, left: float

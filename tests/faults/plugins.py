@@ -12,6 +12,7 @@ from faults.cases import RUN, Case
 HOOKS = {
     "acts_in": "index",
     "check_protocol": "protocol",
+    "check_tasks": "tasks",
     "setup": "context",
     "before_stage": "stage",
     "training_data": "stage",

@@ -14,7 +14,7 @@ from clbench.methods.ewc_lora import EWCLora
 
 pytest.importorskip("peft")
 QUERY = "backbone.encoder.layer.0.attention.self.query"
-DOWN, UP, BASE = (f"{QUERY}.{end}.weight" for end in ("lora_A.task0", "lora_B.task0", "base_layer"))
+DOWN, UP, BASE = (f"{QUERY}.{end}.weight" for end in ("lora_A.task", "lora_B.task", "base_layer"))
 
 
 def exact_fisher(cell: Cell, task: int, name: str) -> torch.Tensor:

@@ -14,6 +14,7 @@ from cell import PROTOCOL, Cell, weights
 from clbench.errors import SettingsError
 from clbench.methods.icarl import ICaRL, herding
 from clbench.methods.prototypes import NEVER
+from clbench.tasks.registry import load_task
 
 
 def growing(folder: Path, classes: list[list[int]], memory: int = 8) -> Cell:
@@ -169,12 +170,15 @@ def test_old_classes_are_remembered(folder: Path) -> None:
     assert np.mean(right) > 0.9
 
 
-def test_tasks_without_classes_and_small_memories_are_refused(folder: Path) -> None:
-    cell = Cell(folder, ICaRL(memory=4))
-    with pytest.raises(SettingsError, match="memory = 3 has no exemplar for each of 4 classes"):
-        ICaRL(memory=3).setup(cell.context)
-    cell.model.heads["t1"] = torch.nn.Linear(32, 1)
-    with pytest.raises(SettingsError, match="'icarl' needs tasks with classes"):
-        ICaRL().setup(cell.context)
+def test_tasks_without_classes_and_small_memories_are_refused() -> None:
+    names = ("synthetic/entailment3", "synthetic/qa")
+    tasks = [load_task(name, data=None, base=Path(), own={}) for name in names]
+    ICaRL(memory=5).check_tasks(tasks)
+    ICaRL(memory=3).check_tasks([tasks[0], tasks[0]])  # they share a head
+    with pytest.raises(SettingsError, match=r"memory = 4 has no exemplar for each of 5 classes\."):
+        ICaRL(memory=4).check_tasks(tasks)
+    regression = replace(tasks[1], name="points", labels=())
+    with pytest.raises(SettingsError, match="task 'points' has no classes, of which method 'icarl"):
+        ICaRL().check_tasks([tasks[0], regression])
     with pytest.raises(SettingsError, match="memory"):
         ICaRL(memory=0)

@@ -34,8 +34,8 @@ def test_a_layer_adds_the_scaled_low_rank_product(folder: Path) -> None:
     now = weights(cell)
     layer = cell.model.get_submodule(QUERY).eval()
     values = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
-    down = now[f"{QUERY}.lora_A.task0.weight"]
-    up = now[f"{QUERY}.lora_B.task0.weight"]
+    down = now[f"{QUERY}.lora_A.task.weight"]
+    up = now[f"{QUERY}.lora_B.task.weight"]
     assert down.shape == (2, 32)
     assert up.abs().max() > 0
     plain = now[f"{QUERY}.base_layer.weight"], now[f"{QUERY}.base_layer.bias"]
@@ -89,7 +89,7 @@ def test_layer_groups_and_snapshots_include_the_additions(folder: Path) -> None:
     cell = Cell(folder, Lora())
     names = [name for group in cell.model.layer_groups() for name in group.parameters]
     assert sorted(names) == sorted(name for name, _ in cell.model.named_parameters())
-    assert f"{QUERY}.lora_A.task0.weight" in cell.context.snapshot()
+    assert f"{QUERY}.lora_A.task.weight" in cell.context.snapshot()
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)

@@ -26,8 +26,8 @@ def outputs(cell: Cell, task: int) -> torch.Tensor:
         return stage.logits(stage.data.batch(np.arange(12), stage.device))
 
 
-def prompts_of(cell: Cell) -> list[torch.Tensor]:
-    return [prompt.detach().clone() for prompt in cell.model.prompts]
+def prompt_of(cell: Cell) -> torch.Tensor:
+    return cell.model.prompts[0].detach().clone()
 
 
 @pytest.mark.parametrize(("kind", "at"), [("bert", 1), ("gpt2", 0)])
@@ -42,9 +42,7 @@ def test_prompts_stand_after_the_first_token_or_before_the_row(
     )
     words = [[9, 4], [7, 8], [6, 5]]
     with torch.no_grad():
-        for prompt, ids in zip(cell.model.prompts, words, strict=True):
-            prompt.copy_(cell.model.embed(torch.tensor(ids)))
-    cell.method.learned = [0, 1]
+        cell.method.kept = dict(enumerate(cell.model.embed(torch.tensor(words))))
     stage = plain.open(1)
     batch = stage.data.batch(np.arange(12), stage.device)
     ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"]
@@ -69,19 +67,19 @@ def test_only_the_tasks_prompt_and_head_are_trained(folder: Path) -> None:
     cell.stage(1)
     after = weights(cell)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {"prompts.1", "heads.b.weight", "heads.b.bias"}
+    assert moved == {"prompts.0", "heads.b.weight", "heads.b.bias"}
 
 
 def test_a_prompt_starts_as_words_of_its_rows(folder: Path) -> None:
     cell = Cell(folder, ProgressivePrompts(length=3), heads=THREE)
     cell.begin(1)
     words = cell.model.embed(torch.from_numpy(np.unique(cell.tasks[1].rows.ids)).long())
-    for vector in prompts_of(cell)[1]:
+    first = prompt_of(cell)
+    for vector in first:
         assert (vector == words).all(1).any()
-    first = prompts_of(cell)[1]
     again = Cell(folder, ProgressivePrompts(length=3), heads=THREE)
     again.begin(1)
-    assert torch.equal(prompts_of(again)[1], first)
+    assert torch.equal(prompt_of(again), first)
 
 
 def test_a_task_with_its_own_head_forgets_nothing(folder: Path) -> None:
@@ -101,7 +99,7 @@ def test_a_reference_reads_no_untrained_prompts(folder: Path) -> None:
     inputs = cell.tasks[2].batch(np.arange(2), cell.context.device).inputs
     with cell.method.scoring(2):
         prompts = cell.method.prompts(cell.model, inputs)
-    assert torch.equal(prompts[1].detach(), prompts_of(cell)[2])
+    assert torch.equal(prompts[1].detach(), prompt_of(cell))
 
 
 def test_multiple_choice_gets_the_prompts_in_every_choice(folder: Path) -> None:
@@ -116,7 +114,7 @@ def test_multiple_choice_gets_the_prompts_in_every_choice(folder: Path) -> None:
 def test_rows_give_way_to_prompts_and_the_result_says_so(folder: Path) -> None:
     """Of 40 positions, 32 are left: rows of 36 tokens lose four."""
     cell = Cell(folder, ProgressivePrompts(length=4))
-    cell.method.learned, cell.method._task = [0], 1
+    cell.method.kept, cell.method._task = {0: prompt_of(cell)}, 1
     ids = torch.randint(5, 20, (2, 36), generator=torch.Generator().manual_seed(0))
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     cell.model.eval()

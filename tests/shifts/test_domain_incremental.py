@@ -75,10 +75,14 @@ def test_domains_are_chosen_and_ordered(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ('task = "review"\nby = "same"', "has the label 'x' on every row"),
+        (
+            'task = "review"\nby = "same"',
+            "by 'same': every training row has 'x'. Name a column with two",
+        ),
         ('task = "review"\nby = "kin"', "there is no column 'kin'. Did you mean 'kind'?"),
+        ('task = "review"\nby = "text"', "`domains`. There are 18: a bad film"),
         ('task = "review"\nby = "hole"', "column 'hole' is empty in 119 of 120 rows"),
-        ('task = "review"\nby = "kind"', "`domains`. There are film, play, story."),
+        ('task = "review"\nby = "kind"', "`domains`. There are 3: film, play, story."),
         (
             'task = "review"\nby = "kind"\ndomains = ["film", "plai"]',
             "no training row has 'plai'. Did you mean 'play'?",

@@ -285,5 +285,7 @@ def test_a_question_that_compares_nothing_is_an_error(
 def test_a_question_about_area_needs_points_of_curves(make: Make) -> None:
     table = '[question]\nscores = ["area"]\n\n[protocol]\n'
     make(SUITE.replace("[protocol]\n", table, 1))
-    with pytest.raises(SuiteError, match="this run will not have 'area'. Set curve_points above 0"):
+    with pytest.raises(
+        SuiteError, match=r"this run will not have 'area'. Set curve_points above 0"
+    ):
         make(SUITE.replace("[protocol]\n", f"{table}curve_points = 0\n", 1))
