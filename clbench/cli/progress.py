@@ -243,8 +243,8 @@ def outcome(result: CellResult) -> str:
         scores = {"score": reference_score(result)}
     else:
         (row,) = means(score_rows([result]))
-        visible = [score.name for score in visible_scores([row]) if not score.ratio]
-        scores = {name: row[f"{name}_mean"] for name in visible}
+        visible = [score for score in visible_scores([row]) if not score.ratio]
+        scores = {score.label: row[f"{score.name}_mean"] for score in visible}
     numbers = {name: value for name, value in scores.items() if value is not None}
     texts = [f"{name} {value:.3f}" for name, value in numbers.items() if not math.isnan(value)]
     return f"{result.key}: {'  '.join(texts)}"

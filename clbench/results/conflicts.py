@@ -99,8 +99,11 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[
 
 
 def _describe(section: str, key: str, old: Any, new: Any) -> str:
-    if words := DIGESTS.get(section, DIGESTS.get(key)):
+    if words := DIGESTS.get("source" if key == "source" else section):
         return words.format(key=key)
+    lists = [sorted(map(str, value)) for value in (old, new) if isinstance(value, list)]
+    if len(lists) == 2 and lists[0] == lists[1]:
+        return f"another order of {key}"
     texts = ["not set" if value is _MISSING else repr(value) for value in (old, new)]
     short = [text if len(text) <= 60 else f"{text[:57]}..." for text in texts]
     return f"{key} = {short[0]}, now {short[1]}"

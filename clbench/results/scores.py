@@ -62,7 +62,8 @@ class Score:
         Whether the score is defined for a scenario of one task.
     visibility
         When the terminal and the report show a column for it, if it has a value: always, for
-        sequences of more than two tasks, for these on the ``page`` only, or never.
+        ``pairs`` (on the page also for longer sequences), for ``sequences`` of more than two tasks,
+        for these on the ``page`` only, or never.
     compared
         Whether the report compares methods by it.
     """
@@ -75,7 +76,7 @@ class Score:
     single_task: bool = False
     needs: tuple[Literal["alone", "curves", "floors", "metrics", "probes", "reference"], ...] = ()
     ratio: tuple[str, str] | None = None
-    visibility: Literal["always", "sequences", "page", "never"] = "never"
+    visibility: Literal["always", "pairs", "sequences", "page", "never"] = "never"
     compared: bool = False
 
 
@@ -88,7 +89,7 @@ SCORES = (
     Score("p", "p", "p_o + p_s", lambda r: r[-1][0] + r[-1][-1]),
     Score("p_o_before", "p_o before", "p_o before any later task", lambda r: r[0][0]),
     Score("forgetting", "forgetting", "score lost on the first task", lambda r: r[0][0] - r[-1][0],
-          higher_is_better=False, visibility="always", compared=True),
+          higher_is_better=False, visibility="pairs", compared=True),
     # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
     Score("bwt", "BWT", "backward transfer", backward_transfer, visibility="sequences"),
     Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
@@ -262,6 +263,8 @@ def visible_scores(means: Iterable[Mapping[Any, Any]], *, page: bool = False) ->
     shown = {"always"}
     if any(row["tasks"] > 2 for row in rows):
         shown |= {"sequences", "page"} if page else {"sequences"}
+    if page or any(row["tasks"] <= 2 for row in rows):
+        shown.add("pairs")
 
     def is_visible(score: Score) -> bool:
         return score.visibility in shown and has_value(rows, f"{score.name}_mean")

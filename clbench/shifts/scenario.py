@@ -126,7 +126,10 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         If a plug-in's shift does not return tasks.
     """
     shift = SHIFTS.get(spec.shift)(**spec.settings)
-    returned = shift.build(context)
+    try:
+        returned = shift.build(context)
+    except ShiftError as error:
+        raise ShiftError(f"scenario {spec.name!r}: {error}") from error
     result = ScenarioTasks(tuple(returned)) if isinstance(returned, Sequence) else returned
     tasks = result.tasks if isinstance(result, ScenarioTasks) else ()
     valid = tasks and all(isinstance(task, Task) for task in tasks)

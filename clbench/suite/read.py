@@ -88,7 +88,9 @@ def read_suite(name_or_path: str | Path) -> Suite:
     data = {"name": path.stem, **read_toml(path)}
     if isinstance(data.get("scenario"), list):
         data["scenario"] = [
-            _scenario(_with_partition(one, path)) for t in data["scenario"] for one in _orders(t)
+            _scenario(_with_partition(one, path))
+            for number, table in enumerate(data["scenario"], 1)
+            for one in _orders(table, f"{display_path(path)}: [[scenario]] {number} orders")
         ]
     file, errors = check_file(data, SuiteFile)
     raise_errors(path, [*errors, *_duplicates(data)])
@@ -193,14 +195,25 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Sequ
         yield path, value
 
 
-def _orders(table: Any) -> list[Any]:
-    """Return a ``[[scenario]]`` table for each of its `orders`, or the table itself.
+def _orders(table: Any, where: str) -> list[Any]:
+    """Return a ``[[scenario]]`` table for each of the `orders` of a sequence, or the table itself.
 
-    Unusable `orders` stay in the table, where the shift refuses them as an unknown setting.
+    Raises a SuiteError for unusable orders; `where` begins its message.
     """
-    orders = table.get("orders") if isinstance(table, dict) else None
-    if not isinstance(orders, dict) or not orders or "tasks" in table:
+    if not isinstance(table, dict) or table.get("shift") != "sequence" or "orders" not in table:
         return [table]
+    orders = table["orders"]
+    if "tasks" in table:
+        raise SuiteError(f"{where}: give either tasks, for a single order, or orders.")
+    is_table = isinstance(orders, dict) and all(isinstance(some, list) for some in orders.values())
+    if not is_table or not orders:
+        raise SuiteError(
+            f"{where}: must be a table of lists of tasks, such as "
+            'orders = { one = ["a", "b"], two = ["b", "a"] }.'
+        )
+    for name, tasks in orders.items():
+        if same := [other for other in orders if other != name and orders[other] == tasks]:
+            raise SuiteError(f"{where}: {name!r} and {same[0]!r} are equal. Keep one of them.")
     rest = {key: value for key, value in table.items() if key != "orders"}
     name = rest.get("name") or rest.get("shift")
     return [

@@ -115,4 +115,6 @@ def test_the_table_on_a_terminal_grows_as_cells_finish() -> None:
 
 def test_outcomes_of_references_and_sequences() -> None:
     assert outcome(reference(1, 0.75)) == "sst2-mrpc--reference1--seed0: score 0.750"
-    assert outcome(three()).endswith("forgetting 0.100  bwt -0.100  average 0.750")
+    assert outcome(three()).endswith(
+        "p_s 0.700  BWT -0.100  average 0.750  over time 0.833  mean forg. 0.100"
+    )

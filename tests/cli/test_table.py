@@ -55,10 +55,10 @@ def test_long_names_fold(width: int) -> None:
     text = "\n".join(lines)
     assert "…" not in text
     assert max(map(len, lines)) <= width
-    # means of p_o, p_s, forgetting, BWT and average, whole, in one line
-    means = ["0.800", "0.700", "0.100", "-0.100", "0.750"]
+    # means of p_o, p_s, BWT, average, over time and mean forgetting, whole, in one line
+    means = ["0.800", "0.700", "-0.100", "0.750", "0.833", "0.100"]
     assert any(re.findall(r"(?<![±\d.])-?\d\.\d{3}", line) == means for line in lines)
-    assert text.count("±0.000") == 5
+    assert text.count("±0.000") == 6
 
 
 def test_shares_are_dropped_before_deviations_move_below() -> None:

@@ -24,6 +24,8 @@ def differences(planned: PlannedCell, *results: CellResult) -> list[str]:
         ({"tasks": {"glue/mrpc": {"digest": "z"}}}, "different rows of glue/mrpc"),
         ({"files": {"split": "e"}}, "different content in its split file"),
         ({"protocol": {"limit": 100}}, "limit = None, now 100"),
+        ({"scenario": {"tasks": ["glue/mrpc", "glue/sst2"]}}, "another order of tasks"),
+        ({"scenario": {"tasks": ["glue/mrpc"]}}, "tasks = ['glue/sst2', 'glue/mrpc'], now ['glue/"),
         ({}, "other settings"),
     ],
 )
@@ -31,7 +33,9 @@ def test_the_first_difference_is_described(
     changes: dict[str, dict[str, object]], words: str
 ) -> None:
     planned = PlannedCell(fingerprint="f1", changes=changes)
-    assert differences(planned, pair()) == [f"was run with {words}"]
+    old = pair(recipe=recipe(scenario={"tasks": ["glue/sst2", "glue/mrpc"]}))
+    (difference,) = differences(planned, old)
+    assert difference.startswith(f"was run with {words}")
 
 
 def test_equal_fingerprints_do_not_conflict() -> None:

@@ -295,7 +295,8 @@ def test_columns_depend_on_the_run() -> None:
     always = ["p_o", "p_s", "forgetting"]
     assert names(pair()) == always
     sequence = ["bwt", "average", "average_over_time", "mean_forgetting"]
-    assert names(three()) == [*always, *sequence]
+    assert names(three()) == ["p_o", "p_s", *sequence]
+    assert names(pair(), three(scenario="three")) == [*always, *sequence]
     assert names(pair(), reference(1, 0.75)) == [*always, "intransigence"]
 
 

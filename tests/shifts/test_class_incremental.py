@@ -255,9 +255,16 @@ def test_names_of_orders_and_scenarios(tmp_path: Path) -> None:
     assert [spec.settings["order"] for spec in specs] == ["a", "b"]
     assert specs[1].task_names == ("glue/mrpc", "glue/rte")
     both = 'tasks = ["glue/rte", "glue/mrpc"]\norders = { a = ["glue/mrpc", "glue/rte"] }'
-    for wrong in ("orders = {}", 'orders = { a = "x" }', "orders = 3", both):
+    shape = "must be a table of lists of tasks, such as"
+    for wrong, problem in (
+        ("orders = {}", shape),
+        ('orders = { a = "x" }', shape),
+        ('orders = { a = ["x", "y"], b = ["x", "y"] }', "'a' and 'b' are equal"),
+        ("orders = 3", shape),
+        (both, "give either tasks, for a single order, or orders"),
+    ):
         suite.write_text(
             f'methods = ["vanilla"]\n[[scenario]]\nname = "four"\nshift = "sequence"\n{wrong}\n'
         )
-        with pytest.raises(SuiteError, match="four"):
+        with pytest.raises(SuiteError, match=rf"\[\[scenario\]\] 1 orders: {problem}"):
             plan_run(suite, clbench.RunOptions(references=True))
