@@ -57,7 +57,10 @@ class Study(NamedTuple):
         return [c for c in cells if blocks[c.baseline] == most], store.questions()[-1]
 
 
-STUDIES = (Study("tiny", "built-in model", REFERENCE / "findings", REFERENCE / "findings-tune"),)
+STUDIES = (
+    Study("minilm", "MiniLM", REFERENCE / "findings-minilm", REFERENCE / "findings-minilm-tune"),
+    Study("tiny", "built-in model", REFERENCE / "findings", REFERENCE / "findings-tune"),
+)
 
 
 class Claim(NamedTuple):
@@ -173,19 +176,23 @@ def compared(row: pd.Series[Any]) -> str:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """Return ``+.012 [−.003, +.027]``."""
-    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+    """Return ``+.012 [−.003, +.027]``; an end next to 0 that excludes it gets a fourth digit."""
+    ends = [
+        signed(end) if abs(end) >= 0.0005 or low * high <= 0 else signed(end, 4)
+        for end in (low, high)
+    ]
+    return f"{signed(value)} [{', '.join(ends)}]"
 
 
-def plain(value: float) -> str:
+def plain(value: float, digits: int = 3) -> str:
     """Return ``.512``."""
-    return re.sub(r"^(−?)0\.", r"\1.", f"{value:.3f}".replace("-", "−"))
+    return re.sub(r"^(−?)0\.", r"\1.", f"{value:.{digits}f}".replace("-", "−"))
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 3) -> str:
     """Return ``+.012``, ``−.012``, or ``.000`` without a sign."""
-    text = plain(abs(value))
-    return text if text == ".000" else f"{'−' if value < 0 else '+'}{text}"
+    text = plain(abs(value), digits)
+    return text if not text.strip(".0") else f"{'−' if value < 0 else '+'}{text}"
 
 
 def settings_table(study: Study) -> str:

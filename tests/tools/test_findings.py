@@ -19,6 +19,9 @@ from clbench.suite.question import Question
 from tools import findings
 from tools.findings import CLAIMS, REFERENCE, STUDIES, Claim, plain, signed
 
+MODELS = ("minilm", "tiny")
+BOTH = ("p_o", "p_s")
+
 
 @cache
 def study(name: str = "tiny") -> Sequence[CellResult]:
@@ -26,9 +29,30 @@ def study(name: str = "tiny") -> Sequence[CellResult]:
     return next(some for some in STUDIES if some.name == name).read()[0]
 
 
-def answer(method: str, reference: str, score: str) -> Comparison:
+@cache
+def all_answers(name: str) -> dict[tuple[Claim, str], Comparison]:
+    """Return the comparisons of a study on the page."""
+    return findings.answers(study(name), 0.01)
+
+
+def answer(method: str, reference: str, score: str, name: str = "tiny") -> Comparison:
     """Return a comparison of the page."""
-    return findings.answers(study(), 0.01)[Claim(method, reference), score]
+    return all_answers(name)[Claim(method, reference), score]
+
+
+def interval(found: Comparison) -> str:
+    """Return a comparison as the page writes it."""
+    return findings.interval(found.difference, found.difference_low, found.difference_high)
+
+
+def widest(found: Comparison) -> str:
+    """Return the largest difference that an interval allows."""
+    return plain(max(abs(found.difference_low), abs(found.difference_high)))
+
+
+def mean(name: str, method: str, task: int, stage: int = -1) -> float:
+    """Return a method's mean score over the scenarios and seeds of a study."""
+    return fmean(c.R[stage][task] or 0.0 for c in study(name) if c.baseline == method)
 
 
 def text() -> str:
@@ -45,12 +69,14 @@ def test_the_pages_have_the_tables_of_the_cells() -> None:
     assert sorted(names) == sorted(contents)
 
 
-def test_every_method_has_every_scenario_and_seed() -> None:
-    methods = {cell.baseline for cell in study()}
-    scenarios = {cell.scenario for cell in study()}
-    assert (len(methods), len(scenarios)) == (14, 6)
-    assert len(study()) == 14 * 6 * 5
-    assert {claim.method for claim in CLAIMS} | {claim.reference for claim in CLAIMS} <= methods
+@pytest.mark.parametrize(("name", "count"), [("minilm", 10), ("tiny", 14)])
+def test_every_method_has_every_scenario_and_seed(name: str, count: int) -> None:
+    methods = {cell.baseline for cell in study(name)}
+    assert len(methods) == count
+    assert len({cell.scenario for cell in study(name)}) == 6
+    assert len({cell.key for cell in study(name)}) == len(study(name)) == count * 6 * 5
+    claims = findings.claims_of(study(name))
+    assert len(claims) == len(CLAIMS) - (name == "minilm")  # without ewc
 
 
 def test_a_claim_is_the_mean_of_the_differences_of_its_cells() -> None:
@@ -61,50 +87,96 @@ def test_a_claim_is_the_mean_of_the_differences_of_its_cells() -> None:
     assert answer("recadam", "vanilla", "p_o").difference == pytest.approx(fmean(differences))
 
 
-def test_the_answers_are_those_of_the_comparisons() -> None:
-    page = text()
-    published = [answer("bertcl-published", "low-rate-published", s) for s in ("p_o", "p_s")]
-    widest = max(abs(published[0].difference_low), abs(published[0].difference_high))
-    assert f"differ by at most {plain(widest)} on the old task" in page
-    assert published[1].verdict == "equivalent"
-    for method, reference in (
-        ("bertcl-combined", "low-rate"),
-        ("bertcl-published", "vanilla"),
-        ("ewc-mlm", "vanilla"),
-        ("ewc", "vanilla"),
-    ):
-        for score in ("p_o", "p_s"):
-            assert answer(method, reference, score).verdict == "no difference shown"
-    shown = [
-        findings.interval(found.difference, found.difference_low, found.difference_high)
-        for found in (answer("bertcl-published", "vanilla", s) for s in ("p_o", "p_s"))
-    ]
-    assert f"shown: {shown[0]} on the old task, {shown[1]} on the new one" in page
+def test_the_answer_on_layerwise_rates() -> None:
+    new = answer("bertcl-combined", "low-rate", "p_s", "minilm")
+    assert new.verdict == "worse"
+    assert f"their geometric mean ({interval(new)}), and no difference" in text()
+    assert f"its interval ends at {interval(new).split(', ')[1].rstrip(']')}." in text()
+    for name, score in (("minilm", "p_o"), ("tiny", "p_o"), ("tiny", "p_s")):
+        found = answer("bertcl-combined", "low-rate", score, name)
+        assert found.verdict == "no difference shown"
+    published = {
+        name: [answer("bertcl-published", "low-rate-published", s, name) for s in BOTH]
+        for name in MODELS
+    }
+    for old, new in published.values():
+        assert (old.verdict, new.verdict) == ("no difference shown", "equivalent")
+    old_tasks = [widest(published[name][0]) for name in MODELS]
+    assert f"at most {old_tasks[0]} (MiniLM) and {old_tasks[1]} on the old one" in text()
+
+
+def test_the_answer_on_the_published_distribution() -> None:
+    new = answer("bertcl-published", "vanilla", "p_s", "minilm")
+    assert new.verdict == "worse"
+    numbers = [plain(-x) for x in (new.difference, new.difference_high, new.difference_low)]
+    shown = f"{numbers[0]} [{numbers[1]}, {numbers[2]}]"
+    assert f"it learns {shown} less of the new task" in text()
+    others = (("minilm", "p_o"), ("tiny", "p_o"), ("tiny", "p_s"))
+    for name, score in others:
+        found = answer("bertcl-published", "vanilla", score, name)
+        assert found.verdict == "no difference shown"
     before = [
-        plain(fmean(c.R[0][0] or 0.0 for c in study() if c.baseline == name))
-        for name in ("bertcl-published", "vanilla")
+        plain(mean(name, method, 0, 0))
+        for name in MODELS
+        for method in ("bertcl-published", "vanilla")
     ]
-    assert f"({before[0]} before the new task, against {before[1]})" in page
-    assert all(answer("recadam", "vanilla", score).verdict == "better" for score in ("p_o", "p_s"))
-    assert f"begins at {signed(answer('recadam', 'vanilla', 'p_s').difference_low)}" in page
-    rate = [answer("recadam", "low-rate-recadam", score) for score in ("p_o", "p_s")]
-    widest = max(abs(rate[0].difference_low), abs(rate[0].difference_high))
-    assert f"at most {plain(widest)} apart on the old task" in page
-    assert [a.verdict for a in rate] == ["no difference shown", "equivalent"]
+    assert "scores {} against {} (MiniLM) and {} against {}.".format(*before) in text()
+
+
+def test_the_answers_on_the_pulls() -> None:
+    verdicts = {
+        (name, method, reference, score): answer(method, reference, score, name).verdict
+        for name, method, reference in (
+            ("minilm", "ewc-mlm", "vanilla"),
+            ("minilm", "recadam", "vanilla"),
+            ("minilm", "recadam", "low-rate-recadam"),
+            ("tiny", "ewc-mlm", "vanilla"),
+            ("tiny", "ewc", "vanilla"),
+            ("tiny", "recadam", "vanilla"),
+            ("tiny", "recadam", "low-rate-recadam"),
+        )
+        for score in BOTH
+    }
+    none = "no difference shown"
+    assert list(verdicts.values()) == [
+        *(none, "equivalent", none, none, "equivalent", "equivalent"),
+        *(none, none, none, none, "better", "better", none, "equivalent"),
+    ]
+    assert f"at most {widest(answer('recadam', 'low-rate-recadam', 'p_o'))} apart" in text()
+    assert f"begins at {signed(answer('recadam', 'vanilla', 'p_s').difference_low)}" in text()
+
+
+def test_the_page_says_how_wide_its_intervals_are() -> None:
     halves = [
-        (found.difference_high - found.difference_low) / 2
-        for (_, score), found in findings.answers(study(), 0.01).items()
-        if score == "p_o"
+        max(
+            (found.difference_high - found.difference_low) / 2
+            for (_, score), found in all_answers(name).items()
+            if score == "p_o"
+        )
+        for name in MODELS
     ]
-    assert f"intervals of up to ±{max(halves):.2f}".replace("0.", ".") in page
+    shown = [f"±{half:.2f}".replace("0.", ".") for half in halves]
+    assert f"intervals of up to {shown[0]} (MiniLM) and {shown[1]} on the old task" in text()
 
 
-def test_the_declared_question_shows_no_difference() -> None:
-    cells, question = STUDIES[0].read()
-    table = comparisons_frame(cells, question)
-    table = table[table["primary"]]
-    assert f"has {len(table)} comparisons" in text()
-    assert set(table["verdict"]) == {"no difference shown"}
+def test_an_end_next_to_zero_shows_its_sign_if_the_interval_excludes_zero() -> None:
+    assert findings.interval(-0.0057, -0.0112, -0.00016) == "−.006 [−.011, −.0002]"
+    assert findings.interval(0.0, -0.00016, 0.0112) == ".000 [.000, +.011]"
+
+
+def test_the_declared_questions() -> None:
+    tables = []
+    for name, count in (("minilm", 6), ("tiny", 48)):
+        cells, question = next(some for some in STUDIES if some.name == name).read()
+        table = comparisons_frame(cells, question)
+        tables.append(table[table["primary"]])
+        assert len(tables[-1]) == count
+        assert f"{count} comparisons" in text()
+    shown = tables[0][tables[0]["verdict"] != "no difference shown"]
+    assert shown[["method", "score", "verdict"]].to_numpy().tolist() == [
+        ["ewc-mlm", "p_s", "equivalent"]
+    ]
+    assert set(tables[1]["verdict"]) == {"no difference shown"}
 
 
 def test_the_page_says_what_is_kept_of_the_pretraining() -> None:
@@ -115,7 +187,7 @@ def test_the_page_says_what_is_kept_of_the_pretraining() -> None:
         name, *columns = (column.strip() for column in line.strip("| ").split(" | "))
         rows[name.strip("`")] = columns
     (before,) = {plain(cell.R[0][0] or 0.0) for cell in cells}
-    assert f"The pretrained model predicts {before} of" in text()
+    assert f"The built-in pretrained model predicts {before} of" in text()
     difference = rows["ewc-mlm"][1].removesuffix(" better")
     shown = f"predicts {rows['ewc-mlm'][0]} of the masked tokens of held-out text, against "
     assert f"{shown}{rows['vanilla'][0]} after plain fine-tuning ({difference})" in text()
@@ -127,9 +199,11 @@ def test_the_page_says_what_is_kept_of_the_pretraining() -> None:
         assert rows[name][5].endswith("]")
 
 
-def test_no_method_beats_all_controls() -> None:
-    table = controls_frame(study())
-    assert {*table["control"]} >= {"low-rate-recadam", "early-stop", "wise-ft", "frozen"}
+@pytest.mark.parametrize("name", MODELS)
+def test_no_method_beats_all_controls(name: str) -> None:
+    table = controls_frame(study(name))
+    assert {*table["control"]} >= {"low-rate-recadam", "wise-ft", "frozen"}
+    assert ("early-stop" in {*table["control"]}) == (name == "tiny")
     for _, some in table.groupby(["scenario", "method"]):
         assert not (some["verdict"] == "better").all()
 
@@ -149,42 +223,66 @@ def test_the_page_says_how_much_one_cell_weighs() -> None:
     assert f"the median is {plain(median(differences.values()))}" in text()
 
 
-def test_the_page_says_what_plain_fine_tuning_forgets_and_what_its_rate_is_worth() -> None:
-    vanilla = [c for c in study() if c.baseline == "vanilla"]
-    length = [c for c in vanilla if c.scenario == "sst2-length"]
-    gained = -fmean(c.scores["forgetting"] or 0.0 for c in length)
-    assert f"ends {plain(gained)} *above*" in text()
-    rows = length[0].scenario_report["parts"][0]["validation"]
-    assert f"Only {rows} short sentences" in text()
-    cluster = next(c for c in vanilla if c.scenario == "sst2-cluster")
-    assert f"with {cluster.scenario_report['parts'][0]['validation']} rows" in text()
-    tables = findings.tables()["tiny-forgetting"]
-    row = next(line for line in tables.splitlines() if "`sst2-length`" in line)
-    assert f"(forgetting {row.split('|')[3].strip()})" in text()
-    half = [c.R[-1][0] or 0.0 for c in study() if c.baseline == "low-rate-recadam"]
-    gain = fmean(half) - fmean(c.R[-1][0] or 0.0 for c in vanilla)
-    assert f"rate scores {plain(gain)} higher" in text()
+def test_the_page_says_what_plain_fine_tuning_forgets() -> None:
+    shown, rows = [], []
+    for name in MODELS:
+        vanilla = [c for c in study(name) if c.baseline == "vanilla"]
+        for scenario in ("sst2-length", "sst2-cluster"):
+            cell = next(c for c in vanilla if c.scenario == scenario)
+            rows.append(cell.scenario_report["parts"][0]["validation"])
+        table = findings.tables()[f"{name}-forgetting"]
+        row = next(line for line in table.splitlines() if "`sst2-length`" in line)
+        shown.append(row.split("|")[3].strip())
+        assert shown[-1].startswith("−")  # ends above
+    assert f"(forgetting {shown[0]} with MiniLM, {shown[1]} with the built-in model)" in text()
+    assert f"Only {rows[0]} and {rows[2]} short sentences" in text()
+    assert f"with {rows[1]} and {rows[3]} rows" in text()
+
+
+def test_the_page_says_what_half_the_rate_is_worth() -> None:
+    gains = {
+        (name, task): mean(name, "low-rate-recadam", task) - mean(name, "vanilla", task)
+        for name in MODELS
+        for task in (0, 1)
+    }
+    assert f"rate scores {plain(gains['tiny', 0])} higher on the old task of" in text()
+    old, new = plain(gains["minilm", 0]), plain(-gains["minilm", 1])
+    assert f"scores {old} higher on the old task and {new} lower on the new one" in text()
     for task in (0, 1):
-        scores: dict[str, list[float]] = {}
-        for c in study():
-            scores.setdefault(c.baseline, []).append(c.R[-1][task] or 0.0)
-        assert max(scores, key=lambda name: fmean(scores[name])) == "low-rate-recadam"
+        methods = {c.baseline for c in study()}
+        best = max(methods, key=lambda method: mean("tiny", method, task))
+        assert best == "low-rate-recadam"
 
 
 def test_the_page_states_the_critical_difference_of_ranks() -> None:
-    frame = overall_frame(study())
-    assert f"(critical difference {frame['critical_difference'].max():.1f})" in text()
+    critical = [overall_frame(study(name))["critical_difference"].max() for name in MODELS]
+    shown = f"{critical[0]:.1f} with MiniLM, {critical[1]:.1f} with the built-in model"
+    assert f"(critical difference {shown})" in text()
 
 
 def test_the_tuned_rates_are_as_the_page_says() -> None:
-    tuning = STUDIES[0].tuning
-    rates = {
-        name: read_baseline(str(tuning / f"{name}.toml")).settings["lr_multiple"]
-        for name in ("vanilla", "recadam", "low-rate-recadam", "bertcl-combined", "low-rate")
-    }
-    assert rates["recadam"] == rates["low-rate-recadam"] == rates["vanilla"] / 2
-    assert rates["bertcl-combined"] == 10  # ten times the published rates
-    assert rates["low-rate"] > rates["vanilla"]
+    names = ("vanilla", "recadam", "low-rate-recadam", "bertcl-combined", "low-rate")
+    minilm, tiny = (
+        {
+            name: read_baseline(str(some.tuning / f"{name}.toml")).settings["lr_multiple"]
+            for name in names
+        }
+        for some in STUDIES
+    )
+    for rates in (minilm, tiny):
+        assert rates["vanilla"] == 1.0
+        assert rates["recadam"] == rates["low-rate-recadam"] == 0.5
+    assert (minilm["bertcl-combined"], tiny["bertcl-combined"]) == (5, 10)
+    assert tiny["low-rate"] > 1.0
+    assert f"to {minilm['low-rate']:.2f} of that rate".replace("0.", ".") in text()
+
+
+@pytest.mark.parametrize(("name", "count"), [("minilm", 2), ("tiny", 1)])
+def test_methods_were_tuned_on_other_seeds(name: str, count: int) -> None:
+    folder = next(some for some in STUDIES if some.name == name).tuning
+    seeds = {cell.seed for cell in Store(folder).read().cells}
+    assert len(seeds) == count
+    assert not seeds & {cell.seed for cell in study(name)}
 
 
 def test_the_page_says_what_methods_cost() -> None:
