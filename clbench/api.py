@@ -14,7 +14,7 @@ from clbench.evaluation.listener import Listener
 from clbench.evaluation.resources import Resources
 from clbench.evaluation.run_state import RunState, read_run_state
 from clbench.results.cell import CellResult
-from clbench.results.scores import scores_frame, summary, to_csv
+from clbench.results.score_tables import scores_frame, summary, to_csv
 from clbench.results.store import Store
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ def _scenarios(suite: str | None) -> Rows:
 def _methods(suite: str | None) -> Rows:
     from clbench.errors import ClbenchError
     from clbench.methods.base import METHODS, Method
-    from clbench.results.scores import MARKS, marks
+    from clbench.results.score_tables import MARKS, marks
     from clbench.suite.baselines import read_baseline
     from clbench.suite.read import packaged_files
 

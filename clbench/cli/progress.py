@@ -14,7 +14,7 @@ from clbench.cli.table import results_table
 from clbench.evaluation.listener import Listener
 from clbench.messages import count, printable
 from clbench.results.cell import CellResult
-from clbench.results.scores import means, reference_score, score_rows, visible_scores
+from clbench.results.score_tables import means, reference_score, score_rows, visible_scores
 
 if TYPE_CHECKING:
     from rich.console import Console, Group

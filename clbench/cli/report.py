@@ -29,7 +29,7 @@ def report(
     from clbench.report.drawing import FORMATS
     from clbench.report.reading import read_runs
     from clbench.report.write import write_report
-    from clbench.results.scores import scores_frame, to_csv
+    from clbench.results.score_tables import scores_frame, to_csv
     from clbench.results.store import Store, garbage_collection_paused
 
     kinds = [choice("--formats", name, FORMATS) for name in words("--formats", [formats]) or ()]

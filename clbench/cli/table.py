@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from clbench.cli.console import duration, out, show_table
 from clbench.messages import count
 from clbench.results.cell import CellResult
-from clbench.results.scores import (
+from clbench.results.score_tables import (
     MARKS,
-    Score,
     failures,
     has_value,
     marks,
@@ -20,6 +19,7 @@ from clbench.results.scores import (
     score_rows,
     visible_scores,
 )
+from clbench.results.scores import Score
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from clbench.evaluation.sharing import stages_to_share
 from clbench.evaluation.stage_cache import StageCache
 from clbench.results.cell import CellResult
 from clbench.results.output_folder import check_folder
-from clbench.results.scores import scores_frame, to_csv
+from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.store import Store
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.schema import ScenarioSpec

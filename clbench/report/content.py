@@ -12,7 +12,7 @@ from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.controls import controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
-from clbench.results.scores import (
+from clbench.results.score_tables import (
     MARKS,
     failures,
     marks,

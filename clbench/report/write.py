@@ -32,7 +32,7 @@ from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.output_folder import as_folder_error, write_text
 from clbench.results.overall import overall_frame
 from clbench.results.published import compare_published
-from clbench.results.scores import visible_scores
+from clbench.results.score_tables import visible_scores
 from clbench.results.store import Store
 from clbench.suite.question import MEAN
 

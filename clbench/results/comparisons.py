@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.rows import row_differences, row_flips
-from clbench.results.scores import SCORE, SCORES, scores_frame
+from clbench.results.score_tables import scores_frame
+from clbench.results.scores import SCORE, SCORES
 from clbench.results.statistics import (
     ALPHA,
     Differences,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import differences, score_steps
-from clbench.results.scores import SCORE, score_rows
+from clbench.results.score_tables import score_rows
+from clbench.results.scores import SCORE
 from clbench.results.statistics import ALPHA, Differences, compare
 from clbench.suite.question import FEWEST, Question
 

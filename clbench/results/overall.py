@@ -11,7 +11,8 @@ import numpy as np
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import step_of_mean, steps_by_scenario
-from clbench.results.scores import SCORE, score_rows
+from clbench.results.score_tables import score_rows
+from clbench.results.scores import SCORE
 from clbench.results.statistics import Floats, critical_difference, crossed_interval, summarise
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.console import Console
 from clbench.cli import table as module
 from clbench.cli.table import results_table, show_results
 from clbench.results.cell import CellResult
-from clbench.results.scores import means, score_rows
+from clbench.results.score_tables import means, score_rows
 
 LONG = {"scenario": "paraphrase-to-entailment-length"}
 

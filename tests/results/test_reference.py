@@ -13,7 +13,7 @@ import torch
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame
-from clbench.results.scores import means, score_rows
+from clbench.results.score_tables import means, score_rows
 from clbench.results.store import Store
 from clbench.suite.question import Question
 from tools.findings import compared, plain

@@ -8,19 +8,16 @@ import pytest
 from handmade import failed, pair, reference, three
 
 from clbench.results.cell import CellResult, summarizer
-from clbench.results.scores import (
+from clbench.results.score_tables import (
     COLUMNS,
-    SCORE,
-    SCORES,
-    Score,
     failures,
     score_rows,
     scores_frame,
-    scores_of,
     summary,
     to_csv,
     visible_scores,
 )
+from clbench.results.scores import SCORE, SCORES, Score, scores_of
 
 
 def test_scores_of_a_pair() -> None:
@@ -268,9 +265,10 @@ def test_one_entry_adds_a_score_everywhere_also_for_cells_that_lack_it(
     worst = Score(
         "worst", "worst", "lowest score at the end", lambda r: min(r[-1]), visibility="always"
     )
-    monkeypatch.setattr("clbench.results.scores.SCORES", (*SCORES, worst))
+    for module in ("scores", "score_tables"):
+        monkeypatch.setattr(f"clbench.results.{module}.SCORES", (*SCORES, worst))
     monkeypatch.setitem(SCORE, "worst", worst)  # type: ignore[arg-type]
-    monkeypatch.setattr("clbench.results.scores.COLUMNS", (*COLUMNS, "worst"))
+    monkeypatch.setattr("clbench.results.score_tables.COLUMNS", (*COLUMNS, "worst"))
     frame = scores_frame([pair(R=[[0.9, None], [0.6, 0.8]])])
     assert frame.loc[0, "worst"] == 0.6
     means = summary(frame).to_dict("records")

@@ -1,0 +1,176 @@
+"""Tables of scores: a row for each cell, and means over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from clbench.results.scores import SCORE, SCORES, Score, cell_scores, quotient
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from clbench.results.cell import CellResult
+
+COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
+GROUP = ("scenario", "shift", "method", "model")
+MARKS: Mapping[str, tuple[str, str]] = {
+    "keeps_rows": ("*", "keeps rows of earlier tasks, which the other methods may not see"),
+    "needs_task_id": (
+        "#",
+        "is told the task of each row at test time, even where tasks share a head",
+    ),
+}
+"""Flags of a method, each with the sign that marks it in tables, and the footnote."""
+COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, *MARKS, "status", "reason")
+
+
+def marks(flags: Iterable[str]) -> str:
+    """Return the signs of `flags`, with a leading space if there are any."""
+    signs = "".join(MARKS[flag][0] for flag in flags)
+    return f" {signs}" if signs else ""
+
+
+def reference_score(cell: CellResult) -> float | None:
+    """Return R* of a single-task reference: the only score in its only row."""
+    return next((score for row in cell.R for score in row if score is not None), None)
+
+
+def visible_scores(means: Iterable[Mapping[Any, Any]], *, page: bool = False) -> list[Score]:
+    """Return the scores that a table of `means`, rows of `summary`, shows: those with a value."""
+    rows = list(means)
+    shown = {"always"}
+    if any(row["tasks"] > 2 for row in rows):
+        shown |= {"sequences", "page"} if page else {"sequences"}
+    if page or any(row["tasks"] <= 2 for row in rows):
+        shown.add("pairs")
+
+    def is_visible(score: Score) -> bool:
+        return score.visibility in shown and has_value(rows, f"{score.name}_mean")
+
+    return list(filter(is_visible, SCORES))
+
+
+def has_value(rows: Iterable[Mapping[Any, Any]], name: str) -> bool:
+    """Whether a row has a number in the column `name`."""
+    return any(row[name] is not None and not math.isnan(row[name]) for row in rows)
+
+
+def score_rows(cells: Iterable[CellResult], reference: str = "vanilla") -> list[dict[str, Any]]:
+    """Return a row for each cell, in the cells' order, with the keys of `COLUMNS`.
+
+    ``method`` is the baseline's name, since two baselines may share a method. Single-task
+    references have no row of their own; they give scores such as intransigence to the cells of the
+    same scenario, seed and protocol, and the baseline `reference` gives them ``learned``. Rows of
+    failed cells have no keys for scores.
+    """
+    all_cells = list(cells)
+    alone: dict[Any, dict[int, float]] = {}
+    last_scores: dict[Any, float | None] = {}
+    for cell in all_cells:
+        if cell.status == "ok" and cell.reference_of is not None:
+            if (score := reference_score(cell)) is not None:
+                alone.setdefault(_reference_key(cell), {})[cell.reference_of] = score
+        elif cell.status == "ok" and cell.baseline == reference:
+            last_scores[_reference_key(cell)] = cell.R[-1][-1]
+    return [
+        _row(cell, alone.get(_reference_key(cell), {}), last_scores.get(_reference_key(cell)))
+        for cell in all_cells
+        if cell.reference_of is None
+    ]
+
+
+def scores_frame(cells: Iterable[CellResult], reference: str = "vanilla") -> pd.DataFrame:
+    """Return `score_rows` as a table; scores are floats, NaN where missing."""
+    import pandas as pd
+
+    frame = pd.DataFrame(score_rows(cells, reference), columns=list(COLUMNS))
+    numbers: dict[str, Any] = dict.fromkeys((*SCORE, *COSTS), "float64")
+    flags = dict.fromkeys(MARKS, "bool")
+    return frame.astype({**numbers, "seed": "int64", "tasks": "int64", **flags})
+
+
+def _reference_key(cell: CellResult) -> tuple[str, int, str, str]:
+    """Return what a cell shares with its references; a report may hold several protocols."""
+    return cell.scenario, cell.seed, cell.model, str(cell.settings.get("protocol"))
+
+
+def _row(cell: CellResult, alone: Mapping[int, float], reference: float | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "scenario": cell.scenario,
+        "shift": cell.shift,
+        "method": cell.baseline,
+        "model": cell.model,
+        "seed": cell.seed,
+        "tasks": len(cell.tasks),
+        "train_seconds": cell.train_seconds,
+        "training_memory_mb": cell.training_memory_mb,
+        "peak_memory_mb": cell.peak_memory_mb,
+        "search_seconds": cell.search.get("seconds"),
+        **{flag: getattr(cell, flag) for flag in MARKS},
+        "status": cell.status,
+        "reason": cell.reason or "",
+    }
+    if cell.status == "ok":
+        # The pretraining, where it is the first task, has no stage and no reference.
+        before = len(cell.tasks) - len(cell.stages)
+        shifted = {stage + before: score for stage, score in alone.items()}
+        row |= cell_scores(cell, alone=shifted, reference=reference)
+    return row
+
+
+def means(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+    """Return mean and standard deviation over seeds, a row for each scenario × method.
+
+    `rows` come from `score_rows`. The keys are those of `GROUP`, tasks, ``seeds`` (finished cells),
+    ``failed`` (failed cells), those of `MARKS`, and for each score and cost ``NAME_mean`` and
+    ``NAME_std`` (ddof 1; NaN for a single seed). A score that is a `Score.ratio` has the quotient
+    of the sums over seeds as its mean, and no standard deviation.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[Any, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
+    table = []
+    for names, group in groups.items():
+        good = [row for row in group if row["status"] == "ok"]
+        entry = {
+            **dict(zip(GROUP, names, strict=True)),
+            "tasks": max(row["tasks"] for row in group),
+            "seeds": len(good),
+            "failed": len(group) - len(good),
+            **{flag: any(row[flag] for row in group) for flag in MARKS},
+        }
+        for name in (*SCORE, *COSTS):
+            values = [v for row in good if (v := row.get(name)) is not None and not math.isnan(v)]
+            n = len(values)
+            mean = math.fsum(values) / n if n else math.nan
+            if name in SCORE and (ratio := SCORE[name].ratio):
+                share, n = quotient(good, ratio), 0
+                mean = math.nan if share is None else share
+            squares = math.fsum((value - mean) ** 2 for value in values)
+            entry[f"{name}_mean"] = mean
+            entry[f"{name}_std"] = math.sqrt(squares / (n - 1)) if n > 1 else math.nan
+        table.append(entry)
+    return table
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `means` of the rows of `scores_frame` as a table."""
+    import pandas as pd
+
+    columns = [*GROUP, "tasks", "seeds", "failed", *MARKS]
+    columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
+    return pd.DataFrame(means(frame.to_dict("records")), columns=columns)
+
+
+def failures(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
+    """Return key and reason of every failed cell, references included."""
+    return [
+        (cell.key, cell.reason or "no reason recorded") for cell in cells if cell.status == "failed"
+    ]
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Return a table as CSV text; floats are written so that they read back unchanged."""
+    return str(frame.to_csv(index=False, lineterminator="\n"))
