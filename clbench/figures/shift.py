@@ -82,7 +82,8 @@ def _clusters(scenario: str, content: Mapping[str, Any]) -> Figure:
 
 def _lengths(scenario: str, content: Mapping[str, Any]) -> Figure:
     figure, grid = style.panels(2, width=4.2)
-    sizes = []
+    sizes, parts = [], len(content["counts"]["train"])
+    how = "at the median length" if parts == 2 else f"into {parts} equal parts by the lengths"
     names = {"train": "training", "validation": "validation"}
     for axes, (split, label) in zip(grid, names.items(), strict=True):
         counts = content["counts"][split]
@@ -93,7 +94,8 @@ def _lengths(scenario: str, content: Mapping[str, Any]) -> Figure:
         for number, (name, rows) in enumerate(counts.items()):
             lengths, weights = np.asarray(rows).T
             axes.hist(
-                lengths, edges, weights=weights, color=style.PALETTE[number], alpha=0.55,
+                lengths, edges, weights=weights, alpha=0.55,
+                color=style.PALETTE[number % len(style.PALETTE)],
                 label=labels[name], hatch=("", "//")[number % 2], edgecolor="white", lw=0.3,
             )  # fmt: skip
             sizes.append(f"{weights.sum()} {name} {label}")
@@ -103,8 +105,8 @@ def _lengths(scenario: str, content: Mapping[str, Any]) -> Figure:
         axes.legend(fontsize="small", frameon=False)
     return style.captioned(
         figure,
-        f"{scenario}: rows of {content['task']} by length in {content['unit']}, split at the "
-        f"median length of the training rows: {', '.join(sizes)} rows.",
+        f"{scenario}: rows of {content['task']} by length in {content['unit']}, divided "
+        f"{how} of the training rows: {', '.join(sizes)} rows.",
     )
 
 

@@ -99,7 +99,11 @@ class ClassIncremental(Shift):
         """Return the task whose classes arrive in steps, or all tasks as one."""
         if (self.task is None) == (self.tasks is None):
             raise ShiftError("shift 'class-incremental': give either task or tasks.")
-        parts = [context.task(name) for name in dict.fromkeys(self.tasks or [self.task or ""])]
+        names = self.tasks or [self.task or ""]
+        for name in names:
+            if names.count(name) > 1:
+                raise ShiftError(f"{self._where}: {name!r} is there twice. Name each task once.")
+        parts = [context.task(name) for name in names]
         for part in parts:
             if part.regression or part.train.choices:
                 raise ShiftError(

@@ -2,91 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from clbench.errors import ShiftError
+from clbench.messages import count
 from clbench.seeds import numpy_stream
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.split import DividingShift, Split, row_splits
 from clbench.tasks.task import IntArray, Rows, Task
 
-SHORT, LONG = 0, 1
-NAMES = ("short", "long")
-
 
 class SentenceLength(DividingShift):
-    """D_o is the shorter half of the training rows, D_s the longer half.
+    """D_o is the shorter half of the training rows, D_s the longer half; or `k` parts by length.
 
     The shift of Kenneweg et al. 2022, section 4.1. Their published code does not divide by
     length: it pairs sorted positions with unsorted rows, and counts a pair as 2.
 
-    Of n training rows the n // 2 shortest are short, with ties broken at random; the threshold is
-    the length of the longest of them. In other splits, rows below it are short and rows above it
-    long; all rows of exactly that length go to the half that got more of the training rows of that
-    length (the short one if equal).
+    Part j of k ends before row n · (j + 1) // k of the n sorted training rows, with ties broken at
+    random; its threshold is the length of its longest row. Rows of other splits go to the part
+    whose lengths enclose theirs; a length at which training rows are divided goes to the part that
+    got most of them (the shorter one if equal).
 
     Attributes
     ----------
     unit
         Unit of length: the model's ``tokens`` (before truncation, without special ones),
         ``words`` separated by blanks, or ``characters``. Both texts of a pair count.
+    k
+        Number of parts, from short to long.
     """
 
     name = "sentence-length"
     short_name = "length"
 
     unit: Literal["tokens", "words", "characters"] = "tokens"
+    k: Annotated[int, Field(ge=2, exclude_if=lambda v: v == 2)] = 2  # in files only if not 2
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
-        """Return a split at the threshold of the training rows.
+        """Return a split at the thresholds of the training rows.
 
         Raises
         ------
         ShiftError
-            If all training rows are equally long.
+            If the training rows have fewer than `k` different lengths.
         """
         lengths = {key: self._lengths(rows, context) for key, rows in row_splits(task).items()}
         train = lengths["train"]
-        if train.min() == train.max():
+        if (different := len(np.unique(train))) < self.k:
             raise ShiftError(
-                f"task {task.name!r}: all {len(train)} training rows have {train[0]} "
-                f"{self.unit}, so there is no shorter half. Use more rows or another unit."
+                f"task {task.name!r}: the {len(train)} training rows have only "
+                f"{count(different, 'different length')} in {self.unit}, so they cannot be "
+                f"divided into {self.k} parts. Use more rows, another unit or a smaller k."
             )
-        threshold, halves = equal_halves(
-            train, numpy_stream("length ties", task.name, self.unit, context.seed)
-        )
-        tied = train == threshold
-        ties_short = int((halves[tied] == SHORT).sum())
-        side = SHORT if 2 * ties_short >= int(tied.sum()) else LONG
+        rng = numpy_stream("length ties", task.name, self.unit, context.seed)
+        thresholds, parts = equal_parts(train, self.k, rng)
+        names = self._names()
         part_of = {
-            key: halves if key == "train" else divide(values, threshold, side)
+            key: parts if key == "train" else divide(values, thresholds, train, parts)
             for key, values in lengths.items()
         }
-        fitted = {**self.fitted_settings(), "threshold": threshold, "ties": NAMES[side]}
+        at = divide(thresholds, thresholds, train, parts)
+        fitted = {
+            **self.fitted_settings(),
+            "thresholds": thresholds.tolist(),
+            "ties": [names[part] for part in at],
+        }
         numbers: dict[str, Any] = {
             **fitted,
-            "tied_training_rows": int(tied.sum()),
+            "tied_training_rows": [int((train == value).sum()) for value in thresholds],
             "mean_length": {
                 key: {
                     name: float(part.mean()) if len(part := values[part_of[key] == i]) else None
-                    for i, name in enumerate(NAMES)
+                    for i, name in enumerate(names)
                 }
                 for key, values in lengths.items()
             },
         }
-        return Split.of(self.name, task, NAMES, part_of, fitted, numbers)
+        return Split.of(self.name, task, names, part_of, fitted, numbers)
 
     def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
         """Return a histogram, ``[length, rows]`` in order, for each split and part."""
         counts: dict[str, dict[str, list[list[int]]]] = {}
         for key in ("train", "validation"):
-            for name, part in zip(NAMES, parts, strict=True):
+            for name, part in zip(self._names(), parts, strict=True):
                 lengths = self._lengths(getattr(part, key), context)
                 histogram = np.unique(lengths, return_counts=True)
                 counts.setdefault(key, {})[name] = np.stack(histogram, axis=1).tolist()
         return {"kind": "lengths", "task": task.name, "unit": self.unit, "counts": counts}
+
+    def _names(self) -> list[str]:
+        return ["short", "long"] if self.k == 2 else [f"length-{part}" for part in range(self.k)]
 
     def _lengths(self, rows: Rows, context: ShiftContext) -> IntArray:
         if self.unit == "tokens":
@@ -99,20 +107,24 @@ class SentenceLength(DividingShift):
         return total
 
 
-def equal_halves(lengths: IntArray, rng: np.random.Generator) -> tuple[int, IntArray]:
-    """Return the length of the longest short row, and each row's half, `SHORT` or `LONG`.
+def equal_parts(lengths: IntArray, k: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """Return the length at which each part but the last ends, (k - 1,), and each row's part, (n,).
 
-    n // 2 rows are short. `lengths` and the halves have shape (n,). `rng` decides which of the
-    rows at the threshold are short.
+    `lengths` have shape (n,); part j ends before sorted row n · (j + 1) // k. `rng` decides which of the rows at a threshold belong to the shorter part.
     """
-    half = len(lengths) // 2
-    order = np.lexsort((rng.permutation(len(lengths)), lengths))
-    halves = np.full(len(lengths), LONG, dtype=np.int64)
-    halves[order[:half]] = SHORT
-    return int(lengths[order[half - 1]]), halves
+    n = len(lengths)
+    order = np.lexsort((rng.permutation(n), lengths))
+    ends = n * np.arange(1, k) // k
+    parts = np.empty(n, dtype=np.int64)
+    parts[order] = np.searchsorted(ends, np.arange(n), side="right")
+    return lengths[order[ends - 1]], parts
 
 
-def divide(lengths: IntArray, threshold: int, side: int) -> IntArray:
-    """Return `SHORT` for rows below `threshold`, `LONG` above it, `side` for that length."""
-    halves = np.where(lengths == threshold, side, np.where(lengths < threshold, SHORT, LONG))
-    return halves.astype(np.int64)
+def divide(
+    lengths: IntArray, thresholds: IntArray, training: IntArray, parts: IntArray
+) -> IntArray:
+    """Return the part of each of `lengths`, (n,): that of most `training` rows of a threshold."""
+    numbers: IntArray = np.searchsorted(thresholds, lengths).astype(np.int64)
+    for value in np.unique(thresholds):
+        numbers[lengths == value] = np.bincount(parts[training == value]).argmax()
+    return numbers

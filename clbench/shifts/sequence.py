@@ -51,8 +51,10 @@ class Sequence(Shift):
         Raises
         ------
         ShiftError
-            If a task without classes would share a head.
+            If a task without classes would share a head, or a head that is not shared would grow.
         """
+        if self.growing and self.head == "own":
+            raise ShiftError("only a shared head can grow. Set head = 'shared', or remove growing.")
         loaded = {name: context.task(name) for name in self.tasks}
         tasks = [loaded[name] for name in self.tasks]
         if self.head == "own":

@@ -73,6 +73,8 @@ def test_classes_of_several_tasks_arrive_in_steps_and_some_are_left_out() -> Non
         ClassIncremental(tasks=["pets", "farm"], without=["farm: cats"], steps=2).build(world)
     with pytest.raises(ShiftError, match="give either task or tasks"):
         ClassIncremental(task="pets", tasks=["pets", "farm"], steps=2).build(world)
+    with pytest.raises(ShiftError, match="'pets' is there twice"):
+        ClassIncremental(tasks=["pets", "farm", "pets"], steps=2).build(world)
 
 
 def two(*names: str) -> list[Rows]:

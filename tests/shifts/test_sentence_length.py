@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clbench.errors import SettingsError, ShiftError
 from clbench.shifts.scenario import build_scenario
-from clbench.shifts.sentence_length import LONG, SHORT, SentenceLength, divide, equal_halves
+from clbench.shifts.sentence_length import SentenceLength, divide, equal_parts
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Task
 
@@ -35,9 +35,9 @@ def test_the_shorter_half_comes_first(by_length: Task) -> None:
     assert words(long, "validation") == [5, 6]
     assert built.numbers == {
         "unit": "tokens",
-        "threshold": 4,
-        "ties": "short",
-        "tied_training_rows": 1,
+        "thresholds": [4],
+        "ties": ["short"],
+        "tied_training_rows": [1],
         "mean_length": {
             "train": {"short": 2.5, "long": 6.5},
             "validation": {"short": 2.5, "long": 5.5},
@@ -55,7 +55,7 @@ def test_ties_keep_the_halves_equal_and_send_validation_rows_one_way() -> None:
     # Three short rows: the one of 2 words and two of the four of 3 words.
     assert sorted(words(short)) == [2, 3, 3]
     assert sorted(words(long)) == [3, 3, 9]
-    assert built.numbers["ties"] == "short"
+    assert built.numbers["ties"] == ["short"]
     assert words(short, "validation") == [3, 1, 3]
     assert words(long, "validation") == [4]
     again = SentenceLength(task="base").build(FakeContext({"base": task}))
@@ -75,28 +75,47 @@ def test_ties_keep_the_halves_equal_and_send_validation_rows_one_way() -> None:
 def test_ties_go_to_the_long_side_when_most_of_them_are_there() -> None:
     task = make_task([text(i, words=n) for i, n in enumerate([1, 2, 2, 2])], [text(words=2)] * 2)
     built = SentenceLength(task="base").build(FakeContext({"base": task}))
-    assert built.numbers["ties"] == "long"
+    assert built.numbers["ties"] == ["long"]
     assert words(built.tasks[1], "validation") == [2, 2]
 
 
 def test_an_odd_row_goes_to_the_long_half() -> None:
-    threshold, halves = equal_halves(np.array([5, 1, 3]), np.random.default_rng(0))
-    assert threshold == 1
-    assert halves.tolist() == [LONG, SHORT, LONG]
+    thresholds, halves = equal_parts(np.array([5, 1, 3]), 2, np.random.default_rng(0))
+    assert thresholds.tolist() == [1]
+    assert halves.tolist() == [1, 0, 1]
 
 
-@given(st.lists(st.integers(0, 12), min_size=2, max_size=60), st.integers(0, 3))
+@given(st.lists(st.integers(0, 12), min_size=5, max_size=60), st.integers(2, 5), st.integers(0, 3))
 @settings(deadline=None)
-def test_halves_are_equal_and_ordered(lengths: list[int], seed: int) -> None:
+def test_parts_are_equal_and_ordered(lengths: list[int], k: int, seed: int) -> None:
     values = np.array(lengths)
-    threshold, halves = equal_halves(values, np.random.default_rng(seed))
-    short, long = values[halves == SHORT], values[halves == LONG]
-    assert 0 <= len(long) - len(short) <= 1
-    assert short.max() == threshold <= long.min()
-    clear = values != threshold
-    for side in (SHORT, LONG):
-        assert divide(values, threshold, side)[clear].tolist() == halves[clear].tolist()
-        assert (divide(values, threshold, side)[~clear] == side).all()
+    thresholds, parts = equal_parts(values, k, np.random.default_rng(seed))
+    sizes = np.bincount(parts, minlength=k)
+    assert sizes.max() - sizes.min() <= 1
+    for part, threshold in enumerate(thresholds):
+        assert values[parts == part].max() == threshold <= values[parts == part + 1].min()
+    again = divide(values, thresholds, values, parts)
+    clear = ~np.isin(values, thresholds)
+    assert again[clear].tolist() == parts[clear].tolist()
+    for value in np.unique(values):  # one part for each length, the one that got most of its rows
+        (part,) = set(again[values == value].tolist())
+        counts = np.bincount(parts[values == value], minlength=k)
+        assert counts[part] == counts.max()
+
+
+def test_three_parts_from_short_to_long(by_length: Task) -> None:
+    built = SentenceLength(task="base", k=3).build(FakeContext({"base": by_length}))
+    # Training lengths 8 1 5 4 2 7 3 6: two, three and three rows.
+    assert [part.name for part in built.tasks] == [f"base[length-{i}]" for i in range(3)]
+    assert [words(part) for part in built.tasks] == [[1, 2], [5, 4, 3], [8, 7, 6]]
+    assert {part.head for part in built.tasks} == {"base"}
+    assert built.numbers["k"] == 3
+    assert built.numbers["thresholds"] == [2, 5]
+    assert built.split is not None
+    again = built.split.apply(by_length)
+    assert [part.train.index.tolist() for part in again] == [
+        part.train.index.tolist() for part in built.tasks
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +132,12 @@ def test_each_unit_counts_both_texts_of_a_pair(unit: str, short: list[int]) -> N
     assert built.tasks[0].train.second == [second[i] for i in short]
 
 
-def test_equally_long_rows_are_refused() -> None:
-    task = make_task([text(words=3)] * 4, [text(words=3)] * 4)
-    with pytest.raises(ShiftError, match="all 4 training rows have 3 tokens"):
-        SentenceLength(task="base").build(FakeContext({"base": task}))
+@pytest.mark.parametrize(("lengths", "k"), [([3, 3, 3, 3], 2), ([1, 2, 2, 1], 3)])
+def test_too_few_lengths_are_refused(lengths: list[int], k: int) -> None:
+    task = make_task([text(words=n) for n in lengths], [text(words=3)] * 4)
+    message = f"4 training rows have only {len({*lengths})} different length.* into {k} parts"
+    with pytest.raises(ShiftError, match=message):
+        SentenceLength(task="base", k=k).build(FakeContext({"base": task}))
 
 
 def test_an_empty_validation_half_is_refused(by_length: Task) -> None:

@@ -50,6 +50,11 @@ def test_equal_lists_of_classes_are_one(growing: bool, seen: list[int | None]) -
         assert names == [original.labels[number] for number in original.train.labels]
 
 
+def test_only_a_shared_head_grows() -> None:
+    with pytest.raises(ShiftError, match="only a shared head can grow"):
+        build(growing=True)
+
+
 def test_tasks_without_classes_cannot_share_a_head() -> None:
     numbers = replace(TASKS[1], labels=())
     with pytest.raises(ShiftError, match="it cannot share a head"):

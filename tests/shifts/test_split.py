@@ -32,7 +32,7 @@ def test_the_saved_file_has_rows_settings_and_digests(saved: Path, by_length: Ta
         "schema_version": 1,
         "kind": "sentence-length",
         "task": "base",
-        "fitted": {"unit": "tokens", "threshold": 4, "ties": "short"},
+        "fitted": {"unit": "tokens", "thresholds": [4], "ties": ["short"]},
         "parts": [
             {"name": "short", "train": [1, 3, 4, 6], "validation": [0, 1, 4, 5], "tuning": []},
             {"name": "long", "train": [0, 2, 5, 7], "validation": [2, 3], "tuning": []},
