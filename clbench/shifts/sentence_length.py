@@ -110,7 +110,8 @@ class SentenceLength(DividingShift):
 def equal_parts(lengths: IntArray, k: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
     """Return the length at which each part but the last ends, (k - 1,), and each row's part, (n,).
 
-    `lengths` have shape (n,); part j ends before sorted row n · (j + 1) // k. `rng` decides which of the rows at a threshold belong to the shorter part.
+    `lengths` have shape (n,); part j ends before sorted row n · (j + 1) // k. `rng` decides
+    which of the rows at a threshold belong to the shorter part.
     """
     n = len(lengths)
     order = np.lexsort((rng.permutation(n), lengths))
