@@ -246,5 +246,9 @@ def outcome(result: CellResult) -> str:
         visible = [score for score in visible_scores([row]) if not score.ratio]
         scores = {score.label: row[f"{score.name}_mean"] for score in visible}
     numbers = {name: value for name, value in scores.items() if value is not None}
-    texts = [f"{name} {value:.3f}" for name, value in numbers.items() if not math.isnan(value)]
+    texts = [
+        f"{name} {round(value, 3) + 0.0:.3f}"  # adding 0 turns -0.000 into 0.000
+        for name, value in numbers.items()
+        if not math.isnan(value)
+    ]
     return f"{result.key}: {'  '.join(texts)}"

@@ -43,7 +43,11 @@ ENGINE_HOOKS = [
     for name, member in vars(Method).items()
     if callable(member)
     and not name.startswith("_")
-    and name not in {"acts_in", "setup", "after_stage", "scoring", "state", "load_state"}
+    and name
+    not in {
+        *("check_protocol", "check_tasks", "acts_in", "setup", "after_stage", "scoring"),
+        *("state", "load_state"),
+    }
 ]
 """Hooks that are called only in stages for which `acts_in` returns True."""
 

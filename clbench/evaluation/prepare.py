@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +28,6 @@ from clbench.seeds import numpy_stream
 from clbench.shifts.base import ColumnScorer
 from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.schema import ScenarioSpec
-from clbench.suite.validation import check_tasks
 from clbench.tasks.corpus import read_corpus
 from clbench.tasks.metrics import floor_score
 from clbench.tasks.registry import load_column, load_task
@@ -39,7 +38,6 @@ from clbench.training.protocol import Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from clbench.suite.baselines import Baseline
     from clbench.suite.plan import Plan
     from clbench.tasks.spec import OwnTaskSpec
 
@@ -98,8 +96,6 @@ class ScenarioPreparer:
         Sources of tasks: the copy of the hub, the suite's folder, the suite's own tasks.
     output
         Folder for fitted splits and reports; None saves none.
-    baselines
-        The baselines to train on each scenario, by its name; their methods check its tasks.
     """
 
     protocol: Protocol
@@ -109,15 +105,10 @@ class ScenarioPreparer:
     own: Mapping[str, OwnTaskSpec]
     device: torch.device
     output: Path | None = None
-    baselines: Mapping[str, Collection[Baseline]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan, device: torch.device, output: Path | None = None) -> Self:
         """Return the preparer of a plan's scenarios."""
-        baselines: dict[str, dict[str, Baseline]] = {}
-        for cell in plan.cells:
-            if cell.reference_of is None:
-                baselines.setdefault(cell.scenario.name, {})[cell.baseline.name] = cell.baseline
         return cls(
             plan.protocol,
             data=plan.data,
@@ -125,7 +116,6 @@ class ScenarioPreparer:
             own=plan.suite.file.task,
             device=device,
             output=output,
-            baselines={name: some.values() for name, some in baselines.items()},
         )
 
     def __post_init__(self) -> None:
@@ -150,7 +140,7 @@ class ScenarioPreparer:
             with self._building(spec):
                 scenario = build_scenario(spec, self)
             self.__dict__.pop("_backbone", None)
-            self._check(scenario)
+            self._check_subset(scenario)
             if self.output is not None:
                 path = self.output / f"{spec.name}.json"
                 if self._subset is None or not path.exists():
@@ -240,9 +230,8 @@ class ScenarioPreparer:
         config = load_config(self.protocol.model, self.protocol.revision)
         return min(longest, usable_length(config) or longest)
 
-    def _check(self, scenario: Scenario) -> None:
-        """Raise an error if a method cannot learn a task, or each seed would divide other rows."""
-        check_tasks(self.baselines.get(scenario.name, ()), scenario)
+    def _check_subset(self, scenario: Scenario) -> None:
+        """Raise a ShiftError if each seed would divide other rows of a task."""
         if self._subset is not None and scenario.split is not None:
             raise ShiftError(
                 f"scenario {scenario.name!r}: subset = 'seed' would divide task "
@@ -332,11 +321,17 @@ class _EmbeddingNeededError(Exception):
 class InputChecker(ScenarioPreparer):
     """Checks scenarios as far as that shows without embeddings, for dry runs."""
 
-    def check(self, spec: ScenarioSpec) -> None:
-        """Raise what `prepare` would raise, up to the first embedding if any; save nothing."""
+    def check(self, spec: ScenarioSpec) -> Scenario | None:
+        """Raise what `prepare` would raise, up to the first embedding if any; save nothing.
+
+        Return the scenario, or None if it needs embeddings.
+        """
         self._subset = self.protocol.subset_seed(0)
         with self._building(spec), suppress(_EmbeddingNeededError):
-            self._check(build_scenario(spec, self, severity=False))
+            scenario = build_scenario(spec, self, severity=False)
+            self._check_subset(scenario)
+            return scenario
+        return None
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
         """End the check."""

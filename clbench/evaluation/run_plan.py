@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Protocol
 
@@ -22,8 +22,10 @@ from clbench.results.cell import CellResult
 from clbench.results.output_folder import check_folder
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.store import Store
+from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.schema import ScenarioSpec
+from clbench.suite.validation import check_tasks
 from clbench.training.device import (
     keep_freed_memory,
     make_repeatable,
@@ -158,9 +160,12 @@ def check_inputs(
     checker.check_model()
     for spec in _scenarios(pending):
         try:
-            checker.check(spec)
+            scenario = checker.check(spec)
         except PluginError as error:
             listener.note(str(error))
+            continue
+        if scenario is not None:
+            check_tasks(_baselines(pending, spec), scenario)
 
 
 def compute_settings(plan: Plan) -> ComputeSettings:
@@ -189,6 +194,12 @@ def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:
     return list({cell.scenario.name: cell.scenario for cell in pending}.values())
 
 
+def _baselines(pending: Sequence[Cell], spec: ScenarioSpec) -> Iterable[Baseline]:
+    """Return the baselines of the pending cells of a scenario, each once."""
+    cells = [c for c in pending if c.scenario.name == spec.name and c.reference_of is None]
+    return {cell.baseline.name: cell.baseline for cell in cells}.values()
+
+
 def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
     """Prepare every scenario once, so that errors stop the run before it trains.
 
@@ -206,6 +217,7 @@ def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: 
             continue
         seconds = time.perf_counter() - start
         scenario = prepared.scenario
+        check_tasks(_baselines(pending, spec), scenario)
         severity = scenario.report.severity
         suffix = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)

@@ -58,13 +58,13 @@ class ICaRL(Method):
         for task in tasks:
             if task.outputs == 1:
                 raise SettingsError(
-                    f"task {task.name!r} has no classes, of which method 'icarl' needs the means. "
-                    "Use replay or der++."
+                    f"task {task.name!r} is regression or multiple choice, without the class means "
+                    "that method 'icarl' needs. Use replay or der++."
                 )
         classes = sum({task.head: task.outputs for task in tasks}.values())
         if classes > self.memory:
             raise SettingsError(
-                f"memory = {self.memory} has no exemplar for each of {classes} classes. Raise it."
+                f"memory = {self.memory} is too small: each of {classes} classes needs an exemplar."
             )
 
     def setup(self, context: Context) -> None:

@@ -23,10 +23,10 @@ class OLora(LowRank):
     (Wang et al. 2023, section 3, where A is transposed). The rows of A_i span the inputs to which
     task i changed the response, so tasks change the responses to orthogonal inputs. All additions
     are used for every row: the method is not told the task. Those of earlier tasks are added to W,
-    which gives the same outputs. In the paper, T5's output layer is
-    frozen with the rest; here the heads are trained, so a shared head can forget. The second
-    penalty of the authors' code, on the size of A_t and B_t, is left out. See `LowRank` for the
-    other settings.
+    which gives the same outputs up to rounding (`dropout` then spares them). In the paper, T5's
+    output layer is frozen with the rest; here the heads are trained, so a shared head can forget.
+    The second penalty of the authors' code, on the size of A_t and B_t, is left out. See `LowRank`
+    for the other settings.
 
     Attributes
     ----------

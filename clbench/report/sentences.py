@@ -47,7 +47,7 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     if not rows:
         problem = _lack(question.scores[0])
         if scenario == MEAN:
-            problem = "No method has one seed finished on all scenarios of the question."
+            problem = "No method has one seed with this score on all scenarios of the question."
     elif reference not in names:
         lacks = "lacks a scenario" if scenario == MEAN else "has no finished cell"
         problem = f"{reference} {lacks}, so there is nothing to compare with."
@@ -87,7 +87,10 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         if some:
             lines.append(Line((*parts, (".", ""))))
         elif score not in scores:
-            lines.append(Line((*parts, (f". {_lack(score)}", ""))))
+            text = (
+                "A scenario of the question lacks this score." if scenario == MEAN else _lack(score)
+            )
+            lines.append(Line((*parts, (f". {text}", ""))))
     others = (
         []
         if scenario != MEAN
@@ -129,7 +132,7 @@ def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> L
     if winners:
         texts.append(f"better than every control: {_join(winners)}")
     text = "; ".join(texts)
-    title = f"{_sum_of(question.scores)} against controls"
+    title = f"{everything['sum'].iloc[0]} against controls"
     return Line(((title, "title"), (f". {text[0].upper()}{text[1:]}.", "")))
 
 
@@ -181,7 +184,7 @@ def _lack(score: str) -> str:
     causes = {
         "alone": "it needs the score of each task when trained alone (references)",
         "curves": "it needs curves (curve_points)",
-        "metrics": "its tasks share no head",
+        "metrics": "no two of its tasks share a head and differ in classes",
         "probes": "it needs probes (probe_rows)",
     }
     if known := [causes[need] for need in SCORE[score].needs if need in causes]:
@@ -192,12 +195,6 @@ def _lack(score: str) -> str:
 def _title(score: str) -> str:
     less = "" if SCORE[score].higher_is_better else ", less is better"
     return TITLES.get(score, f"{SCORE[score].label}{less}")
-
-
-def _sum_of(scores: Sequence[str]) -> str:
-    """Return what methods are compared with controls in, such as ``p_o + p_s``."""
-    terms = ((" + " if SCORE[s].higher_is_better else " − ") + SCORE[s].label for s in scores)
-    return "".join(terms).removeprefix(" + ").lstrip()
 
 
 def _describe(row: Row, verdict: str) -> str:

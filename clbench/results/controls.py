@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    *("scenario", "control", "time", "method", "pairs", "difference", "spread", "freedom"),
+    *("scenario", "sum", "control", "time", "method", "pairs", "difference", "spread", "freedom"),
     *("difference_low", "difference_high", "level", "p", "p_family", "verdict"),
 )
 
@@ -30,6 +30,8 @@ def controls_frame(
     alpha: float = ALPHA,
 ) -> pd.DataFrame:
     """Compare the methods of each scenario with its controls in the sum of the question's scores.
+
+    Scores that no cell of a scenario has are left out there.
 
     Controls that keep rows are upper bounds and do not count. The claim that is tested is that a
     method beats *every* control, so a test for each control needs no further correction
@@ -49,7 +51,8 @@ def controls_frame(
     Returns
     -------
     pandas.DataFrame
-        Columns as in `COLUMNS`: for each control and method that is none, the mean training time of
+        Columns as in `COLUMNS`: for each control and method that is none, the sum of scores that
+        is compared, such as ``p_o + p_s``, the mean training time of
         the control as a multiple of the reference's, and the fields of `Comparison`; ``better``
         means that the method beats the control, and ``no verdict`` also that one of the two has no
         finished cell. Controls are sorted by time, with one decimal and then by name. Empty if no
@@ -57,10 +60,15 @@ def controls_frame(
     """
     import pandas as pd
 
+    table = score_rows(cells, question.reference)
+    scores: dict[str, list[str]] = {}
+    for row in table:
+        known = scores.setdefault(row["scenario"], [])
+        known += [s for s in question.scores if row.get(s) is not None and s not in known]
     totals = {
         (row["scenario"], row["method"], row["seed"]): total
-        for row in score_rows(cells, question.reference)
-        if (total := _total(row, question.scores)) is not None
+        for row in table
+        if (total := _total(row, scores[row["scenario"]])) is not None
     }
     by_name: dict[str, dict[str, dict[int, CellResult]]] = {}
     failed: dict[str, dict[str, CellResult]] = {}
@@ -88,7 +96,7 @@ def controls_frame(
             if cell.control and not cell.keeps_rows:
                 base = {seed: totals[scenario, control, seed] for seed in methods[control]}
                 steps = score_steps(cell)
-                step = math.hypot(*(steps.get(score, 0.0) for score in question.scores))
+                step = math.hypot(*(steps.get(score, 0.0) for score in scores[scenario]))
                 groups[scenario, control] = differences({control: base, **values}, control, step)
                 times[scenario, control] = seconds[control] / unit if unit else math.nan
         for name, cell in failed.get(scenario, {}).items():
@@ -106,7 +114,8 @@ def controls_frame(
     for (scenario, control), samples in groups.items():
         for method in samples:
             comparison = comparisons.get(((scenario, control), method))
-            names = {"scenario": scenario, "control": control, "method": method}
+            names = {"scenario": scenario, "sum": sum_of(scores[scenario])}
+            names |= {"control": control, "method": method}
             numbers = asdict(comparison) if comparison else {"pairs": 0, "verdict": "no verdict"}
             rows.append({**names, "time": times[scenario, control], **numbers})
     order = {scenario: position for position, scenario in enumerate(by_name)}
@@ -120,8 +129,14 @@ def controls_frame(
 
 
 def _total(row: Mapping[str, Any], scores: Sequence[str]) -> float | None:
-    """Return the sum of scores, those where less is better counted negative; None without one."""
+    """Return the sum of scores, less is better counted negative; None if one is missing."""
     values = [row.get(score) for score in scores]
     signs = [1.0 if SCORE[score].higher_is_better else -1.0 for score in scores]
     known = [sign * v for sign, v in zip(signs, values, strict=True) if v is not None]
-    return math.fsum(known) if len(known) == len(values) else None
+    return math.fsum(known) if values and len(known) == len(values) else None
+
+
+def sum_of(scores: Sequence[str]) -> str:
+    """Return the sum in which methods are compared with controls, such as ``p_o + p_s``."""
+    terms = ((" + " if SCORE[s].higher_is_better else " − ") + SCORE[s].label for s in scores)
+    return "".join(terms).removeprefix(" + ").lstrip()

@@ -101,6 +101,7 @@ def make_search(
     from clbench.models.groups import depth_of
     from clbench.suite.plan import make_plan
     from clbench.suite.plugins import load_plugins
+    from clbench.suite.question import Question
     from clbench.suite.read import read_suite
     from clbench.suite.validation import stages_of
 
@@ -113,7 +114,8 @@ def make_search(
     split = "validation" if settings.paper_split else "tuning"
     scoring = {"score_on": split, "curve_points": 0}
     protocol = source.file.protocol.model_copy(update=scoring)
-    source = replace(source, file=source.file.model_copy(update={"protocol": protocol}))
+    changes = {"protocol": protocol, "question": Question()}
+    source = replace(source, file=source.file.model_copy(update=changes))
     scenarios = None if scenario is None else [scenario]
     cell = replace(
         options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed], references=False

@@ -26,6 +26,7 @@ from clbench.search.study import ROUNDS, Study, TuneSettings
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.plugins import load_plugins
+from clbench.suite.question import Question
 from clbench.suite.read import read_suite
 from clbench.suite.sweep import Sweep, axes, count_points
 
@@ -111,7 +112,8 @@ def make_tuning(
     protocol = source.file.protocol.model_copy(
         update={"score_on": "tuning", "curve_points": 0, "probe_rows": None}
     )
-    file = source.file.model_copy(update={"protocol": protocol, "name": f"{source.name}-tune"})
+    changes = {"protocol": protocol, "name": f"{source.name}-tune", "question": Question()}
+    file = source.file.model_copy(update=changes)
     out = options.out or Path("results") / file.name
     options = replace(options, seeds=settings.seeds, looks=(), references=False, out=out)
     first = make_plan(replace(source, file=file), options)

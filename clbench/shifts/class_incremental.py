@@ -8,18 +8,17 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from clbench.errors import ShiftError, did_you_mean, join_names
 from clbench.seeds import numpy_stream
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.shifts.sequence import relabelled, share_head
 from clbench.shifts.split import row_splits
-from clbench.tasks.spec import label_name
+from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Rows, Task
 
-ClassName = Annotated[str, BeforeValidator(label_name)]
-Classes = Annotated[list[ClassName], Field(min_length=1)]
+Classes = Annotated[list[LabelName], Field(min_length=1)]
 Groups = Annotated[list[Classes] | dict[str, Classes], Field(min_length=2)]
 
 

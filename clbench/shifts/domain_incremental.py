@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from clbench.errors import ShiftError, did_you_mean, join_names
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.shifts.sequence import relabelled
 from clbench.shifts.split import row_splits
-from clbench.tasks.spec import label_name
+from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Task
 
-Names = Annotated[list[Annotated[str, BeforeValidator(label_name)]], Field(min_length=1)]
+Names = Annotated[list[LabelName], Field(min_length=1)]
 
 
 class DomainIncremental(Shift):
@@ -42,9 +42,7 @@ class DomainIncremental(Shift):
 
     task: str | None = None
     by: str | None = None
-    domains: (
-        Annotated[list[Annotated[str, BeforeValidator(label_name)]], Field(min_length=2)] | None
-    ) = None
+    domains: Annotated[list[LabelName], Field(min_length=2)] | None = None
     tasks: Annotated[list[str], Field(min_length=2)] | None = None
     classes: Annotated[dict[str, Names], Field(min_length=2)] | None = None
 

@@ -187,7 +187,7 @@ def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
         if metric in ("pearson", "spearman", "matthews"):
             name, error = f"a {metric} correlation", 0.19 / max(rows - 1, 1) ** 0.5
         else:
-            article = "an" if metric[0] in "aeiou" else "a"
+            article = "an" if metric[0] in "aeiou" or metric == "f1" else "a"
             name, error = f"{article} {metric}", (0.9 * 0.1 / rows) ** 0.5
         yield (
             f"{task.name}: {rows} {_scored_split(task)} rows, so the standard error of {name} of "

@@ -237,13 +237,16 @@ def _check_question(
         )
 
 
+_OPTION = " in the suite, and leave out --references and --no-references"
+
+
 def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> None:
     """Raise a SuiteError if the question asks for a score that the run will not have."""
     remedies = {
         "area": None if protocol.curve_points else "Set curve_points above 0 in [protocol].",
         "forward_transfer": None if protocol.probe_rows else "Set probe_rows in [protocol].",
-        "intransigence": None if references else "Leave out --no-references and references.",
-        "plasticity": None if references == "all" else 'Set references = "all".',
+        "intransigence": None if references else f"Set references = true{_OPTION}.",
+        "plasticity": None if references == "all" else f'Set references = "all"{_OPTION}.',
     }
     for score in suite.file.question.scores:
         if remedy := remedies.get(score):

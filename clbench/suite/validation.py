@@ -108,11 +108,10 @@ def check_tasks(baselines: Iterable[Baseline], scenario: Scenario) -> None:
     from clbench.methods.base import METHODS
 
     for baseline in baselines:
-        method = METHODS.get(baseline.method)(**baseline.settings)
         where = f"{baseline.name}, on {scenario.name}"
         try:
             with user_code(where):
-                method.check_tasks(scenario.tasks)
+                METHODS.get(baseline.method)(**baseline.settings).check_tasks(scenario.tasks)
         except SettingsError as error:
             raise SettingsError(f"{where}: {error}") from error
 

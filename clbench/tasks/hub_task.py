@@ -112,7 +112,7 @@ class HubTask:
         check_columns(list(columns), table.column_names, where)
         cells = {name: list(table[name]) for name in columns}
         names: list[str] | None = getattr(table.features[spec.label], "names", None)
-        decoded = [*more, *([spec.label] if spec.labels or spec.without else [])]
+        decoded = {*more, *([spec.label] if spec.labels or spec.without else [])}
         for column in decoded:
             if classes := getattr(table.features[column], "names", None):
                 codes = cells[column]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -292,6 +293,14 @@ def label_name(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip() or None
+
+
+def _label_text(value: Any) -> Any:
+    return value if isinstance(value, list | dict) else label_name(value)
+
+
+LabelName = Annotated[str, BeforeValidator(_label_text)]
+"""The name of a class or domain in settings; numbers become text as in `label_name`."""
 
 
 def _error(text: str) -> PydanticCustomError:

@@ -118,10 +118,24 @@ def small_memory(folder: Path) -> None:
     suite.write_text(f'{head}{methods}small", "{rest}{table}')
 
 
+def broken_check(folder: Path) -> None:
+    plugin = folder / "opposite.py"
+    plugin.write_text(
+        f"{plugin.read_text()}\n\n@clbench.method('broken')\nclass Broken(clbench.Method):\n"
+        "    def check_tasks(self, tasks):\n        return tasks[99]\n"
+    )
+    suite = folder / "small.toml"
+    suite.write_text(suite.read_text().replace('methods = ["', 'methods = ["broken", "'))
+
+
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
-        (small_memory, "small, on mood-thing: memory = 3 has no exemplar for each of 4 classes."),
+        (broken_check, "broken, on mood-thing"),
+        (
+            small_memory,
+            "small, on mood-thing: memory = 3 is too small: each of 4 classes needs an exemplar.",
+        ),
         (cut_weights(0), "model.safetensors is incomplete"),
         (cut_weights(7), "model.safetensors is incomplete"),
         (cut_weights(-1), "model.safetensors is incomplete"),

@@ -44,7 +44,7 @@ def test_every_score_of_a_question_has_a_title_or_a_reason_why_it_lacks(score: S
         *_, line = verdict_lines(comparisons_frame(some, question), some[0].scenario, question)
         expected = ". Within ±0.01 of vanilla: ewc +0.000 ("
         if SCORE[score].needs:
-            expected = "No finished cell has this score: it"
+            expected = "No finished cell has this score: "
         assert expected in str(line)
 
 
@@ -60,7 +60,7 @@ def test_means_over_scenarios_have_lines_of_their_own() -> None:
     assert new.startswith("p_s, the new task. Worse than vanilla: ewc -0.100 (-0.")
     assert missing == "Without mas, which lacks a scenario."
     assert texts(two[:3] + two[-3:]) == [
-        "No method has one seed finished on all scenarios of the question."
+        "No method has one seed with this score on all scenarios of the question."
     ]
     assert texts([c for c in two if (c.scenario, c.baseline) != ("b", "vanilla")]) == [
         "vanilla lacks a scenario, so there is nothing to compare with."
@@ -156,6 +156,12 @@ def test_methods_are_compared_with_controls_in_the_scores_of_the_question() -> N
     assert row["difference"] == pytest.approx(0.325)
     line = str(control_line(table, "pair", question))
     assert line.startswith("average − forgetting against controls. ")
+
+
+def test_a_score_that_no_cell_of_a_scenario_has_is_left_out_of_the_sum() -> None:
+    question = Question(scores=["average", "told"])  # its tasks share no head
+    table = controls_frame(control_cells(**CONTROLS), question)
+    assert str(control_line(table, "pair", question)).startswith("average against controls. ")
 
 
 def test_methods_that_beat_every_control_are_named() -> None:

@@ -101,6 +101,8 @@ def test_steps_are_one_row_of_each_task() -> None:
     steps = score_steps(first)
     assert (steps["p_o"], steps["p_s"], steps["forgetting"]) == (1 / 500, 1 / 200, 1 / 500)
     assert (steps["average"], steps["bwt"], steps["mean_forgetting"]) == (1 / 400, 1 / 500, 1 / 500)
+    assert (steps["told"], steps["area"]) == (1 / 400, 1 / 800)
+    assert steps["plasticity"] == steps["forward_transfer"] == steps["intransigence"] == 1 / 200
     assert steps.keys() == {*get_args(ScoreName)}
     assert score_steps(first.model_copy(update={"scenario_report": {}})) == {}
     same = {"vanilla": [(0.6, 0.8)] * 3, "ewc": [(0.602, 0.8)] * 3}

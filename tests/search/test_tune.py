@@ -231,6 +231,14 @@ def test_settings_out_of_range_are_refused(settings: Any, text: str) -> None:
         TuneSettings(**settings)
 
 
+def test_the_question_of_the_suite_is_not_asked(suite: Path) -> None:
+    text = suite.read_text().replace(
+        "[[scenario]]", '[question]\nscores = ["area"]\n\n[[scenario]]'
+    )
+    suite.write_text(text)  # a tuning has no points of curves
+    assert make_tuning(suite, TuneSettings(trials=2), RunOptions(out=suite.parent / "tuned"))
+
+
 def test_points_that_do_not_fit_the_protocol_are_left_out(suite: Path) -> None:
     suite.write_text(suite.read_text() + "\n[protocol]\nlr = 1e-4\n")
     options = RunOptions(out=suite.parent / "tuned", methods=["recadam-paper"])

@@ -11,7 +11,7 @@ import pytest
 
 from clbench.errors import DataError
 from clbench.tasks.hub_task import HubTask
-from clbench.tasks.registry import TASKS, load_task, task_identity
+from clbench.tasks.registry import TASKS, load_column, load_task, task_identity
 from clbench.tasks.spec import HubTaskSpec
 from clbench.tasks.task import Task
 
@@ -159,6 +159,9 @@ def test_rows_of_some_classes_can_be_left_out(
     assert task.labels == ("yes", "no")
     assert task.train.labels.tolist() == [1, 0, 1]
     assert task.train.index.tolist() == [0, 1, 3]
+    own = {"news": NEWS.model_copy(update={"without": ["other"]})}
+    column = load_column("news", "label", data=None, base=Path(), own=own)
+    assert column["train"] == {0: "no", 1: "yes", 3: "no"}
     with pytest.raises(DataError, match="every row is of a class in `without`"):
         load_news(None, without=["yes", "other", "no"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from functools import cache
 from statistics import fmean, median
@@ -239,6 +241,22 @@ def test_the_page_says_what_plain_fine_tuning_forgets() -> None:
     assert f"(forgetting {shown[0]} with MiniLM, {shown[1]} with the built-in model)" in text()
     assert f"Only {rows[0]} and {rows[2]} short sentences" in text()
     assert f"with {rows[1]} and {rows[3]} rows" in text()
+
+
+def test_the_page_says_where_the_tuned_pulls_lie() -> None:
+    shares = {}
+    for some in STUDIES:
+        methods = json.loads((some.tuning / "tune.json").read_text(encoding="utf-8"))["methods"]
+        for method, key in (("ewc-mlm", "importance"), ("ewc", "importance"), ("recadam", "gamma")):
+            if method in methods:
+                ends = methods[method]["sweep"][key]
+                tuned = read_baseline(str(some.tuning / f"{method}.toml")).settings[key]
+                width = math.log(ends["high"] / ends["low"])
+                shares[some.name, method] = math.log(tuned / ends["low"]) / width
+    middle = shares.pop(("minilm", "recadam"))
+    assert len(shares) == 4
+    assert max(shares.values()) < 0.1
+    assert 0.4 < middle < 0.6
 
 
 def test_the_page_says_what_half_the_rate_is_worth() -> None:
