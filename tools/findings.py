@@ -80,6 +80,27 @@ CLAIMS = (
     Claim("recadam", "low-rate-recadam"),
 )
 
+SEQUENCE_CLAIMS = (
+    # Wang et al. 2023, table 1: O-LoRA is ahead of these on the average over the tasks.
+    Claim("o-lora", "lora-shared"),
+    Claim("o-lora", "ewc"),
+    Claim("o-lora", "lwf"),
+    Claim("o-lora", "replay"),
+    # Zheng et al. 2026 (EWC-LoRA), abstract: ahead of plain LoRA, and level with other kinds.
+    Claim("ewc-lora", "lora-shared"),
+    Claim("ewc-lora", "o-lora"),
+    # Zheng et al. 2024 (SEQ*): level with or ahead of methods of incremental learning.
+    Claim("seq-star", "vanilla"),
+    Claim("seq-star", "lwf"),
+    Claim("seq-star", "replay"),
+    # Controls: is it the method, or that little is trained?
+    Claim("seq-star", "frozen"),
+    Claim("o-lora", "frozen"),
+    Claim("lora-shared", "vanilla"),
+)
+"""Comparisons of the suites findings-clinc150, -sequence-4 and -sequence-15, fixed before their
+runs; the score is the average over the tasks after the last stage."""
+
 
 def claims_of(cells: Sequence[CellResult]) -> list[Claim]:
     """Return the claims whose two methods a study has."""
