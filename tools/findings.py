@@ -80,39 +80,24 @@ CLAIMS = (
     Claim("recadam", "low-rate-recadam"),
 )
 
-SEQUENCE_CLAIMS = (
-    # Wang et al. 2023, table 1: O-LoRA is ahead of these on the average over the tasks.
-    Claim("o-lora", "lora-shared"),
-    Claim("o-lora", "ewc"),
-    Claim("o-lora", "lwf"),
-    Claim("o-lora", "replay"),
-    # Zheng et al. 2026 (EWC-LoRA), abstract: ahead of plain LoRA, and level with other kinds.
-    Claim("ewc-lora", "lora-shared"),
-    Claim("ewc-lora", "o-lora"),
-    # Zheng et al. 2024 (SEQ*): level with or ahead of methods of incremental learning.
-    Claim("seq-star", "vanilla"),
-    Claim("seq-star", "lwf"),
-    Claim("seq-star", "replay"),
-    # Controls: is it the method, or that little is trained?
-    Claim("seq-star", "frozen"),
-    Claim("o-lora", "frozen"),
-    Claim("lora-shared", "vanilla"),
-)
-"""Comparisons of the suites findings-clinc150, -sequence-4 and -sequence-15, fixed before their
-runs; the score is the average over the tasks after the last stage."""
 
-
-def claims_of(cells: Sequence[CellResult]) -> list[Claim]:
+def claims_of(cells: Sequence[CellResult], claims: Sequence[Claim] = CLAIMS) -> list[Claim]:
     """Return the claims whose two methods a study has."""
     methods = {cell.baseline for cell in cells}
-    return [claim for claim in CLAIMS if {*claim} <= methods]
+    return [claim for claim in claims if {*claim} <= methods]
 
 
-def answers(cells: Sequence[CellResult], margin: float) -> dict[tuple[Claim, str], Comparison]:
+def answers(
+    cells: Sequence[CellResult],
+    margin: float,
+    claims: Sequence[Claim] = CLAIMS,
+    scores: Sequence[str] = SCORES,
+) -> dict[tuple[Claim, str], Comparison]:
     """Return a comparison of means over all scenarios for each claim and score, as one family."""
-    steps, claims, rows = steps_by_scenario(cells), claims_of(cells), score_rows(cells)
+    steps, rows = steps_by_scenario(cells), score_rows(cells)
+    claims = claims_of(cells, claims)
     groups: dict[tuple[str, str], dict[str, Differences]] = {}
-    for score in SCORES:
+    for score in scores:
         values = scores_by_method(rows, score)
         for method, reference in claims:
             scenarios, _, table = paired_table(values[method], values[reference])
@@ -123,7 +108,7 @@ def answers(cells: Sequence[CellResult], margin: float) -> dict[tuple[Claim, str
     return {
         (claim, score): comparisons[(claim.reference, score), claim.method]
         for claim in claims
-        for score in SCORES
+        for score in scores
     }
 
 
