@@ -63,7 +63,8 @@ class PreparedScenario:
         probes.
     floors
         For each column of R the score of always predicting the training rows' majority class;
-        None for the columns of scorers.
+        None for the columns of scorers, and for tasks whose classes are a part of a head's: among
+        all of them, scores can fall far below that.
     """
 
     scenario: Scenario
@@ -198,7 +199,9 @@ class ScenarioPreparer:
             make = load_object(make, "scorer") if isinstance(make, str) else make
             scorers.append(make(protocol, self.device, **column.settings))
         floors = [
-            floor_score(
+            None
+            if task.own
+            else floor_score(
                 task.metrics[0],
                 rows.labels,
                 labelled.labels,

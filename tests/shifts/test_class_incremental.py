@@ -190,6 +190,7 @@ def test_old_classes_compete_with_new_ones(world: Workspace) -> None:
     vanilla = by_method["vanilla"]
     assert vanilla.R[0][0] == vanilla.R[1][1] == 1.0
     assert vanilla.R[1][0] < 0.2  # the new classes win
+    assert list(vanilla.floors) == [None, None]  # so there is no share of a gain above a floor
     old = vanilla.metrics[1][0]
     assert old["accuracy"] <= old["told"] <= 1.0
     assert old["elsewhere"] == pytest.approx(1.0 - old["accuracy"], abs=0.2)
