@@ -1,0 +1,67 @@
+"""Scores of the kept runs of sequences, recomputed from the rows that were right."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clbench.results.cell import CellResult
+from clbench.results.scores import cell_scores
+
+ROOT = Path(__file__).parents[2] / "results" / "reference"
+FILES = sorted(
+    path
+    for name in ("findings-clinc150", "findings-sequence-4", "findings-sequence-15")
+    for path in (ROOT / name / "cells").glob("*.json")
+)
+
+
+def share(text: str) -> float:
+    """Return the share of right rows from the text of a cell file."""
+    count, bits = text.split(":")
+    return float(
+        np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8))[: int(count)].mean()
+    )
+
+
+def matrix(content: dict[str, Any]) -> Any:
+    """Return R from the rows where the score is accuracy, else as it is kept; NaN above."""
+    size = len(content["tasks"])
+    R = np.full((size, size), np.nan)
+    for i in range(size):
+        for j in range(i + 1):
+            metrics, text = content["metrics"][i][j], content["correct"][i][j]
+            R[i, j] = content["R"][i][j]
+            if R[i, j] == metrics.get("accuracy"):
+                R[i, j] = share(text)
+    return R
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_scores_follow_from_the_rows(path: Path) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    R = matrix(content)
+    scores = cell_scores(CellResult.model_validate(content))
+    last, diagonal = R[-1], np.diag(R)
+    expected = {
+        "p_o": last[0],
+        "p_s": last[-1],
+        "average": last.mean(),
+        "average_over_time": np.nanmean(R, axis=1).mean(),
+        "bwt": (last - diagonal)[:-1].mean(),
+        "forgetting": R[0, 0] - last[0],
+        "mean_forgetting": (np.nanmax(R[:-1, :-1], axis=0) - last[:-1]).mean(),
+    }
+    for name in ("told", "elsewhere"):
+        kept = [metrics[name] for metrics in content["metrics"][-1] if name in metrics]
+        if kept:
+            expected[name] = np.mean(kept)
+    for name, value in expected.items():
+        assert scores[name] == pytest.approx(value, abs=1e-9), name
+    told = scores.get("told")
+    assert told is None or told >= scores["average"]  # type: ignore[operator]
