@@ -30,14 +30,14 @@ def share(text: str) -> float:
 
 
 def matrix(content: dict[str, Any]) -> Any:
-    """Return R from the rows where the score is accuracy, else as it is kept; NaN above."""
+    """Return R, from the rows where they are kept and the score is accuracy; NaN above."""
     size = len(content["tasks"])
     R = np.full((size, size), np.nan)
     for i in range(size):
         for j in range(i + 1):
             metrics, text = content["metrics"][i][j], content["correct"][i][j]
             R[i, j] = content["R"][i][j]
-            if R[i, j] == metrics.get("accuracy"):
+            if text is not None and R[i, j] == metrics.get("accuracy"):
                 R[i, j] = share(text)
     return R
 
