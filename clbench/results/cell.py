@@ -247,7 +247,7 @@ class CellResult(_Record):
             expected = scores_of(self.R)
         else:
             values = [score for row in self.R for score in row if score is not None]
-            fits = rows == len(values) == stages == 1
+            fits = rows == len(values) == stages == 1 and len(self.R[0]) == len(self.tasks)
             expected = {"reference": values[0]} if fits else {}
         if not fits:
             size = (

@@ -27,6 +27,9 @@ class _Suite(BaseModel):
     seeds: list[int] = []
     protocol: dict[str, Any] = {}
     scenario: list[_Scenario] = []
+    baseline: dict[str, Any] = {}
+    task: dict[str, Any] = {}
+    plugins: dict[str, Any] = {}
 
 
 class _SuiteFile(BaseModel):

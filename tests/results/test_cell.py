@@ -136,6 +136,12 @@ def test_the_schema_refuses_what_no_run_writes(changes: dict[str, Any], message:
         CellResult.model_validate_json(text)
 
 
+def test_a_reference_names_the_tasks_of_its_scores() -> None:
+    text = json.dumps({**reference(1, 0.75).model_dump(), "tasks": []})
+    with pytest.raises(ValidationError, match="R, stages and tasks do not fit"):
+        CellResult.model_validate_json(text)
+
+
 def test_cells_of_other_versions_and_rounded_scores_are_read() -> None:
     assert pair(scores={"p_o": 0.8}).scores == {"p_o": 0.8}  # before the other scores were added
     assert pair(scores={"p_o": 0.8, "new": 3.0}).scores["new"] == 3.0

@@ -151,6 +151,17 @@ def test_a_folder_holds_one_suite(store: Store) -> None:
         store.write_suite({"name": "mine"})
 
 
+def test_a_damaged_suite_file_is_replaced(store: Store) -> None:
+    for key, value in (("plugins", []), ("task", "x"), ("baseline", [1]), ("seeds", {})):
+        store.write_suite({"name": "quick", key: {"a": {}} if key != "seeds" else [1]})
+        path = store.suite_path
+        content = json.loads(path.read_text())
+        content["suite"][key] = value
+        path.write_text(json.dumps(content))
+        store.write_suite({"name": "quick", "methods": ["a"]})
+        assert store.read_suite()["methods"] == ["a"]
+
+
 def test_a_suite_file_keeps_what_earlier_runs_had_besides(store: Store) -> None:
     first: dict[str, Any] = {
         "name": "quick",
