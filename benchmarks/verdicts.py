@@ -16,7 +16,7 @@ rows of a data set, so that scores have steps:
     loud       one method 50, the others and the reference 10
     heavy      Student's t with 3 degrees of freedom
     1, 2, 8    that many rows flip between method and reference on average, either way
-    outlier    one method 20, the others and the reference 1: the worst case known
+    outlier    one method 20, the others and the reference 1
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Floats = npt.NDArray[np.float64]
 Test = Callable[[Floats], Floats]
 NOISES = ("equal", "unequal", "quiet", "loud", "heavy", "1", "2", "8", "outlier")
 SEEDS = (3, 4, 5, 7, 10)
-FAMILIES = ((1, 1), (2, 1), (4, 1), (12, 1), (3, 3), (12, 3))
+FAMILIES = ((1, 1), (2, 1), (4, 1), (12, 1), (2, 3), (3, 3), (12, 3), (2, 6), (3, 6))
 """Numbers of methods and of scenarios with two scores each."""
 SHIFTS = (10.0, 20.0, 30.0)
 """True differences in rows, of half of the methods, for power."""
@@ -129,10 +129,10 @@ def moderated(x: Floats) -> Floats:
 def leaning(x: Floats) -> Floats:
     """The test of clbench."""
     variance, freedom = x.var(-1, ddof=1) + 1.0, x.shape[-1] - 1
-    weight = min(SHARED_WEIGHT, freedom / 2) if x.shape[1] > 1 else 0.0
     shared = np.quantile(variance, SHARED_QUANTILE, axis=1, method="higher", keepdims=True)
+    weight = np.where(variance < shared, min(SHARED_WEIGHT, freedom / 2), 0.0)
     mixed = (weight * shared + freedom * variance) / (weight + freedom)
-    return t_test(x, np.maximum(variance, mixed), weight + freedom)
+    return t_test(x, mixed, weight + freedom)
 
 
 TESTS: dict[str, Test] = {
@@ -187,11 +187,8 @@ def judge(draws: int, rng: np.random.Generator) -> dict[str, dict[str, list[floa
                 *(f"{power:.2f}" for _, power in row.values()),
                 flush=True,
             )
-    worst = {
-        name: max(row[name][0] for key, row in results.items() if "outlier" not in key)
-        for name in TESTS
-    }
-    print("largest error without outlier:", {name: round(x, 3) for name, x in worst.items()})
+    worst = {name: max(row[name][0] for row in results.values()) for name in TESTS}
+    print("largest error:", {name: round(x, 3) for name, x in worst.items()})
     return results
 
 

@@ -85,6 +85,7 @@ def _ranks(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None: 
     axes.set_xlim(0.5, len(rows) + 0.5)
     if rows and not math.isnan(critical := rows[0]["critical_difference"]):
         best = rows[-1]["mean_rank"]
+        axes.set_xlim(0.5, max(len(rows) + 0.5, best + critical + 0.1))
         axes.plot([best, best + critical], [-1, -1], "-|", lw=1.6, color=style.BLACK)
     axes.locator_params(axis="x", nbins=style.TICKS)
     axes.grid(axis="x", lw=0.4, alpha=0.6)

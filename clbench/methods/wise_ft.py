@@ -33,17 +33,21 @@ class WiseFT(Method):
         number for all weights, as in the paper, or a list by depth of at least three: for the
         embeddings, for groups of layers from the bottom up, and for the head and whatever is
         neither embedding nor layer, divided as by `clbench.models.groups.divide_layers`.
+    first
+        Whether the first stage is averaged too, with the pretrained weights, as in the paper: for
+        what is kept of the pretraining.
     """
 
     name: ClassVar[str] = "wise-ft"
     control: ClassVar[bool] = True
     only_consolidates: ClassVar[bool] = True
     alpha: Share | Annotated[list[Share], Field(min_length=3)] = 0.5
+    first: bool = False
 
     def acts_in(self, index: int) -> bool:
-        """Return False for the first stage, before which there is nothing to retain."""
+        """Return False for the first stage, before which no task was learned, unless `first`."""
         shares = self.alpha if isinstance(self.alpha, list) else [self.alpha]
-        return index > 0 and min(shares) < 1.0
+        return (index > 0 or self.first) and min(shares) < 1.0
 
     def before_stage(self, stage: Stage) -> None:
         """Keep the shared weights."""

@@ -21,7 +21,7 @@ from clbench.results.score_tables import (
     visible_scores,
 )
 from clbench.results.statistics import ALPHA
-from clbench.suite.question import Question
+from clbench.suite.question import FEWEST, Question
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,7 +204,7 @@ def _comparison(row: Mapping[Any, Any]) -> dict[str, Any]:
 def overview(content: Content) -> dict[str, Any]:
     """Return counts, failures and other facts that the page states once."""
     frame, table = content.frame, content.comparisons
-    has_verdict = table["primary"] & table["verdict"].notna() & (table["verdict"] != "no verdict")
+    in_family = table["primary"] & (table["pairs"] >= FEWEST)
     return {
         "cells": len(frame),
         "failed": int((frame["status"] != "ok").sum()),
@@ -214,7 +214,7 @@ def overview(content: Content) -> dict[str, Any]:
         "models": list(dict.fromkeys(frame["model"])),
         "failures": failures(content.cells),
         "question": content.question,
-        "compared": int(has_verdict.sum()),
+        "compared": int(in_family.sum()),
         "averaged": averaged_scenarios(content),
     }
 

@@ -52,8 +52,8 @@ _LATEX = str.maketrans(
 NARROW = 480
 """Pixels up to which a figure shrinks to fit a phone; a wider one is scrolled."""
 TUNING = (
-    "Scores of this run come from held-out training rows, for tuning. The best of many trials is "
-    "too good by chance: compare on the reported split."
+    "Scores of this run come from held-out training rows, for tuning. The best score of many "
+    "trials is too good by chance: compare on the reported split."
 )
 """Note on a page of trials."""
 GROWN = (
@@ -61,6 +61,13 @@ GROWN = (
     "the number of seeds was set before any result was seen."
 )
 """Note on a page of a run whose seeds may have been added after looking at results."""
+JOINED = (
+    "Commands of this run have different methods. Its error rate over all looks holds only if the "
+    "methods were set before any result was seen."
+)
+"""Note on a page of a run with looks to which methods may have been added after the first."""
+UNKNOWN = "The question and the looks of this run are unknown, so its error rate is, too."
+"""In place of the error rates."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,7 @@ def write_report(
         *notes,
         *([changed] if len(questions) > 1 else []),
         *([GROWN] if _has_grown(suites[0]) else []),
+        *([JOINED] if suites[0].get("looks") and _differ(suites[0], "--methods") else []),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = [_write_figure(drawing, folder / "figures", formats) for drawing in drawings]
@@ -147,7 +155,9 @@ def write_report(
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
         verdicts=list(_verdicts(content)),
-        error_rates=error_rates(
+        error_rates=[UNKNOWN]
+        if stores[0].suite_path.exists() and not stores[0].read_suite()
+        else error_rates(
             stores[0].looks(),
             len(seeds),
             len(claims[["scenario", "method"]].drop_duplicates()),
@@ -319,11 +329,16 @@ def _score(value: float | None) -> str:
 
 def _has_grown(suite: Mapping[str, Any]) -> bool:
     """Whether the commands of a run without looks have different seeds."""
-    seeds = {
-        command[command.index("--seeds") + 1] if "--seeds" in command[:-1] else ""
+    return _differ(suite, "--seeds") and not suite.get("looks")
+
+
+def _differ(suite: Mapping[str, Any], option: str) -> bool:
+    """Whether the commands of a run have different values of an option."""
+    values = {
+        command[command.index(option) + 1] if option in command[:-1] else ""
         for command in suite.get("commands", [])
     }
-    return len(seeds) > 1 and not suite.get("looks")
+    return len(values) > 1
 
 
 def _signed(value: float | None) -> str:

@@ -84,15 +84,18 @@ def comparisons_frame(
         group: differences(by_method, question.reference, steps[group[0]].get(group[1], 0.0))
         for group, by_method in values.items()
     }
+    asked = {
+        group: {m: some for m, some in samples.items() if question.asks(*group, m)}
+        for group, samples in groups.items()
+    }
     primary = {
         (group, method): len(sample.values)
-        for group, samples in groups.items()
+        for group, samples in asked.items()
         for method, sample in samples.items()
-        if question.asks(group[0], group[1], method)
     }
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
     answers = compare(
-        groups,
+        asked,
         alpha=alpha,
         family=max(1, sum(pairs >= FEWEST for pairs in primary.values())),
         margin=question.margin,

@@ -146,6 +146,7 @@ def _difference(
         "difference": here.mean,
         "low": here.low,
         "high": here.high,
-        "low_anywhere": low,
-        "high_anywhere": high,
+        # No narrower than for these scenarios: with few of them the estimate may be.
+        "low_anywhere": min(low, here.low),
+        "high_anywhere": max(high, here.high),
     }

@@ -35,6 +35,9 @@ from clbench.results.formulas import (
 if TYPE_CHECKING:
     from clbench.results.cell import CellResult
 
+LEAST_GAIN = 0.02
+"""Mean score above the floor from which shares of it are given."""
+
 Matrix = Sequence[Sequence[float | None]]
 
 
@@ -222,12 +225,12 @@ def scores_of(
 def quotient(rows: Iterable[Mapping[Any, Any]], names: tuple[str, str]) -> float | None:
     """Return Σ first / Σ second over the rows that have both.
 
-    None if Σ second is not above 0, apart from rounding errors.
+    None if Σ second is below `LEAST_GAIN` a row: a share of next to nothing is noise.
     """
     pairs = [[row.get(name) for name in names] for row in rows]
     pairs = [pair for pair in pairs if not any(v is None or math.isnan(v) for v in pair)]
     first, second = (math.fsum(values) for values in zip(*pairs, strict=True)) if pairs else (0, 0)
-    return first / second if second > 1e-9 else None
+    return first / second if pairs and second >= LEAST_GAIN * len(pairs) else None
 
 
 def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:

@@ -22,7 +22,7 @@ ALPHA = 0.05
 """Error rate of a family of comparisons."""
 POWER = 0.8
 """Default power of a planned comparison."""
-SHARED_QUANTILE = 0.7
+SHARED_QUANTILE = 0.6
 """Quantile of the methods' variances that is shared, see `compare`."""
 SHARED_WEIGHT = 2.0
 """Largest weight of the shared variance, in degrees of freedom."""
@@ -132,15 +132,16 @@ def compare(
 
     The test is a paired t test with two changes. The squared step of the score is added to the
     variance, so that the same difference of a few rows on three seeds does not count as certain.
-    And the variance is pulled towards those of the other methods of its group, whose differences
-    share the reference's noise: with k methods and n seeds it is
+    And a variance s² below s₀², the 0.6 quantile of those of the methods of its group, whose
+    differences share the reference's noise, is raised towards it, which earns degrees of freedom:
+    with n seeds the variance is
 
-        max(s², (d s₀² + (n − 1) s²) / (d + n − 1)),   d = min(2, (n − 1) / 2), 0 for k = 1
+        (d s₀² + (n − 1) s²) / (d + n − 1),   d = min(2, (n − 1) / 2)
 
-    with d + n − 1 degrees of freedom, where s₀² is the 0.7 quantile of the variances in the group.
-    The moderated t test (Smyth 2004, section 4) estimates d and lets the variance fall below s²,
-    which lets a method noisier than the others pass too often. The whole family is corrected after
-    Bonferroni, so that p values and intervals agree.
+    with d + n − 1 degrees of freedom. A variance of s₀² or more stays, with n − 1 degrees. The
+    moderated t test (Smyth 2004, section 4) estimates d and also lets variances fall, which lets a
+    method noisier than the others pass too often. The whole family is corrected after Bonferroni,
+    so that p values and intervals agree.
 
     Parameters
     ----------
@@ -199,10 +200,11 @@ def _shared_variance(samples: Mapping[str, Differences], name: str) -> tuple[flo
     if name not in variances:
         return math.nan, math.nan
     own, freedom = variances[name], len(samples[name].values) - 1.0
-    weight = min(SHARED_WEIGHT, freedom / 2) if len(variances) > 1 else 0.0
     shared = float(np.quantile(list(variances.values()), SHARED_QUANTILE, method="higher"))
-    mixed = (weight * shared + freedom * own) / (weight + freedom)
-    return max(own, mixed), weight + freedom
+    if own >= shared:
+        return own, freedom
+    weight = min(SHARED_WEIGHT, freedom / 2)
+    return (weight * shared + freedom * own) / (weight + freedom), weight + freedom
 
 
 def spend(looks: Sequence[int], alpha: float = ALPHA) -> list[float]:

@@ -82,6 +82,18 @@ def test_early_stop_trains_at_least_one_step(folder: Path) -> None:
     assert trace.steps == 1
 
 
+def test_wise_ft_may_average_with_the_pretrained_weights(folder: Path) -> None:
+    cell = Cell(folder, WiseFT(alpha=0.25, first=True), heads=("a", "b"))
+    before = weights(cell)
+    stage, _ = cell.train(0)
+    after = weights(cell)
+    cell.method.after_stage(stage)
+    for name, value in weights(cell).items():
+        old, new = before[name].double(), after[name].double()
+        expected = 0.75 * old + 0.25 * new if name.startswith("backbone.") else new
+        torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-8)
+
+
 def averaged(folder: Path, alpha: float | list[float], heads: tuple[str, str]) -> Iterator[Any]:
     """Yield name, weight before and after stage 1, and the weight that WiSE-FT gives."""
     cell = Cell(folder, WiseFT(alpha=alpha), heads=heads)

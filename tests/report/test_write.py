@@ -51,6 +51,31 @@ def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
     assert (run / "report/index.html").stat().st_size < 4e6
 
 
+def test_methods_added_to_a_run_with_looks_are_noted(tmp_path: Path, no_figures: None) -> None:
+    folder = make_run(tmp_path / "run")
+    suite = json.loads((folder / "suite.json").read_text())
+    suite["suite"]["looks"] = [[3, 5]]
+    for methods, joined in ((["a,b", "a,b"], False), (["a,b", "a,b,c"], True)):
+        commands = [["clbench", "run", "mine", "--methods", value] for value in methods]
+        suite["suite"]["commands"] = commands
+        (folder / "suite.json").write_text(json.dumps(suite))
+        write_report([folder])
+        assert ("Commands of this run have different methods" in page_of(folder)) is joined
+
+
+def test_a_damaged_suite_file_leaves_the_error_rate_unknown(
+    tmp_path: Path, no_figures: None
+) -> None:
+    folder = make_run(tmp_path / "run")
+    write_report([folder])
+    assert "the risk of even one wrong" in page_of(folder)
+    (folder / "suite.json").write_text("{")
+    write_report([folder])
+    text = page_of(folder)
+    assert "so its error rate is, too" in text
+    assert "the risk of even one wrong" not in text
+
+
 def test_seeds_added_without_looks_are_noted(tmp_path: Path, no_figures: None) -> None:
     folder = make_run(tmp_path / "run")
     suite = json.loads((folder / "suite.json").read_text())

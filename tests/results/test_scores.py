@@ -144,6 +144,8 @@ def test_shares_of_what_was_learned_above_the_floors() -> None:
     assert not {"retained", "learned", "old_gain"} & scores_of(matrix, reference=0.75).keys()
     assert scores_of(matrix, floors=[None, 0.4, 0.35])["retained"] is None
     assert scores_of(matrix, floors=[0.95, 0.9, 0.35])["retained"] is None  # nothing was learned
+    little = [matrix[0][0] - 0.01, matrix[1][1], 0.35]
+    assert scores_of(matrix, floors=little)["retained"] is None
     rounding = {"old_gain": 1.85e-17, "old_gain_left": 1.85e-17}
     assert scores_of(matrix, floors=[0.5] * 3, file_scores=rounding)["retained"] is None
     assert scores_of(matrix, floors=[0.5, 0.4, 0.8], reference=0.8)["learned"] is None

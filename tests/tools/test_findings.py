@@ -19,7 +19,7 @@ from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline
 from clbench.suite.question import Question
 from tools import findings
-from tools.findings import CLAIMS, REFERENCE, STUDIES, Claim, plain, signed
+from tools.findings import CLAIMS, REFERENCE, STUDIES, Claim, plain
 
 MODELS = ("minilm", "tiny")
 BOTH = ("p_o", "p_s")
@@ -93,7 +93,9 @@ def test_the_answer_on_layerwise_rates() -> None:
     new = answer("bertcl-combined", "low-rate", "p_s", "minilm")
     assert new.verdict == "worse"
     assert f"their geometric mean ({interval(new)}), and no difference" in text()
-    assert f"its interval ends at {interval(new).split(', ')[1].rstrip(']')}." in text()
+    assert (
+        f"interval of that difference ends at {interval(new).split(', ')[1].rstrip(']')}." in text()
+    )
     for name, score in (("minilm", "p_o"), ("tiny", "p_o"), ("tiny", "p_s")):
         found = answer("bertcl-combined", "low-rate", score, name)
         assert found.verdict == "no difference shown"
@@ -147,7 +149,8 @@ def test_the_answers_on_the_pulls() -> None:
         *(none, none, none, none, "better", "better", none, "equivalent"),
     ]
     assert f"at most {widest(answer('recadam', 'low-rate-recadam', 'p_o'))} apart" in text()
-    assert f"begins at {signed(answer('recadam', 'vanilla', 'p_s').difference_low)}" in text()
+    begin = [interval(answer("recadam", "vanilla", s)).split("[")[1].split(",")[0] for s in BOTH]
+    assert f"begin at {begin[0]} on the old task and {begin[1]} on the new one" in text()
 
 
 def test_the_page_says_how_wide_its_intervals_are() -> None:
@@ -176,11 +179,8 @@ def test_the_declared_questions() -> None:
         tables.append(table[table["primary"]])
         assert len(tables[-1]) == count
         assert f"{count} comparisons" in text()
-    shown = tables[0][tables[0]["verdict"] != "no difference shown"]
-    assert shown[["method", "score", "verdict"]].to_numpy().tolist() == [
-        ["ewc-mlm", "p_s", "equivalent"]
-    ]
-    assert set(tables[1]["verdict"]) == {"no difference shown"}
+    for table in tables:
+        assert set(table["verdict"]) == {"no difference shown"}
 
 
 def test_the_page_says_what_is_kept_of_the_pretraining() -> None:
