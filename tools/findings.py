@@ -285,7 +285,7 @@ def claims_figure(studies: Sequence[Study]) -> Figure:
                 if of == score:
                     y = len(claims) - 1 - claims.index(claim) + offset
                     ends = [answer.difference_low, answer.difference_high]
-                    axes.plot(ends, [y] * 2, "-", lw=2, color=color)
+                    axes.plot(ends, [y] * 2, "-", lw=2, color=color, solid_capstyle="butt")
                     has_verdict = answer.verdict in ("better", "worse", "equivalent")
                     face = color if has_verdict else "white"
                     axes.plot([answer.difference], [y], "o", ms=6, color=color, mfc=face)

@@ -306,30 +306,42 @@ def test_methods_were_tuned_on_other_seeds(name: str, count: int) -> None:
 
 
 def test_the_page_says_what_methods_cost() -> None:
-    minilm, tiny = costs("findings-minilm-costs"), costs("findings-costs")
-    recadam, replay = minilm["recadam"], minilm["replay"]
+    minilm, tiny = (ratios(folder) for folder in ("findings-minilm-costs", "findings-costs"))
+    times = {
+        (cells, method): f"{median(some):.2f} [{min(some):.2f}, {max(some):.2f}]"
+        for cells, numbers in (("minilm", minilm), ("tiny", tiny))
+        for (method, field), some in numbers.items()
+        if field == "train_seconds"
+    }
     assert (
-        f"RecAdam takes {recadam[0]} times the time of plain fine-tuning and {recadam[1]} times "
-        f"its memory, replay {replay[0]} and {replay[1]} times; on the built-in model"
+        f"RecAdam takes {times['minilm', 'recadam']} times the time with MiniLM and "
+        f"{times['tiny', 'recadam']} with the built-in model, which is within the noise; replay "
+        f"takes {times['minilm', 'replay']} and {times['tiny', 'replay']}."
     ) in text()
-    recadam, replay = tiny["recadam"], tiny["replay"]
-    assert (
-        f"RecAdam takes {recadam[0]} and {recadam[1]} times, replay {replay[0]} and {replay[1]} "
-        "times."
-    ) in text()
+    memory = [
+        f"{median(numbers[method, 'training_memory_mb']):.2f}"
+        for method in ("recadam", "replay")
+        for numbers in (minilm, tiny)
+    ]
+    shown = "In memory RecAdam takes {} and {} times, replay {} and {}.".format(*memory)
+    assert shown in text()
     for numbers in (minilm, tiny):
-        assert float(numbers["low-rate-recadam"][0]) <= 1.01
+        low, high = (f(numbers["recadam", "train_seconds"]) for f in (min, max))
+        assert low < 1.0 < high
+        assert median(numbers["low-rate-recadam", "train_seconds"]) < 1.0
 
 
-def costs(folder: str) -> dict[str, list[str]]:
-    """Return time and memory of each method as multiples of vanilla's."""
+def ratios(folder: str) -> dict[tuple[str, str], list[float]]:
+    """Return time and memory of each method as multiples of vanilla's, for each seed."""
     cells = Store(REFERENCE / folder).read().cells
     by_name = {(c.baseline, c.seed): c for c in cells}
     assert len({c.seed for c in cells}) == 3
-
-    def ratio(method: str, field: str) -> float:
-        pairs = [(c, by_name["vanilla", c.seed]) for c in cells if c.baseline == method]
-        return median(getattr(c, field) / getattr(vanilla, field) for c, vanilla in pairs)
-
-    fields = ("train_seconds", "training_memory_mb")
-    return {m: [f"{ratio(m, field):.2f}" for field in fields] for m in {c.baseline for c in cells}}
+    return {
+        (method, field): [
+            getattr(c, field) / getattr(by_name["vanilla", c.seed], field)
+            for c in cells
+            if c.baseline == method
+        ]
+        for method in {c.baseline for c in cells}
+        for field in ("train_seconds", "training_memory_mb")
+    }
