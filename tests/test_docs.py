@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import cos, pi
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,7 +12,9 @@ import pandas as pd
 import pytest
 
 import clbench
-from clbench.tasks.registry import load_task
+from clbench.suite.read import read_suite
+from clbench.tasks.registry import TASKS, load_task
+from clbench.training.protocol import Protocol
 
 ROOT = Path(__file__).parents[1]
 SUITE = """
@@ -106,6 +109,25 @@ def test_every_hook_is_in_the_table() -> None:
     assert hooks
     missing = {hook for hook in hooks if f"`{hook}(" not in text}
     assert not missing
+
+
+def test_the_documentation_counts_the_steps_of_the_papers_pairs() -> None:
+    suite = read_suite("paper-dataset-shift").file
+    text = " ".join((ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8").split())
+    for tasks in (("sst2", "mrpc"), ("qqp", "mrpc")):
+        names = [f"glue/{task}" for task in tasks]
+        rows = [TASKS.get(name).spec.rows[0] for name in names]  # type: ignore[attr-defined]
+        steps = sum(suite.protocol.stage_length(n, r)[0] for n, r in zip(names, rows, strict=True))
+        assert f"| {round(steps, -2):,} |" in text
+
+
+def test_the_documentation_compares_the_two_schedules() -> None:
+    steps = 10_000
+    ramp = [min(1.0, step / (0.1 * steps)) for step in range(steps)]
+    theirs = fmean(r * 0.5 * (1 + cos(pi * s / steps)) for s, r in enumerate(ramp))
+    ours = fmean(Protocol(warmup=0.1).rate_factor(step, steps) for step in range(steps))
+    text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    assert f"a mean rate {ours / theirs:.2f} times theirs" in text
 
 
 def test_the_documentation_states_the_errors_of_verdicts() -> None:

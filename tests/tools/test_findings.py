@@ -257,6 +257,8 @@ def test_the_page_says_where_the_tuned_pulls_lie() -> None:
     assert len(shares) == 4
     assert max(shares.values()) < 0.1
     assert 0.4 < middle < 0.6
+    assert "RecAdam's γ lie in the lowest tenth of their sweeps" in text()
+    assert "With MiniLM, γ lies in the middle of its sweep" in text()
 
 
 def test_the_page_says_what_half_the_rate_is_worth() -> None:
