@@ -134,11 +134,10 @@ def test_the_documentation_states_the_errors_of_verdicts() -> None:
     table = pd.read_csv(ROOT / "results" / "verdicts" / "errors.csv")
     errors = table.groupby("test")["error"].max()
     text = " ".join((ROOT / "docs" / "read.md").read_text(encoding="utf-8").split())
-    assert f"error is at most {errors['clbench']:.4f}.".replace("0.", ".") in text
+    assert f"error is at most {errors['clbench']:.3f}.".replace("0.", ".") in text
     power = table.groupby("test")["power"].mean()[errors[errors <= 0.055].index]
     assert power.idxmax() == "clbench"
-    by_noise = table.pivot_table(index=["noise", "seeds"], columns="test", values="power")
-    assert by_noise.loc[("loud", 10), "with steps"] > by_noise.loc[("loud", 10), "clbench"]
+    assert (errors[["pooled", "moderated", "leaning"]] > 0.055).all()
 
 
 def test_the_documentation_states_what_simulations_of_other_intervals_show() -> None:
@@ -150,8 +149,9 @@ def test_the_documentation_states_what_simulations_of_other_intervals_show() -> 
     text, looks = read("read.md"), pd.read_csv(folder / "looks.csv")
     assert f"at most {looks['error'].max():.3f} of families".replace("0.", ".") in text
     noisy = looks[looks["fixed"] < 0.99]
-    ranges = [f"{noisy[c].min():.3f} to {noisy[c].max():.3f}" for c in ("power", "fixed")]
-    shown = f"found a share of {ranges[0]} of true differences, a run without looks {ranges[1]}"
+    ends = {c: (f"{noisy[c].min():.3f}", f"{noisy[c].max():.3f}") for c in ("power", "fixed")}
+    ranges = [" and ".join(ends["power"]), " to ".join(ends["fixed"])]
+    shown = f"found between {ranges[0]} of the true differences, a run without looks {ranges[1]}"
     assert shown.replace("0.", ".") in text
     curves = pd.read_csv(folder / "curves.csv")["error"]
     range_of_curves = f"in {curves.min():.3f} to {curves.max():.3f} of simulated comparisons"

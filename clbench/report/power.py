@@ -43,9 +43,8 @@ def power_frame(
     rows = []
     for row in primary:
         spreads = (row["spread"], *spread_interval(row["spread"], row["pairs"] - 1))
-        weight = row["freedom"] - (row["pairs"] - 1)
         seeds = [
-            seeds_needed(spread, difference, weight=weight, alpha=alpha / len(primary), power=power)
+            seeds_needed(spread, difference, alpha=alpha / len(primary), power=power)
             for spread in spreads
         ]
         names = {name: row[name] for name in COLUMNS[:5]}

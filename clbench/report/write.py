@@ -156,7 +156,7 @@ def write_report(
         overview=overview(content),
         verdicts=list(_verdicts(content)),
         error_rates=[UNKNOWN]
-        if stores[0].suite_path.exists() and not stores[0].read_suite()
+        if stores[0].is_suite_damaged()
         else error_rates(
             stores[0].looks(),
             len(seeds),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clbench.results.cell import CellResult
 
 LEAST_GAIN = 0.02
-"""Mean score above the floor from which shares of it are given."""
+"""Score above the floors, summed over tasks, from which shares of it are given."""
 
 Matrix = Sequence[Sequence[float | None]]
 

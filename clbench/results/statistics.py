@@ -22,11 +22,6 @@ ALPHA = 0.05
 """Error rate of a family of comparisons."""
 POWER = 0.8
 """Default power of a planned comparison."""
-SHARED_QUANTILE = 0.6
-"""Quantile of the methods' variances that is shared, see `compare`."""
-SHARED_WEIGHT = 2.0
-"""Largest weight of the shared variance, in degrees of freedom."""
-
 ROUNDING = 1e-9
 """Standard deviations up to this one are rounding errors."""
 
@@ -130,18 +125,11 @@ def compare(
 ) -> dict[tuple[Key, str], Comparison]:
     """Compare methods with a reference by a family of tests with one error rate.
 
-    The test is a paired t test with two changes. The squared step of the score is added to the
-    variance, so that the same difference of a few rows on three seeds does not count as certain.
-    And a variance s² below s₀², the 0.6 quantile of those of the methods of its group, whose
-    differences share the reference's noise, is raised towards it, which earns degrees of freedom:
-    with n seeds the variance is
-
-        (d s₀² + (n − 1) s²) / (d + n − 1),   d = min(2, (n − 1) / 2)
-
-    with d + n − 1 degrees of freedom. A variance of s₀² or more stays, with n − 1 degrees. The
-    moderated t test (Smyth 2004, section 4) estimates d and also lets variances fall, which lets a
-    method noisier than the others pass too often. The whole family is corrected after Bonferroni,
-    so that p values and intervals agree.
+    The test is a paired t test with the squared step of the score added to the variance, so that
+    the same difference of a few rows on three seeds does not count as certain. The whole family is
+    corrected after Bonferroni, so that p values and intervals agree. Tests that share variances
+    between methods find more, but err too often where methods differ in noise or share it
+    (`benchmarks/verdicts.py`).
 
     Parameters
     ----------
@@ -172,7 +160,9 @@ def compare(
     for group, name, sample in tests:
         x = _finite(sample.values)
         mean, n = float(x.mean()), len(x)
-        variance, freedom = _shared_variance(groups[group], name)
+        variance, freedom = math.nan, math.nan
+        if n > 1:
+            variance, freedom = float(x.var(ddof=1)) + sample.step**2, n - 1.0
         p = p_family = half = math.nan
         verdict: Verdict = "no verdict"
         if n >= FEWEST and variance > ROUNDING**2:
@@ -188,23 +178,6 @@ def compare(
             n, mean, spread, freedom, mean - half, mean + half, level, p, p_family, verdict
         )
     return result
-
-
-def _shared_variance(samples: Mapping[str, Differences], name: str) -> tuple[float, float]:
-    """Return the variance of a method's differences and its degrees of freedom, see `compare`."""
-    variances = {
-        other: float(np.var(sample.values, ddof=1)) + sample.step**2
-        for other, sample in samples.items()
-        if len(sample.values) > 1
-    }
-    if name not in variances:
-        return math.nan, math.nan
-    own, freedom = variances[name], len(samples[name].values) - 1.0
-    shared = float(np.quantile(list(variances.values()), SHARED_QUANTILE, method="higher"))
-    if own >= shared:
-        return own, freedom
-    weight = min(SHARED_WEIGHT, freedom / 2)
-    return (weight * shared + freedom * own) / (weight + freedom), weight + freedom
 
 
 def spend(looks: Sequence[int], alpha: float = ALPHA) -> list[float]:
@@ -223,7 +196,6 @@ def seeds_needed(
     spread: float,
     difference: float,
     *,
-    weight: float = 0.0,
     alpha: float = ALPHA,
     power: float = POWER,
 ) -> int | None:
@@ -233,8 +205,6 @@ def seeds_needed(
     ----------
     spread, difference
         Standard deviation of a difference between two cells of one seed, and the true mean.
-    weight
-        Degrees of freedom that other methods add: d of `compare`.
     alpha, power
         Error rate of the single two-sided test, and the probability of showing the difference.
 
@@ -246,12 +216,11 @@ def seeds_needed(
     from scipy.special import nctdtr
 
     def is_enough(n: int) -> bool:
-        freedom = n - 1 + min(weight, (n - 1) / 2)
         noncentrality = abs(difference) / spread * math.sqrt(n) if spread else math.inf
         if noncentrality > 30.0:  # certain, and too large for nctdtr
             return True
-        critical = _t_quantile(1.0 - alpha, freedom)
-        return bool(1.0 - nctdtr(freedom, noncentrality, critical) >= power)
+        critical = _t_quantile(1.0 - alpha, n - 1)
+        return bool(1.0 - nctdtr(n - 1, noncentrality, critical) >= power)
 
     if difference == 0 or not is_enough(MOST_SEEDS):
         return None

@@ -190,10 +190,18 @@ class Store:
         before = self.read_suite()
         if self.suite_path.exists() and not before:  # damaged: it may hold looks
             with as_folder_error(self.out):
-                self.suite_path.replace(self.suite_path.with_name("suite.broken.json"))
+                self.suite_path.replace(self._put_aside)
         suite = plain(merge_suites(before, resolved))
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
         write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    @property
+    def _put_aside(self) -> Path:
+        return self.suite_path.with_name("suite.broken.json")
+
+    def is_suite_damaged(self) -> bool:
+        """Whether ``suite.json`` cannot be read, or replaced one that could not be."""
+        return self._put_aside.exists() or (self.suite_path.exists() and not self.read_suite())
 
     def read_suite(self) -> dict[str, Any]:
         """Return the resolved suite; empty if it is missing or unreadable."""

@@ -20,8 +20,7 @@ def test_the_seeds_of_a_run_follow_from_its_spread() -> None:
     comparisons = comparisons_frame(cells(**STEADY), Question(scores=["p_o"]))
     table = power_frame(comparisons, 0.05).set_index("method")
     mas = comparisons.set_index(["method", "score"]).loc[("mas", "p_o")]
-    # two methods share the error rate; with three seeds one degree of freedom comes from the other
-    expected = seeds_needed(mas["spread"], 0.05, weight=1.0, alpha=0.025)
+    expected = seeds_needed(mas["spread"], 0.05, alpha=0.025)  # two methods share the error rate
     assert table.loc["mas", "seeds"] == expected
     low, high = table.loc["mas", ["seeds_low", "seeds_high"]]
     assert expected is not None

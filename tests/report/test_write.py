@@ -71,9 +71,15 @@ def test_a_damaged_suite_file_leaves_the_error_rate_unknown(
     assert "the risk of even one wrong" in page_of(folder)
     (folder / "suite.json").write_text("{")
     write_report([folder])
-    text = page_of(folder)
-    assert "so its error rate is, too" in text
-    assert "the risk of even one wrong" not in text
+    replaced = '{"format": "clbench-run", "suite": {"name": "mine"}}'
+    for step in ("damaged", "replaced"):
+        if step == "replaced":
+            (folder / "suite.json").rename(folder / "suite.broken.json")
+            (folder / "suite.json").write_text(replaced)
+        write_report([folder])
+        text = page_of(folder)
+        assert "so its error rate is, too" in text
+        assert "the risk of even one wrong" not in text
 
 
 def test_seeds_added_without_looks_are_noted(tmp_path: Path, no_figures: None) -> None:
