@@ -62,10 +62,10 @@ GROWN = (
 )
 """Note on a page of a run whose seeds may have been added after looking at results."""
 JOINED = (
-    "Commands of this run have different methods. Its error rate over all looks holds only if the "
-    "methods were set before any result was seen."
+    "Methods or scenarios were added to this run after it began. Its error rate over all looks "
+    "holds only if they were set before any result was seen."
 )
-"""Note on a page of a run with looks to which methods may have been added after the first."""
+"""Note on a page of a run with looks."""
 UNKNOWN = "The question and the looks of this run are unknown, so its error rate is, too."
 """In place of the error rates."""
 
@@ -124,7 +124,7 @@ def write_report(
         *notes,
         *([changed] if len(questions) > 1 else []),
         *([GROWN] if _has_grown(suites[0]) else []),
-        *([JOINED] if suites[0].get("looks") and _differ(suites[0], "--methods") else []),
+        *([JOINED] if suites[0].get("grown") else []),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = [_write_figure(drawing, folder / "figures", formats) for drawing in drawings]
@@ -329,16 +329,11 @@ def _score(value: float | None) -> str:
 
 def _has_grown(suite: Mapping[str, Any]) -> bool:
     """Whether the commands of a run without looks have different seeds."""
-    return _differ(suite, "--seeds") and not suite.get("looks")
-
-
-def _differ(suite: Mapping[str, Any], option: str) -> bool:
-    """Whether the commands of a run have different values of an option."""
-    values = {
-        command[command.index(option) + 1] if option in command[:-1] else ""
+    seeds = {
+        command[command.index("--seeds") + 1] if "--seeds" in command[:-1] else ""
         for command in suite.get("commands", [])
     }
-    return len(values) > 1
+    return len(seeds) > 1 and not suite.get("looks")
 
 
 def _signed(value: float | None) -> str:

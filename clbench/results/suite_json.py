@@ -30,6 +30,7 @@ class _Suite(BaseModel):
     baseline: dict[str, Any] = {}
     task: dict[str, Any] = {}
     plugins: dict[str, Any] = {}
+    grown: bool = False
 
 
 class _SuiteFile(BaseModel):
@@ -48,7 +49,8 @@ def merge_suites(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict
     """Return a suite with what earlier runs in its folder had besides.
 
     Commands, methods, seeds, scenarios, questions and looks are kept; the last question is the
-    current one. Methods and scenarios have the order of the larger run.
+    current one. Methods and scenarios have the order of the larger run. ``grown`` says that some of
+    them were added to a run with looks.
     """
     merged: dict[str, Any] = {}
     for name in ("commands", "looks"):
@@ -63,6 +65,10 @@ def merge_suites(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict
     merged["seeds"] = sorted(_union(before.get("seeds", []), resolved.get("seeds", [])))
     for name in ("baseline", "task", "plugins"):
         merged[name] = {**before.get(name, {}), **resolved.get(name, {})}
+    is_new = {*resolved.get("methods", [])} - {*before.get("methods", [])} or {*scenarios} - {
+        *earlier
+    }
+    merged["grown"] = before.get("grown", False) or bool(before.get("looks") and is_new)
     questions, latest = before.get("questions", []), resolved.get("questions", [])[-1:]
     merged["questions"] = questions + (latest if questions[-1:] != latest else [])
     return {**resolved, **{name: value for name, value in merged.items() if value}}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from clbench.report.write import table_files, write_report
 from clbench.results.rows import pack_rows
 from clbench.results.statistics import spend
 from clbench.results.store import Store
+from clbench.results.suite_json import merge_suites
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +53,26 @@ def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
     assert (run / "report/index.html").stat().st_size < 4e6
 
 
-def test_methods_added_to_a_run_with_looks_are_noted(tmp_path: Path, no_figures: None) -> None:
+@pytest.mark.parametrize(
+    ("looks", "methods", "scenarios", "grown"),
+    [
+        ([[3, 5]], ["a"], ["x"], False),
+        ([[3, 5]], ["a", "b"], ["x"], True),
+        ([[3, 5]], ["a"], ["x", "y"], True),
+        ([], ["a", "b"], ["x", "y"], False),
+    ],
+)
+def test_what_is_added_to_a_run_with_looks_is_noted(
+    tmp_path: Path, no_figures: None, looks: Any, methods: Any, scenarios: Any, grown: bool
+) -> None:
     folder = make_run(tmp_path / "run")
     suite = json.loads((folder / "suite.json").read_text())
-    suite["suite"]["looks"] = [[3, 5]]
-    for methods, joined in ((["a,b", "a,b"], False), (["a,b", "a,b,c"], True)):
-        commands = [["clbench", "run", "mine", "--methods", value] for value in methods]
-        suite["suite"]["commands"] = commands
-        (folder / "suite.json").write_text(json.dumps(suite))
-        write_report([folder])
-        assert ("Commands of this run have different methods" in page_of(folder)) is joined
+    first = {**suite["suite"], "methods": ["a"], "scenario": [{"name": "x"}], "looks": looks}
+    more = {**first, "methods": methods, "scenario": [{"name": name} for name in scenarios]}
+    later = merge_suites(merge_suites(first, more), first)
+    (folder / "suite.json").write_text(json.dumps({**suite, "suite": later}))
+    write_report([folder])
+    assert ("were added to this run after it began" in page_of(folder)) is grown
 
 
 def test_a_damaged_suite_file_leaves_the_error_rate_unknown(
