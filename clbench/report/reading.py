@@ -48,7 +48,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
         ]
         clashing = {cell.baseline for cell in run.cells if cell.key in keys}
         clashing |= {name for kind, name in changed if kind == "method"}
-        if _protocol_differences([stores[0], store], ["", ""]):
+        if _protocol_differences([stores[0], store], ["first", "this"]):
             clashing |= {cell.baseline for cell in run.cells}
         families = {cell.family for cell in run.cells if cell.family and cell.baseline in clashing}
         keys |= {cell.key for cell in run.cells}
@@ -72,7 +72,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
         for store in stores
         if store.suite_path.exists() and not store.read_suite()
     ]
-    plans = [(store.questions()[-1], store.looks()) for store in stores]
+    plans = [(s.questions()[-1], s.looks()) for s in stores if s.read_suite()]
     notes += [
         f"The {what} of these runs differ; the verdicts are for those of {labels[0]}."
         for what, position in (("questions", 0), ("looks", 1))
@@ -142,12 +142,16 @@ def _labels(stores: Sequence[Store]) -> list[str]:
 
 
 def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> list[str]:
-    """Return the settings of the protocol that differ between runs."""
-    protocols = [store.read_suite().get("protocol", {}) for store in stores]
+    """Return the settings of the protocol that differ between the runs in which it is known."""
+    all_protocols = {
+        label: store.read_suite().get("protocol", {})
+        for label, store in zip(labels, stores, strict=True)
+    }
+    protocols = {label: protocol for label, protocol in all_protocols.items() if protocol}
     differences = []
-    for key in dict.fromkeys(key for protocol in protocols for key in protocol):
-        values = [protocol.get(key) for protocol in protocols]
-        if any(value != values[0] for value in values):
-            each = zip(values, labels, strict=True)
-            differences.append(f"{key}: " + ", ".join(f"{v} in {label}" for v, label in each))
+    for key in dict.fromkeys(key for protocol in protocols.values() for key in protocol):
+        values = {label: protocol.get(key) for label, protocol in protocols.items()}
+        if any(value != next(iter(values.values())) for value in values.values()):
+            each = ", ".join(f"{value} in {label}" for label, value in values.items())
+            differences.append(f"{key}: {each}")
     return differences

@@ -41,6 +41,13 @@ def test_methods_of_another_protocol_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_damaged_run_does_not_say_does_not_differ(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    (second / "suite.json").write_text("{")
+    (note,) = read(first, second)[1]
+    assert note.endswith("cannot be read, so its question, looks and protocol are unknown.")
+
+
 def test_seeds_of_the_tuning_are_noted(tmp_path: Path) -> None:
     search = {"trials": 4, "epochs": 8.0, "seconds": 9.0}
     store = Store(make_run(tmp_path / "a"))
