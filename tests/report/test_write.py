@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,6 @@ from clbench.report.write import table_files, write_report
 from clbench.results.rows import pack_rows
 from clbench.results.statistics import spend
 from clbench.results.store import Store
-from clbench.results.suite_json import merge_suites
 
 
 @pytest.fixture(scope="module")
@@ -51,58 +49,6 @@ def test_the_page_has_counts_verdicts_and_a_command(run: Path) -> None:
     assert re.findall(r'<td class="n">([^<]*)</td>', rows[0])[:3] == ["2", "3", "+0.052"]
     assert "clbench run mine --model tiny --methods vanilla,ewc --seeds 0,1,2,3" in text
     assert (run / "report/index.html").stat().st_size < 4e6
-
-
-@pytest.mark.parametrize(
-    ("looks", "methods", "scenarios", "grown"),
-    [
-        ([[3, 5]], ["a"], ["x"], False),
-        ([[3, 5]], ["a", "b"], ["x"], True),
-        ([[3, 5]], ["a"], ["x", "y"], True),
-        ([], ["a", "b"], ["x", "y"], False),
-    ],
-)
-def test_what_is_added_to_a_run_with_looks_is_noted(
-    tmp_path: Path, no_figures: None, looks: Any, methods: Any, scenarios: Any, grown: bool
-) -> None:
-    folder = make_run(tmp_path / "run")
-    suite = json.loads((folder / "suite.json").read_text())
-    first = {**suite["suite"], "methods": ["a"], "scenario": [{"name": "x"}], "looks": looks}
-    more = {**first, "methods": methods, "scenario": [{"name": name} for name in scenarios]}
-    later = merge_suites(merge_suites(first, more), first)
-    (folder / "suite.json").write_text(json.dumps({**suite, "suite": later}))
-    write_report([folder])
-    assert ("were added to this run after it began" in page_of(folder)) is grown
-
-
-def test_a_damaged_suite_file_leaves_the_error_rate_unknown(
-    tmp_path: Path, no_figures: None
-) -> None:
-    folder = make_run(tmp_path / "run")
-    write_report([folder])
-    assert "the risk of even one wrong" in page_of(folder)
-    (folder / "suite.json").write_text("{")
-    write_report([folder])
-    replaced = '{"format": "clbench-run", "suite": {"name": "mine"}}'
-    for step in ("damaged", "replaced"):
-        if step == "replaced":
-            (folder / "suite.json").rename(folder / "suite.broken.json")
-            (folder / "suite.json").write_text(replaced)
-        write_report([folder])
-        text = page_of(folder)
-        assert "so its error rate is, too" in text
-        assert "the risk of even one wrong" not in text
-
-
-def test_seeds_added_without_looks_are_noted(tmp_path: Path, no_figures: None) -> None:
-    folder = make_run(tmp_path / "run")
-    suite = json.loads((folder / "suite.json").read_text())
-    for seeds, grown in ((["0-2", "0-2"], False), (["0-2", "0-4"], True)):
-        commands = [["clbench", "run", "mine", "--seeds", value] for value in seeds]
-        suite["suite"]["commands"] = commands
-        (folder / "suite.json").write_text(json.dumps(suite))
-        write_report([folder])
-        assert ("different seeds and no planned looks" in page_of(folder)) is grown
 
 
 def test_a_report_between_looks_is_judged_at_the_share_of_the_next(

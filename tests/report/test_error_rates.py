@@ -1,0 +1,73 @@
+"""What a page says of its error rates when a run grew, or its suite.json is damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_runs import make_run
+
+from clbench.report.write import write_report
+from clbench.results.suite_json import merge_suites
+
+
+@pytest.fixture(autouse=True)
+def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take most of the time of a report."""
+    monkeypatch.setattr("clbench.report.write.draw_all", lambda figures, formats: [])
+
+
+def page_of(run: Path) -> str:
+    return (run / "report" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("looks", "methods", "scenarios", "grown"),
+    [
+        ([[3, 5]], ["a"], ["x"], False),
+        ([[3, 5]], ["a", "b"], ["x"], True),
+        ([[3, 5]], ["a"], ["x", "y"], True),
+        ([], ["a", "b"], ["x", "y"], False),
+    ],
+)
+def test_what_is_added_to_a_run_with_looks_is_noted(
+    tmp_path: Path, looks: Any, methods: Any, scenarios: Any, grown: bool
+) -> None:
+    folder = make_run(tmp_path / "run")
+    suite = json.loads((folder / "suite.json").read_text())
+    first = {**suite["suite"], "methods": ["a"], "scenario": [{"name": "x"}], "looks": looks}
+    more = {**first, "methods": methods, "scenario": [{"name": name} for name in scenarios]}
+    later = merge_suites(merge_suites(first, more), first)
+    (folder / "suite.json").write_text(json.dumps({**suite, "suite": later}))
+    write_report([folder])
+    assert ("were added to this run after it began" in page_of(folder)) is grown
+
+
+def test_a_damaged_suite_file_leaves_the_error_rate_unknown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    write_report([folder])
+    assert "the risk of even one wrong" in page_of(folder)
+    (folder / "suite.json").write_text("{")
+    write_report([folder])
+    replaced = '{"format": "clbench-run", "suite": {"name": "mine"}}'
+    for step in ("damaged", "replaced"):
+        if step == "replaced":
+            (folder / "suite.json").rename(folder / "suite.broken.json")
+            (folder / "suite.json").write_text(replaced)
+        write_report([folder])
+        text = page_of(folder)
+        assert "so its error rate is, too" in text
+        assert "the risk of even one wrong" not in text
+
+
+def test_seeds_added_without_looks_are_noted(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    suite = json.loads((folder / "suite.json").read_text())
+    for seeds, grown in ((["0-2", "0-2"], False), (["0-2", "0-4"], True)):
+        commands = [["clbench", "run", "mine", "--seeds", value] for value in seeds]
+        suite["suite"]["commands"] = commands
+        (folder / "suite.json").write_text(json.dumps(suite))
+        write_report([folder])
+        assert ("different seeds and no planned looks" in page_of(folder)) is grown
