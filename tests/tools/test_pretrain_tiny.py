@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,20 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from clbench.models.locate import local_folder
+from clbench.training.device import Precision
 from tools.pretrain_tiny import __main__ as script
 from tools.pretrain_tiny.card import write_card
-from tools.pretrain_tiny.data import held_out_batches
+from tools.pretrain_tiny.data import MaskedText, held_out_batches, masked_accuracy
+from tools.pretrain_tiny.decoder import END, RunningText, train_bpe
 from tools.pretrain_tiny.encode import EncodedRows, encode, train_tokenizer
-from tools.pretrain_tiny.loop import Recipe, Trainer, masked_accuracy
+from tools.pretrain_tiny.loop import Recipe, Trainer
 from tools.pretrain_tiny.network import Shape, Student, spread, start_from
 from tools.pretrain_tiny.teacher import Teacher, precompute
 from tools.pretrain_tiny.texts import read_corpus, without_shared
 
 SMALL = ["--layers", "2", "--hidden", "16", "--heads", "2", "--positions", "64", "--vocab", "600"]
 TINY = local_folder("tiny")
+FLOAT32 = Precision("float32", "cpu")
 
 
 @pytest.fixture
@@ -55,7 +59,8 @@ def trainer(corpus: EncodedRows, folder: Path) -> Trainer:
     torch.manual_seed(0)
     student = Student(Shape(layers=1, hidden=16, heads=2, positions=64, vocab=600))
     pairs = torch.empty((0, 2), dtype=torch.int32).numpy()
-    return Trainer(student, corpus, pairs, None, Recipe(minutes=1, threads=1, limit=64), folder)
+    text = MaskedText(corpus, pairs, None, vocab=600, limit=64)
+    return Trainer(student, text, Recipe(minutes=1, threads=1), folder)
 
 
 def test_one_command_makes_a_model_and_another_starts_from_it(
@@ -91,6 +96,51 @@ def test_one_command_makes_a_model_and_another_starts_from_it(
     assert (again["steps"], again["curve"]) == (second["steps"], second["curve"])
     with pytest.raises(SystemExit, match=r"holds another run: seed differs"):
         run("second", *start, "--seed", "2")
+
+
+def test_the_same_command_makes_a_decoder(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    files = ["--text", str(text), "--held-out", str(text.with_name("held-out.txt"))]
+    folders = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    size = ["--minutes", "0.001", "--threads", "1", "--tokens", "256"]
+    monkeypatch.setattr(sys, "argv", ["", "--decoder", *files, *folders, *size, *SMALL])
+    script.main()
+    facts = json.loads((tmp_path / "out" / "pretraining.json").read_text())
+    assert facts["tokens_seen"] == 256 * facts["steps"] > 0
+    assert "decoder" in (tmp_path / "out" / "README.md").read_text()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    for odd in ("a {b}\n\tc  d", "näïve — 1234", "<unk> [PAD]"):
+        assert tokenizer.decode(tokenizer(odd)["input_ids"]) == odd
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    inputs = tokenizer("The old captain sold", return_tensors="pt")
+    assert model(input_ids=inputs["input_ids"]).logits.shape[-1] == len(tokenizer)
+    monkeypatch.setattr(sys, "argv", ["", "--decoder", "--teacher", "x", *files, *folders])
+    with pytest.raises(SystemExit):
+        script.main()
+
+
+def test_running_text_joins_neighbours_and_predicts_every_next_token() -> None:
+    segments = ["ab", "cd", "ef"]
+    tokenizer = train_bpe(segments, 300)
+    encoded = encode(tokenizer, segments)
+    pairs = torch.tensor([[0, 1], [2, 0]], dtype=torch.int32).numpy()
+    text = RunningText.of(encoded, pairs, tokenizer, window=2, budget=4)
+    assert tokenizer.decode(text.stream.tolist(), skip_special_tokens=False) == (
+        f"ab\ncd{END}ef{END}"
+    )
+    first, *others = text.epoch([0, 0])
+    windows = text.batch(first)
+    assert windows.shape == (2, 3)
+    starts = sorted(int(start) for part in (first, *others) for start in part)
+    assert len(starts) == len(set(starts))
+    assert {b - a for a, b in pairwise(starts)} == {2}
+    for start, window in zip(first, windows, strict=True):
+        assert window.tolist() == text.stream[start : start + 3].tolist()
+    with pytest.raises(ValueError, match="fewer than 51 tokens"):
+        RunningText.of(encoded, pairs, tokenizer, window=50, budget=4)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +216,7 @@ def test_one_segment_is_too_little_to_train_on(tmp_path: Path) -> None:
     segments = ["The old captain sold the wooden ship."]
     tiny = trainer(encode(train_tokenizer(segments, 600, []), segments), tmp_path)
     with pytest.raises(ValueError, match="too short to train on"):
-        tiny.run([], lambda: None)
+        tiny.run(dict, lambda: None)
 
 
 def test_masked_accuracy_counts_chosen_tokens_and_those_shown_as_masks(
@@ -179,12 +229,12 @@ def test_masked_accuracy_counts_chosen_tokens_and_those_shown_as_masks(
         student.net.bert.encoder.layer[0].output.LayerNorm.bias.zero_()
         student.net.cls.predictions.bias[4] = 100.0  # [MASK], which is never right
     batches = held_out_batches(corpus, vocab=600, limit=64, seed=0)
-    score = masked_accuracy(student, batches)
+    score = masked_accuracy(student, batches, FLOAT32)
     assert score.accuracy == score.blind_accuracy == 0.0
     common = int(torch.tensor(corpus.ids).bincount().argmax())
     with torch.no_grad():
         student.net.cls.predictions.bias[common] = 200.0
-    score = masked_accuracy(student, batches)
+    score = masked_accuracy(student, batches, FLOAT32)
     labels = torch.cat([b.labels[b.labels >= 0] for b in batches])
     shown = torch.cat([b.ids[b.labels >= 0] for b in batches])
     assert score.accuracy == pytest.approx(float((labels == common).double().mean()))

@@ -1,4 +1,7 @@
-"""Pretrain a small BERT: ``python -m tools.pretrain_tiny --text a.txt --held-out b.txt …``."""
+"""Pretrain a small model: ``python -m tools.pretrain_tiny --text a.txt --held-out b.txt …``.
+
+A BERT with masked tokens, or with ``--decoder`` a Llama with next tokens.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ import hashlib
 import json
 import logging
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +21,13 @@ from tokenizers import Tokenizer
 
 from clbench.errors import ClbenchError
 from clbench.tasks.synthetic import SPECS, generate, unlabelled
+from clbench.training.device import resolve_precision
 from tools.pretrain_tiny.card import write_card
-from tools.pretrain_tiny.data import held_out_batches
-from tools.pretrain_tiny.encode import encode, save_tokenizer, train_tokenizer
+from tools.pretrain_tiny.data import MaskedText, held_out_batches, masked_accuracy
+from tools.pretrain_tiny.decoder import Decoder, RunningText, held_out_scores, save_bpe, train_bpe
+from tools.pretrain_tiny.encode import EncodedRows, encode, save_tokenizer, train_tokenizer
 from tools.pretrain_tiny.loop import Recipe, Trainer
 from tools.pretrain_tiny.network import (
-    WEIGHTS,
     Shape,
     Student,
     export,
@@ -29,10 +36,12 @@ from tools.pretrain_tiny.network import (
     start_from,
 )
 from tools.pretrain_tiny.teacher import Teacher, precompute
-from tools.pretrain_tiny.texts import read_corpus, without_shared
+from tools.pretrain_tiny.texts import Corpus, read_corpus, without_shared
 
 log = logging.getLogger("pretrain")
 WORD_WIDTH = 128
+DECODER = Shape(layers=6, hidden=192, heads=3, positions=256, vocab=4096)
+Evaluate = Callable[[], dict[str, float]]
 
 
 def arguments() -> argparse.Namespace:
@@ -42,6 +51,7 @@ def arguments() -> argparse.Namespace:
     add("--text", nargs="+", required=True, help="text files, .parquet tables, hub:name[:config]")
     add("--held-out", nargs="+", required=True, help="texts for evaluation, in the same forms")
     add("--vocabulary", nargs="*", default=[], help="files whose words all become tokens")
+    add("--decoder", action="store_true", help="a decoder, instead of an encoder")
     add("--teacher", help="encoder to learn from: a folder or a hub name")
     add("--teacher-name", help="name of the teacher in the card")
     add("--about", nargs="*", default=[], help="sentences for the card: source and terms of text")
@@ -56,8 +66,13 @@ def arguments() -> argparse.Namespace:
     add("--peak", type=float, default=1e-3, help="highest learning rate")
     add("--tokens", type=int, default=4096, help="tokens per batch")
     for name in ("layers", "hidden", "heads", "positions", "vocab"):
-        add(f"--{name}", type=int, default=getattr(Shape(), name))
+        add(f"--{name}", type=int)
     args = parser.parse_args()
+    for name, value in asdict(DECODER if args.decoder else Shape()).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    if args.decoder and (args.teacher or args.start):
+        parser.error("--decoder takes neither --teacher nor --start.")
     if args.start is not None and args.start.resolve() == args.out.resolve():
         parser.error(f"--out {args.out} would overwrite --start. Choose another --out.")
     return args
@@ -126,11 +141,67 @@ def pretrain(args: argparse.Namespace) -> None:
     stored = args.work / "tokenizer.json"
     if not stored.exists():
         words = [line for f in args.vocabulary for line in Path(f).read_text("utf-8").splitlines()]
-        train_tokenizer(corpus.segments, args.vocab, synthetic_texts() + words).save(str(stored))
+        known = synthetic_texts() + words
+        if args.decoder:
+            trained = train_bpe([*corpus.segments, *known], args.vocab)
+        else:
+            trained = train_tokenizer(corpus.segments, args.vocab, known)
+        trained.save(str(stored))
     tokenizer = Tokenizer.from_file(str(stored))
     encoded, held_out_rows = (encode(tokenizer, texts) for texts in (corpus.segments, held_out))
     log.info("%d segments, %d tokens: %s", len(encoded), len(encoded.ids), corpus.sources)
+    make = decoder_run if args.decoder else encoder_run
+    student, text, evaluate, unigram = make(args, corpus, encoded, held_out_rows, tokenizer)
+    recipe = Recipe(minutes=args.minutes, threads=args.threads, peak=args.peak, seed=args.seed)
+    trainer = Trainer(student, text, recipe, args.work / "checkpoint")
+    if trainer.load():
+        log.info("continuing from step %d", trainer.state.step)
+    facts = {
+        "parameters": parameters(student.net),
+        "segments": corpus.sources,
+        "pairs": len(corpus.pair_array()),
+        "tokens_in_corpus": len(encoded.ids),
+        "held_out": [Path(name).name for name in args.held_out],
+        "held_out_tokens": len(held_out_rows.ids),
+        "title": args.title,
+        "about": args.about,
+        "licence": args.licence,
+        "teacher": args.teacher_name or (Path(args.teacher).name if args.teacher else None),
+        "loss_weights": student.weights if args.teacher or args.decoder else {"mlm": 1.0},
+        "seed": args.seed,
+        "peak_learning_rate": args.peak,
+        "tokens_a_batch": args.tokens,
+        "precision": trainer.precision.name,
+        "earlier": earlier_runs(args.start),
+        "unigram_rate": unigram,
+    }
 
+    def write(folder: Path) -> None:
+        if args.decoder:
+            student.export(folder)
+            save_bpe(tokenizer, folder, args.positions)
+        else:
+            export(student, folder)
+            save_tokenizer(tokenizer, folder, args.positions)
+        content = json.dumps({**facts, **trainer.facts()}, indent=1)
+        (folder / "pretraining.json").write_text(content + "\n")
+        write_card(folder)
+
+    if not trainer.run(evaluate, lambda: write(args.work / "model")):
+        log.info("stopped; the same command continues from here")
+        sys.exit(128 + trainer.stopped_by)
+    write(args.out)
+    log.info("finished: %s", args.out)
+
+
+def encoder_run(
+    args: argparse.Namespace,
+    corpus: Corpus,
+    encoded: EncodedRows,
+    held_out: EncodedRows,
+    tokenizer: Tokenizer,
+) -> tuple[Any, MaskedText, Evaluate, float]:
+    """Return a BERT, its text, its evaluation, and the share of the most frequent token."""
     shape = Shape(args.layers, args.hidden, args.heads, args.positions, tokenizer.get_vocab_size())
     teacher = Teacher(args.teacher, args.threads) if args.teacher else None
     if teacher is None:
@@ -143,53 +214,33 @@ def pretrain(args: argparse.Namespace) -> None:
     targets = None
     if teacher is not None:
         targets = precompute(teacher, encoded, corpus.segments, args.work / "teacher", WORD_WIDTH)
-    recipe = Recipe(
-        minutes=args.minutes,
-        threads=args.threads,
-        peak=args.peak,
-        budget=args.tokens,
-        limit=args.positions,
-        seed=args.seed,
+    text = MaskedText(
+        encoded, corpus.pair_array(), targets, shape.vocab, args.positions, args.tokens
     )
-    pairs = corpus.pair_array()
-    trainer = Trainer(student, encoded, pairs, targets, recipe, args.work / "checkpoint")
-    if trainer.load():
-        log.info("continuing from step %d", trainer.state.step)
-    held_batches = held_out_batches(
-        held_out_rows, vocab=shape.vocab, limit=args.positions, seed=args.seed
-    )
-    labels = torch.cat([batch.labels[batch.labels >= 0] for batch in held_batches])
-    facts = {
-        "parameters": parameters(student),
-        "segments": corpus.sources,
-        "pairs": len(pairs),
-        "tokens_in_corpus": len(encoded.ids),
-        "held_out": [Path(name).name for name in args.held_out],
-        "held_out_tokens": len(held_out_rows.ids),
-        "title": args.title,
-        "about": args.about,
-        "licence": args.licence,
-        "teacher": args.teacher_name or (Path(args.teacher).name if args.teacher else None),
-        "loss_weights": WEIGHTS if args.teacher else {"mlm": 1.0},
-        "seed": args.seed,
-        "peak_learning_rate": args.peak,
-        "tokens_a_batch": args.tokens,
-        "earlier": earlier_runs(args.start),
-        "unigram_rate": float((labels == int(np.bincount(encoded.ids).argmax())).float().mean()),
-    }
+    batches = held_out_batches(held_out, vocab=shape.vocab, limit=args.positions, seed=args.seed)
+    labels = torch.cat([batch.labels[batch.labels >= 0] for batch in batches])
+    unigram = float((labels == int(np.bincount(encoded.ids).argmax())).float().mean())
+    precision = resolve_precision("auto", torch.device("cpu"))
+    return student, text, lambda: masked_accuracy(student, batches, precision)._asdict(), unigram
 
-    def write(folder: Path) -> None:
-        export(student, folder)
-        save_tokenizer(tokenizer, folder, args.positions)
-        content = json.dumps({**facts, **trainer.facts()}, indent=1)
-        (folder / "pretraining.json").write_text(content + "\n")
-        write_card(folder)
 
-    if not trainer.run(held_batches, lambda: write(args.work / "model")):
-        log.info("stopped; the same command continues from here")
-        sys.exit(128 + trainer.stopped_by)
-    write(args.out)
-    log.info("finished: %s", args.out)
+def decoder_run(
+    args: argparse.Namespace,
+    corpus: Corpus,
+    encoded: EncodedRows,
+    held_out: EncodedRows,
+    tokenizer: Tokenizer,
+) -> tuple[Any, RunningText, Evaluate, float]:
+    """Return a decoder, its text, its evaluation, and the share of the most frequent token."""
+    shape = Shape(args.layers, args.hidden, args.heads, args.positions, tokenizer.get_vocab_size())
+    student = Decoder(shape, tokenizer)
+    sizes = {"window": args.positions, "budget": args.tokens}
+    text = RunningText.of(encoded, corpus.pair_array(), tokenizer, **sizes)
+    alone = np.zeros((0, 2), dtype=np.int32)  # held-out segments have lost their neighbours
+    other = RunningText.of(held_out, alone, tokenizer, **sizes)
+    unigram = float((other.stream == np.bincount(text.stream).argmax()).mean())
+    precision = resolve_precision("auto", torch.device("cpu"))
+    return student, text, lambda: held_out_scores(student, other, precision), unigram
 
 
 def earlier_runs(start: Path | None) -> list[dict[str, object]]:

@@ -12,13 +12,13 @@ TEMPLATE = """\
 ---
 language: en
 license: {licence_tag}
-tags: [bert, masked-lm]
+tags: [{tags}]
 ---
 # {title}
 
-An uncased BERT of {parameters:,} parameters ({size:.2f} MB, half precision) with masked-LM head and
-pooler: {num_hidden_layers} layers, {hidden_size} wide, {num_attention_heads} heads, {vocab_size}
-WordPiece tokens, {max_position_embeddings} positions. A small model for trying things out.
+{what} of {parameters:,} parameters ({size:.2f} MB, half precision){heads_of}: {num_hidden_layers}
+layers, {hidden_size} wide, {num_attention_heads} heads, {vocab_size} {kind_of} tokens,
+{max_position_embeddings} positions. A small model for trying things out.
 
 ## Data
 {about}
@@ -32,21 +32,41 @@ table. Held out of this text: {held_out_files} ({held_out_tokens:,} tokens).
 
 ## Training
 {steps:,} steps of about {tokens_a_batch:,} tokens, {epochs:.1f} epochs, {processor_minutes}
-processor minutes (CPU, bf16 autocast). AdamW, peak learning rate {peak_learning_rate}, 2 % warm-up,
-then a cosine to zero; 15 % of the tokens masked; seed {seed}. Teacher: {teacher}.
-Earlier runs that this one started from (`--start`): {earlier_steps}.
+processor minutes (CPU, {precision}). AdamW, peak learning rate {peak_learning_rate}, 2 % warm-up,
+then a cosine to zero; {objective}; seed {seed}. {origin}
 {notes}
-| step | masked-LM loss | held-out loss | held-out accuracy |
+| step | {loss_name} loss | held-out loss | held-out accuracy |
 |---|---|---|---|
 {curve_rows}
 
-Accuracy is over the masked tokens as BERT chooses them. Always answering with the most frequent
-token gives {unigram:.1f} %. All facts are in `pretraining.json`, made by
-`python -m tools.pretrain_tiny`.
+{accuracy_of} Always answering with the most frequent token gives {unigram:.1f} %. All facts are in
+`pretraining.json`, made by `python -m tools.pretrain_tiny`.
 
 {evaluation}## Licence
 {licence}
 """
+
+KINDS = {
+    "bert": {
+        "tags": "bert, masked-lm",
+        "what": "An uncased BERT",
+        "heads_of": " with masked-LM head and pooler",
+        "kind_of": "WordPiece",
+        "objective": "15 % of the tokens masked",
+        "loss_name": "masked-LM",
+        "accuracy_of": "Accuracy is over the masked tokens as BERT chooses them.",
+    },
+    "llama": {
+        "tags": "llama, causal-lm",
+        "what": "A cased decoder (Llama, tied embeddings)",
+        "heads_of": "",
+        "kind_of": "byte-level BPE",
+        "objective": "next tokens in windows of running text",
+        "loss_name": "next-token",
+        "accuracy_of": "Losses are in nats per token. Accuracy is over all next tokens.",
+    },
+}
+"""Words of the card by ``model_type``."""
 
 EVALUATION = """\
 ## Fine-tuned, against the same network from random weights
@@ -104,23 +124,28 @@ def write_card(folder: Path) -> None:
     facts = json.loads((folder / "pretraining.json").read_text())
     config = json.loads((folder / "config.json").read_text())
     licence = facts.get("licence")
+    decoder = config["model_type"] == "llama"
+    loss = "loss" if decoder else "mlm"
     curve = [
-        f"| {p['step']:.0f} | {p['mlm']:.3f} | {p['held_out_loss']:.3f} "
+        f"| {p['step']:.0f} | {p[loss]:.3f} | {p['held_out_loss']:.3f} "
         f"| {100 * p['held_out_accuracy']:.1f} % |"
         for p in facts["curve"]
-        if "mlm" in p
+        if loss in p
     ]
-    earlier = [f"{run['steps']:,} steps" for run in facts["earlier"]]
+    earlier = ", ".join(f"{run['steps']:,} steps" for run in facts["earlier"]) or "none"
+    origin = f"Teacher: {facts.get('teacher') or 'none'}.\nEarlier runs that this one started from"
+    origin += f" (`--start`): {earlier}."
     values = {
         **config,
+        "precision": "bf16 autocast",
         **facts,
+        **KINDS[config["model_type"]],
+        "origin": "From random weights." if decoder else origin,
         "title": facts.get("title") or folder.resolve().name,
         "size": (folder / "model.safetensors").stat().st_size / 1e6,
         "about": " ".join(facts.get("about") or ["English text."]),
         "sources": "\n".join(f"| {k} | {v:,} |" for k, v in facts["segments"].items()),
         "held_out_files": ", ".join(facts["held_out"]),
-        "teacher": facts.get("teacher") or "none",
-        "earlier_steps": ", ".join(earlier) or "none",
         "notes": "".join(f"\n{note}\n" for note in facts.get("notes", [])),
         "curve_rows": "\n".join(curve),
         "unigram": 100 * facts["unigram_rate"],

@@ -2,15 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn import functional
 
+from clbench.training.device import Precision
 from tools.pretrain_tiny.encode import CLS, MASK, SEP, SPECIAL, EncodedRows, cut_batches
-from tools.pretrain_tiny.network import Batch
+from tools.pretrain_tiny.network import Batch, Student
 from tools.pretrain_tiny.teacher import Targets
 
 Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """Segments and their pairs, of which each batch masks tokens anew.
+
+    Attributes
+    ----------
+    encoded, pairs
+        All segments, and numbers of neighbours, shape (pairs, 2).
+    targets
+        Outputs of the teacher, or None.
+    vocab
+        Size of the vocabulary.
+    limit, budget
+        Tokens of an example at most, and of a batch.
+    """
+
+    encoded: EncodedRows
+    pairs: npt.NDArray[np.int32]
+    targets: Targets | None
+    vocab: int
+    limit: int = 256
+    budget: int = 4096
+
+    def epoch(self, seed: list[int]) -> list[Ints]:
+        """Return the batches of an epoch; see `plan_epoch`."""
+        return plan_epoch(self.encoded, self.pairs, seed, budget=self.budget, limit=self.limit)
+
+    def batch(self, examples: Ints, rng: np.random.Generator) -> Batch:
+        """Return examples, shape (b, 2), with fresh masks."""
+        return make_batch(
+            self.encoded, examples, self.targets, vocab=self.vocab, limit=self.limit, rng=rng
+        )
+
+    def tokens(self, examples: Ints) -> int:
+        """Return the number of tokens of examples, special ones not counted."""
+        n, pair = self.encoded.lengths, examples[:, 1] >= 0
+        whole = n[examples[:, 0]] + np.where(pair, n[examples[:, 1]], 0)
+        return int(np.minimum(whole, self.limit - 2 - pair).sum())
 
 
 def plan_epoch(
@@ -146,3 +191,29 @@ def held_out_batches(encoded: EncodedRows, *, vocab: int, limit: int, seed: int)
         )
         for part in parts
     ]
+
+
+class Score(NamedTuple):
+    """How well the student fills masks."""
+
+    loss: float
+    """Mean cross-entropy over the chosen tokens, in nats."""
+    accuracy: float
+    """Accuracy over all chosen tokens: 80 % [MASK], 10 % another token, 10 % unchanged."""
+    blind_accuracy: float
+    """Accuracy over the tokens that are replaced by [MASK]."""
+
+
+def masked_accuracy(student: Student, batches: list[Batch], precision: Precision) -> Score:
+    """Return the student's score at filling the masks of ``batches``."""
+    losses, right, blind = [], [], []
+    with torch.no_grad(), precision.autocast():
+        for batch in batches:
+            _, logits, target = student.fill(batch)
+            losses.append(functional.cross_entropy(logits, target, reduction="none"))
+            right.append(logits.argmax(-1) == target)
+            blind.append(batch.ids[batch.labels >= 0] == MASK)
+    hits, at_masks = torch.cat(right).double(), torch.cat(blind)
+    return Score(
+        float(torch.cat(losses).double().mean()), float(hits.mean()), float(hits[at_masks].mean())
+    )

@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn import functional
 
-from tools.pretrain_tiny.data import make_batch, plan_epoch
-from tools.pretrain_tiny.encode import MASK, EncodedRows
-from tools.pretrain_tiny.network import WEIGHTS, Batch, Student, learning_rate
-from tools.pretrain_tiny.teacher import Targets
+from clbench.training.device import resolve_precision
+from tools.pretrain_tiny.network import learning_rate
 
+Ints = npt.NDArray[np.int64]
 log = logging.getLogger(__name__)
 
 
@@ -32,9 +30,7 @@ class Recipe:
     minutes: float
     threads: int = 2
     peak: float = 1e-3
-    budget: int = 4096
     parts: int = 2
-    limit: int = 256
     decay: float = 0.01
     seed: int = 0
     save_every: float = 180.0
@@ -53,30 +49,26 @@ class State:
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
-class Score(NamedTuple):
-    """How well the student fills masks."""
+class TrainingText(Protocol):
+    """Text to train on."""
 
-    loss: float
-    """Mean cross-entropy over the chosen tokens, in nats."""
-    accuracy: float
-    """Accuracy over all chosen tokens: 80 % [MASK], 10 % another token, 10 % unchanged."""
-    blind_accuracy: float
-    """Accuracy over the tokens that are replaced by [MASK]."""
+    def epoch(self, seed: list[int]) -> list[Ints]:
+        """Return the batches of an epoch, as numbers of examples."""
+
+    def batch(self, examples: Ints, rng: np.random.Generator) -> Any:
+        """Return some examples as what the student's ``losses`` take."""
+
+    def tokens(self, examples: Ints) -> int:
+        """Return the number of their tokens."""
 
 
-def masked_accuracy(student: Student, batches: list[Batch]) -> Score:
-    """Return the student's score at filling the masks of ``batches``."""
-    losses, right, blind = [], [], []
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        for batch in batches:
-            _, logits, target = student.fill(batch)
-            losses.append(functional.cross_entropy(logits, target, reduction="none"))
-            right.append(logits.argmax(-1) == target)
-            blind.append(batch.ids[batch.labels >= 0] == MASK)
-    hits, at_masks = torch.cat(right).double(), torch.cat(blind)
-    return Score(
-        float(torch.cat(losses).double().mean()), float(hits.mean()), float(hits[at_masks].mean())
-    )
+class Trained(Protocol):
+    """A student: ``losses`` of a batch by name, and ``weights`` of those that are trained."""
+
+    weights: Mapping[str, float]
+
+    def losses(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Return losses and other scores by name."""
 
 
 class Trainer:
@@ -84,15 +76,13 @@ class Trainer:
 
     def __init__(
         self,
-        student: Student,
-        encoded: EncodedRows,
-        pairs: npt.NDArray[np.int32],
-        targets: Targets | None,
+        student: Any,  # a module that is `Trained`
+        text: TrainingText,
         recipe: Recipe,
         folder: Path,
     ) -> None:
-        self.student, self.encoded, self.pairs = student, encoded, pairs
-        self.targets, self.recipe = targets, recipe
+        self.student, self.text, self.recipe = student, text, recipe
+        self.precision = resolve_precision("auto", torch.device("cpu"))
         self.path = folder / "checkpoint.pt"
         self.state = State()
         self.stopped_by = 0  # number of the signal that stopped the run
@@ -134,7 +124,7 @@ class Trainer:
         self.state = State(**content["state"])
         return True
 
-    def step(self, examples: npt.NDArray[np.int64]) -> dict[str, float]:
+    def step(self, examples: Ints) -> dict[str, float]:
         """Update the weights once and return the losses."""
         recipe, state = self.recipe, self.state
         rate = learning_rate(self.progress(), recipe.peak)
@@ -147,24 +137,17 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.values, 1.0)
         self.optimizer.step()
         state.step += 1
-        n, pair = self.encoded.lengths, examples[:, 1] >= 0
-        whole = n[examples[:, 0]] + np.where(pair, n[examples[:, 1]], 0)
-        state.tokens += int(np.minimum(whole, recipe.limit - 2 - pair).sum())
+        state.tokens += self.text.tokens(examples)
         return {name: sum(part[name] for part in losses) for name in losses[0]}
 
-    def part(self, number: int, examples: npt.NDArray[np.int64], share: float) -> dict[str, float]:
+    def part(self, number: int, examples: Ints, share: float) -> dict[str, float]:
         """Add the gradient of a part of the batch and return its share of the losses."""
-        batch = make_batch(
-            self.encoded,
-            examples,
-            self.targets,
-            vocab=self.student.net.config.vocab_size,
-            limit=self.recipe.limit,
-            rng=np.random.default_rng([self.recipe.seed, 1, self.state.step, number]),
-        )
-        with torch.autocast("cpu", torch.bfloat16):
+        rng = np.random.default_rng([self.recipe.seed, 1, self.state.step, number])
+        batch = self.text.batch(examples, rng)
+        with self.precision.autocast():
             losses = self.student.losses(batch)
-        total = share * sum(WEIGHTS[k] * loss for k, loss in losses.items() if k in WEIGHTS)
+        weights = self.student.weights
+        total = share * sum(weights[k] * loss for k, loss in losses.items() if k in weights)
         assert isinstance(total, torch.Tensor)
         total.backward()  # type: ignore[no-untyped-call]
         return {name: share * float(loss.detach()) for name, loss in losses.items()}
@@ -173,8 +156,11 @@ class Trainer:
         """Return the share of the processor time that is used up."""
         return self.state.spent / (60 * self.recipe.minutes)
 
-    def run(self, held_out: list[Batch], on_save: Callable[[], None]) -> bool:
-        """Train until the time is up; return False if a signal stopped the run earlier."""
+    def run(self, score: Callable[[], dict[str, float]], on_save: Callable[[], None]) -> bool:
+        """Train until the time is up; return False if a signal stopped the run earlier.
+
+        `score` returns scores on held-out text, for the loss curve.
+        """
 
         def stop(signum: int, frame: FrameType | None) -> None:
             self.stopped_by = signum
@@ -186,8 +172,7 @@ class Trainer:
         saved = state.spent
         mean: dict[str, float] = {}
         while self.progress() < 1 and not self.stopped_by:
-            sizes = {"budget": recipe.budget, "limit": recipe.limit}
-            batches = plan_epoch(self.encoded, self.pairs, [recipe.seed, state.epoch], **sizes)
+            batches = self.text.epoch([recipe.seed, state.epoch])
             state.batches = len(batches)
             while self.progress() < 1 and state.cursor < state.batches and not self.stopped_by:
                 losses = self.step(batches[state.cursor])
@@ -202,13 +187,13 @@ class Trainer:
                     log.info("%s step %d %.0f tokens/s %s", percent, state.step, speed, losses_text)
                 if state.spent - saved > recipe.save_every:
                     saved = state.spent
-                    self.evaluate(held_out, mean)
+                    self.evaluate(score(), mean)
                     self.save()
                     on_save()
             if state.cursor >= state.batches:
                 state.epoch, state.cursor = state.epoch + 1, 0
         if not state.curve or state.curve[-1]["step"] != state.step:
-            self.evaluate(held_out, mean)
+            self.evaluate(score(), mean)
         self.save()
         on_save()
         return not self.stopped_by
@@ -224,10 +209,8 @@ class Trainer:
             "curve": [{k: round(v, 4) for k, v in point.items()} for point in state.curve],
         }
 
-    def evaluate(self, held_out: list[Batch], mean: dict[str, float]) -> None:
+    def evaluate(self, scores: dict[str, float], mean: dict[str, float]) -> None:
         """Add a point to the loss curve."""
-        score = masked_accuracy(self.student, held_out)
         point = {"step": self.state.step, "minutes": self.state.spent / 60, **mean}
-        held_out_scores = {f"held_out_{name}": value for name, value in score._asdict().items()}
-        self.state.curve.append({**point, **held_out_scores})
-        log.info("held out: loss %.3f accuracy %.4f", score.loss, score.accuracy)
+        self.state.curve.append({**point, **{f"held_out_{k}": v for k, v in scores.items()}})
+        log.info("held out: loss %.3f accuracy %.4f", scores["loss"], scores["accuracy"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class Batch:
 
 class Student(nn.Module):
     """A BERT with masked-LM head and, during training, heads that imitate a teacher."""
+
+    weights = {"mlm": 1.0, "middle": 2.0, "last": 3.0, "sentence": 2.0, "mean": 1.0, "cosine": 5.0}
 
     def __init__(self, shape: Shape, word_width: int = 0, sentence_width: int = 0) -> None:
         super().__init__()
@@ -111,9 +114,6 @@ class Student(nn.Module):
         pair = batch.pair.float()
         losses["cosine"] = ((cosine - truth).square() * pair).sum() / pair.sum().clamp(min=1)
         return losses
-
-
-WEIGHTS = {"mlm": 1.0, "middle": 2.0, "last": 3.0, "sentence": 2.0, "mean": 1.0, "cosine": 5.0}
 
 
 @torch.no_grad()
@@ -202,7 +202,6 @@ def export(student: Student, folder: Path) -> None:
     """
     from transformers import BertConfig
 
-    folder.mkdir(parents=True, exist_ok=True)
     settings = student.net.config.to_dict()
     settings.update(
         architectures=["BertForMaskedLM"],
@@ -210,21 +209,26 @@ def export(student: Student, folder: Path) -> None:
         attention_probs_dropout_prob=0.1,
         dtype="float32",
     )
-    BertConfig.from_dict(settings).save_pretrained(folder)
     tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
     weights = {
-        name: value.detach().to(torch.float16).contiguous()
+        name: value
         for name, value in student.net.state_dict().items()
         if name not in tied and "seq_relationship" not in name and value.is_floating_point()
     }
+    write_checkpoint(BertConfig.from_dict(settings), weights, folder)
+
+
+def write_checkpoint(config: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Write a configuration, and weights in half precision."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(folder)
+    half = {name: value.detach().half().contiguous() for name, value in weights.items()}
     part = folder / "model.safetensors.part"
-    save_file(weights, part, metadata={"format": "pt"})
+    save_file(half, part, metadata={"format": "pt"})
     part.chmod(0o644)  # safetensors makes it readable for its owner only
     part.replace(folder / "model.safetensors")
 
 
-def parameters(student: Student) -> int:
+def parameters(net: nn.Module) -> int:
     """Return the number of exported parameters."""
-    return int(
-        sum(np.prod(p.shape) for n, p in student.net.named_parameters() if "seq_rel" not in n)
-    )
+    return int(sum(p.numel() for n, p in net.named_parameters() if "seq_rel" not in n))
