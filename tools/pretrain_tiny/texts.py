@@ -133,7 +133,7 @@ def read_corpus(inputs: Iterable[str], *, max_words: int = 90) -> Corpus:
             if source.startswith("hub:"):
                 corpus.add(source, paragraphs(hub_lines(source[4:]), rng, max_words))
             elif path.suffix == ".parquet":
-                corpus.add("/".join(path.parts[-2:]), table_rows(path, max_words))
+                corpus.add("/".join(path.parts[-3:]), table_rows(path, max_words))
             else:
                 lines = path.read_text(encoding="utf-8").split("\n")
                 corpus.add(path.name, paragraphs(lines, rng, max_words))
