@@ -76,8 +76,11 @@ class Columns:
         """Return the rows; if `coded`, labels that are whole numbers are positions in `classes`."""
         texts = list(map(self._joined, self.spec.texts))
         choices = tuple(self._filled(column, str) for column in self.spec.choices or [])
+        targets: list[str] | None = None
         labels = self._filled(self.spec.label, (str, int, float))
-        if self.spec.regression:
+        if self.spec.target:
+            targets, labels = [str(label) for label in labels], [0] * len(labels)
+        elif self.spec.regression:
             labels = list(map(self._target, self.positions, labels))
         elif not (coded and labels and type(labels[0]) is int):
             numbers = {name: number for number, name in enumerate(classes)}
@@ -86,7 +89,8 @@ class Columns:
         second = texts[1] if len(texts) == 2 else None
         rows = Rows.of(texts[0], second, labels, regression=self.spec.regression)
         index = np.asarray(self.positions, dtype=np.int64)
-        return replace(rows, index=index, choices=choices, groups=self._groups())
+        groups = self._groups()
+        return replace(rows, index=index, choices=choices, groups=groups, targets=targets)
 
     def by_row(self, column: str) -> dict[int, str]:
         """Return the cells of a column as names, by row."""

@@ -32,7 +32,7 @@ class FileTask:
         """Return the task; raise a DataError if a file is missing or invalid."""
         spec, paths = self.spec, self.spec.paths
         table = self._read(source.base, "train")
-        labels = spec.labels or ([] if spec.regression else table.class_names())
+        labels = spec.labels or (table.class_names() if spec.has_classes else [])
         train, blank = table.rows(labels), {"train": table.blank}
         if spec.validation_fraction is not None:
             where = f"task {self.name!r}: validation_fraction = {spec.validation_fraction:g}"
@@ -58,6 +58,7 @@ class FileTask:
             validation,
             head=self.name,
             source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
+            template=spec.template(labels),
         )
 
     def column(self, source: TaskSource, name: str) -> dict[str, dict[int, str]]:
@@ -71,7 +72,9 @@ class FileTask:
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the files, and the settings for reading them."""
-        check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
+        spec = self.spec
+        where = f"[task.{self.name}] metrics"
+        check_metrics(where, self.metrics, spec.regression, free_text=bool(spec.target))
         settings = self.spec.identity(exclude={"train", "validation", "format", "separator"})
         if self.spec.separator is not None:
             settings["separator"] = self.spec.separator

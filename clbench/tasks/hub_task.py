@@ -13,6 +13,7 @@ from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import SPLITS, HubTaskSpec
 from clbench.tasks.task import Task, TaskSource
+from clbench.tasks.template import Template
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 """Suffixes of the files to read from a local copy."""
@@ -44,6 +45,10 @@ class HubTask:
         """The number of classes, 1 for regression; 0 if only the rows tell."""
         return 1 if self.spec.regression else self.spec.classes or len(self.spec.labels or ())
 
+    def template(self) -> Template:
+        """Return the template of prompts and answers, as far as it is known without rows."""
+        return self.spec.template(self.spec.labels or [])
+
     @property
     def rows(self) -> list[int] | None:
         """Training and validation rows of the whole dataset."""
@@ -66,12 +71,12 @@ class HubTask:
             blank[split] = table.blank
             labels = [table.cells[spec.label][row] for row in table.positions]
             missing = sum(label is None or label == -1 for label in labels)
-            if missing and not spec.regression:
+            if missing and spec.has_classes:
                 raise DataError(
                     f"{where}: column {spec.label!r} is -1 or empty in {missing} of {len(labels)} "
                     "rows, as in unlabelled test splits. Name a labelled split in `splits`."
                 )
-            if not classes and not spec.regression:
+            if not classes and spec.has_classes:
                 classes = names or table.class_names()
             if spec.classes not in (None, len(classes)):
                 raise DataError(
@@ -87,6 +92,7 @@ class HubTask:
             validation=rows[1],
             head=self.name,
             source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
+            template=spec.template(classes),
         )
 
     def column(self, source: TaskSource, name: str) -> dict[str, dict[int, str]]:
@@ -134,8 +140,8 @@ class HubTask:
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the copy's files, or the name and revision on the hub."""
-        check_metrics(f"[task.{self.name}] metrics", self.metrics, self.spec.regression)
-        spec = self.spec
+        spec, where = self.spec, f"[task.{self.name}] metrics"
+        check_metrics(where, self.metrics, spec.regression, free_text=bool(spec.target))
         identity: dict[str, Any]
         identity = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
         if files := self._files(source.data):

@@ -13,6 +13,7 @@ from clbench.boundary import unchanged, user_code
 from clbench.errors import ClbenchError, DataError, NonFiniteLossError, PluginError, did_you_mean
 from clbench.messages import describe_type
 from clbench.registry import Registry
+from clbench.tasks.text_metrics import TEXT_METRICS
 
 Array = npt.NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., float])
@@ -133,9 +134,16 @@ def metrics_for(regression: bool) -> list[str]:
     return [name for name, m in kinds if m.regression == regression and not m.grouped]
 
 
-def check_metrics(where: str, names: Sequence[str], regression: bool) -> None:
+def check_metrics(
+    where: str, names: Sequence[str], regression: bool, *, free_text: bool = False
+) -> None:
     """Raise a DataError unless all metrics exist and are for this kind of task."""
     for name in names:
+        if free_text:
+            if name not in TEXT_METRICS:
+                hint = did_you_mean(name, TEXT_METRICS)
+                raise DataError(f"{where}: {name!r} is not a metric of texts.{hint}")
+            continue
         if name not in METRICS or METRICS.get(name).regression != regression:
             kind = "regression" if regression else "classification"
             raise DataError(

@@ -12,6 +12,7 @@ import numpy as np
 from clbench.errors import DataError
 from clbench.files import read_file
 from clbench.tasks.task import Rows, Task, TaskSource
+from clbench.tasks.template import Template
 
 FOLDERS = {"train": "20news-bydate-train", "validation": "20news-bydate-test"}
 ARCHIVE = "8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610"
@@ -52,7 +53,12 @@ class Newsgroups:
             rows["validation"],
             head=self.name,
             source={**self.identity(source), "blank": blank},
+            template=self.template(),
         )
+
+    def template(self) -> Template:
+        """Return the template of prompts and answers."""
+        return Template("{text}\nNewsgroup:")
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return a digest of the posts in the data folder, or that of the archive."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +22,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from clbench.errors import DataError
 from clbench.tasks.synthetic import TRAIN_ROWS, VALIDATION_ROWS
+from clbench.tasks.template import Template
 
 Format = Literal["csv", "tsv", "jsonl", "parquet"]
 Name = Annotated[str, Field(min_length=1)]
@@ -47,6 +51,7 @@ HubName = Annotated[
     str,
     _matching(r"\w[\w.-]*(/\w[\w.-]*)?", "must be the name of a dataset, such as owner/name"),
 ]
+Answer = Annotated[str, AfterValidator(lambda text: _answer(text))]
 Joined = Annotated[list[Name], Field(min_length=1)]
 Separator = Annotated[
     str, _matching(r'[^\n\r"]', "must be one character, and no quote or line break")
@@ -74,6 +79,11 @@ class ColumnsSpec(BaseModel):
         joins several with blanks, without empty cells.
     label
         Column of the label.
+    target
+        Column of a text to write, in place of `label`: a task for language models without classes.
+    prompt, answers
+        What a language model reads and writes: see `clbench.tasks.template.Template`. Answers are
+        in the order of the classes, or a table by class; for regression, numbers.
     choices
         For multiple choice, the columns of the choices; the label is the number of the right one.
     group
@@ -96,6 +106,9 @@ class ColumnsSpec(BaseModel):
 
     text: Annotated[list[Name | Joined], Field(min_length=1, max_length=2)]
     label: Name
+    target: Name | None = None
+    prompt: Name | None = None
+    answers: Annotated[list[Answer], Field(min_length=2)] | dict[str, Answer] | None = None
     choices: Annotated[list[Name], Field(min_length=2)] | None = None
     group: Annotated[list[Name], Field(min_length=1)] | None = None
     labels: Annotated[list[str], Field(min_length=2)] | None = None
@@ -103,6 +116,15 @@ class ColumnsSpec(BaseModel):
     regression: bool = False
     metrics: Annotated[list[str], Field(min_length=1)] | None = None
     skip_blank: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _label_is_target(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "target" not in values:
+            return values
+        if clash := {"label", "labels", "choices", "regression", "group"} & values.keys():
+            raise _error(f"a task with a target has no classes; remove {sorted(clash)[0]}")
+        return {**values, "label": values["target"]}
 
     @field_validator("text", mode="before")
     @classmethod
@@ -127,7 +149,43 @@ class ColumnsSpec(BaseModel):
             raise _error("labels must name each label once")
         if self.regression and self.labels is not None:
             raise _error("a regression task has no classes; remove regression or labels")
+        if isinstance(self.answers, list) and self.labels and len(self.answers) != len(self.labels):
+            raise _error(f"{len(self.labels)} labels, but {len(self.answers)} answers")
+        if self.answers and (self.target or self.choices):
+            raise _error("answers are those of classes; remove answers")
+        try:
+            self.template(self.labels or [])
+        except DataError as error:
+            raise _error(str(error).rstrip(".")) from error
         return self
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether labels are classes, not numbers or texts to write."""
+        return not (self.regression or self.target)
+
+    def template(self, classes: Sequence[str]) -> Template:
+        """Return the template of prompts and answers for these classes.
+
+        Raises
+        ------
+        DataError
+            If the prompt is invalid, or answers do not fit the classes.
+        """
+        answers = self.answers or {}
+        if isinstance(answers, list):
+            if self.regression:
+                classes = answers
+            elif classes and len(classes) != len(answers):
+                raise DataError(f"{len(classes)} classes, but {len(answers)} answers.")
+            answers = dict(zip(classes, answers, strict=False))
+        elif classes and (unknown := sorted(answers.keys() - set(classes))):
+            raise DataError(f"answers: there is no class {unknown[0]!r}.")
+        singles = [texts[0] if len(texts) == 1 else None for texts in self.texts]
+        columns = (*singles, *(self.choices or ()))
+        if self.prompt is None:
+            return replace(Template.default(len(singles) == 2), answers=answers)
+        return Template(self.prompt, answers, columns)
 
     @property
     def texts(self) -> list[list[str]]:
@@ -142,12 +200,15 @@ class ColumnsSpec(BaseModel):
 
     def identity(self, *, exclude: set[str]) -> dict[str, Any]:
         """Return the settings that decide the rows, in a form that older versions also gave."""
-        newer = {"skip_blank", "choices", "group", "without"}
+        exclude = exclude | {"prompt", "answers"}  # recipes hold templates where they matter
+        newer = {"skip_blank", "choices", "group", "without", "target"}
         return self.model_dump(exclude=exclude | {key for key in newer if not getattr(self, key)})
 
     @property
     def scores(self) -> tuple[str, ...]:
         """The metrics, or the default ones."""
+        if self.target:
+            return tuple(self.metrics or ("exact", "token-f1"))
         default = ("pearson", "spearman") if self.regression else ("accuracy",)
         return tuple(self.metrics or default)
 
@@ -260,6 +321,12 @@ class SyntheticTaskSpec(BaseModel):
     validation: Annotated[int, Field(ge=1, le=VALIDATION_ROWS)] = 500
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     label_noise: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+
+
+def _answer(text: str) -> str:
+    if not text.strip() or text != text.strip() or "\n" in text:
+        raise _error("an answer must be one line of text, without blanks around it")
+    return text
 
 
 def _kind(table: Any) -> str:

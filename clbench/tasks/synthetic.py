@@ -16,6 +16,7 @@ import numpy as np
 
 from clbench.seeds import numpy_stream
 from clbench.tasks.task import Rows, Task, TaskSource
+from clbench.tasks.template import Template
 
 FILE = Path(__file__).with_name("synthetic.parquet")
 TEXTS = "texts"
@@ -37,6 +38,13 @@ class SyntheticTask:
     metrics: tuple[str, ...] = ("accuracy",)
     name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str = ""
+    answers: tuple[str, ...] = ()
+
+    def template(self) -> Template:
+        """Return the template of prompts and answers."""
+        answers = dict(zip(self.labels, self.answers or self.labels, strict=True))
+        return Template(self.prompt, answers, (None, None) if self.pair else (None,))
 
     def __call__(self, source: TaskSource) -> Task:
         """Return the task."""
@@ -49,6 +57,7 @@ class SyntheticTask:
             rows["validation"],
             head=name,
             source=self.identity(source),
+            template=self.template(),
         )
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
@@ -77,7 +86,11 @@ SPECS = {
     task.kind: task
     for task in (
         SyntheticTask(
-            "sentiment", ("negative", "positive"), "praise or blame in a review (like SST-2)", False
+            "sentiment",
+            ("negative", "positive"),
+            "praise or blame in a review (like SST-2)",
+            False,
+            prompt="{text}\nSentiment:",
         ),
         SyntheticTask(
             "acceptability",
@@ -85,19 +98,34 @@ SPECS = {
             "is the grammar sound (like CoLA)",
             False,
             ("accuracy", "matthews"),
+            prompt="{text}\nGrammar:",
         ),
         SyntheticTask(
             "paraphrase",
             ("different", "same"),
             "do both tell the same event (like MRPC)",
             metrics=("accuracy", "f1"),
+            prompt="{text}\n{text2}\nSame or different:",
         ),
-        SyntheticTask("qa", ("no", "yes"), "does the text answer the question (like QNLI)"),
-        SyntheticTask("entailment", ("entailed", "not"), "does the second follow (like RTE)"),
+        SyntheticTask(
+            "qa",
+            ("no", "yes"),
+            "does the text answer the question (like QNLI)",
+            prompt="{text2}\n{text}\nAnswered:",
+        ),
+        SyntheticTask(
+            "entailment",
+            ("entailed", "not"),
+            "does the second follow (like RTE)",
+            prompt="{text}\n{text2} True or false:",
+            answers=("true", "false"),
+        ),
         SyntheticTask(
             "entailment3",
             ("entailed", "neutral", "contradicted"),
             "does the second follow, is it open, or false (like MNLI)",
+            prompt="{text}\n{text2} True, false or open:",
+            answers=("true", "open", "false"),
         ),
     )
 }

@@ -16,6 +16,7 @@ from clbench.errors import DataError
 from clbench.messages import describe_type
 from clbench.seeds import numpy_stream
 from clbench.tasks.metrics import check_groups, check_metrics
+from clbench.tasks.template import Template
 
 IntArray = npt.NDArray[np.int64]
 
@@ -56,6 +57,8 @@ class Rows:
     groups
         Shape (n,): equal numbers for rows that metrics score together, such as all answers to a
         question; or None.
+    targets
+        Texts to write, for tasks without classes (their labels are 0); or None.
     """
 
     first: Sequence[str]
@@ -64,6 +67,7 @@ class Rows:
     index: IntArray
     choices: tuple[Sequence[str], ...] = ()
     groups: IntArray | None = None
+    targets: Sequence[str] | None = None
 
     @classmethod
     def of(
@@ -106,6 +110,7 @@ class Rows:
             self.index[rows],
             tuple(others) if self.choices else (),
             None if self.groups is None else self.groups[rows],
+            None if self.targets is None else [self.targets[i] for i in rows],
         )
 
     @property
@@ -126,6 +131,8 @@ class Rows:
         hasher.update(np.ascontiguousarray(self.labels).tobytes())
         if self.groups is not None:
             hasher.update(np.ascontiguousarray(self.groups).tobytes())
+        if self.targets is not None:
+            hasher.update("\0".join(self.targets).encode())
         return hasher.hexdigest()
 
 
@@ -154,6 +161,8 @@ class Task:
         classes among `labels`. Empty elsewhere.
     seen
         Classes that a growing head has once it learns this task: the first ones. None for all.
+    template
+        Prompts and answers for language models; None is `Template.default`.
     """
 
     name: str
@@ -166,11 +175,17 @@ class Task:
     source: Mapping[str, Any] = field(default_factory=dict)
     own: tuple[int, ...] = ()
     seen: int | None = None
+    template: Template | None = None
 
     @property
     def regression(self) -> bool:
         """Whether the target is a number."""
-        return not self.labels
+        return not self.labels and not self.free_text
+
+    @property
+    def free_text(self) -> bool:
+        """Whether the target is a text to write, which takes a language model."""
+        return self.train.targets is not None
 
     @property
     def outputs(self) -> int:
@@ -222,7 +237,7 @@ class Task:
         for split, rows, most, in_classes in splits:
             if most is None:
                 continue
-            classes = 0 if self.regression else len(np.unique(self.train.labels))
+            classes = len(np.unique(self.train.labels)) if self.labels else 0
             if not in_classes and most < classes:
                 key = "limit" if most == limit else "scored_limit"
                 raise DataError(
@@ -257,8 +272,9 @@ class Task:
         if metric is None:
             return self
         where = f"[protocol] task_metric of {self.name!r}"
-        check_metrics(where, [metric], self.regression)
-        check_groups(where, [metric], self.train.groups is not None)
+        check_metrics(where, [metric], self.regression, free_text=self.free_text)
+        if not self.free_text:
+            check_groups(where, [metric], self.train.groups is not None)
         return replace(self, metrics=tuple(dict.fromkeys((metric, *self.metrics))))
 
     @property
@@ -297,7 +313,7 @@ def check_task(name: str, task: Any) -> Task:
         raise DataError(f"{where}: there is only one class, {task.labels[0]!r}.")
     if not task.metrics:
         raise DataError(f"{where}: it has no metric. Name one, such as accuracy.")
-    check_metrics(where, task.metrics, task.regression)
+    check_metrics(where, task.metrics, task.regression, free_text=task.free_text)
     _check_rows(task, task.train, f"{where}, train rows")
     _check_rows(task, task.validation, f"{where}, validation rows")
     if task.tuning is not None:
@@ -315,7 +331,10 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
             f"{where}: {len(rows.choices)} choices and {len(task.labels)} labels; multiple choice "
             "needs a label for each choice, and no second text."
         )
-    check_groups(where, task.metrics, rows.groups is not None)
+    if (rows.targets is None) == task.free_text:
+        raise DataError(f"{where}: every split needs targets, or none does.")
+    if not task.free_text:
+        check_groups(where, task.metrics, rows.groups is not None)
     for column in rows.columns:
         if not len(column) == len(rows.labels) == len(rows.index):
             raise DataError(
@@ -328,7 +347,9 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
                     f"{where}: the text of row {row} is {text!r}, {describe_type(text)}."
                 )
     valid, allowed = np.isfinite(rows.labels), "a finite number"
-    if not task.regression:
+    if task.free_text:
+        valid, allowed = rows.labels == 0, "0 for rows with targets"
+    elif not task.regression:
         valid = (rows.labels >= 0) & (rows.labels < len(task.labels))
         allowed = f"from 0 to {len(task.labels) - 1}, a position in `labels`"
     if not valid.all():
