@@ -1,0 +1,228 @@
+"""A language model whose own head answers every task in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from clbench.errors import ModelError
+from clbench.models.classifier import Classifier
+from clbench.models.families import Family, family_of
+from clbench.models.language import load_generator, random_language_model
+from clbench.models.likelihood import AnswerScorer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+AnswerScore = Literal["sum", "mean"]
+
+
+class AnsweringModel(Classifier):
+    """A language model with its own head, for which every task is a text to continue.
+
+    Nothing is added to the model and no task has weights of its own. `forward` takes batches of
+    `clbench.models.prompts.PromptRows`.
+
+    Parameters
+    ----------
+    model
+        A causal or encoder-decoder language model of transformers.
+    answer_score
+        Whether answers are ranked by the ``sum`` or the ``mean`` of their tokens' log-probability.
+    pad_id
+        Token id of padding.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, answer_score: AnswerScore = "sum", pad_id: int = 0
+    ) -> None:
+        nn.Module.__init__(self)
+        self.backbone = model
+        self.config = model.config
+        self.family = _family(model)
+        self.heads = nn.ModuleDict()
+        self.shown = {}
+        self.insert = None
+        self.dropout = nn.Identity()
+        self.vocabulary = self.positions = None
+        self.encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
+        self._scorer = AnswerScorer(model, pad_id=pad_id, mean=answer_score == "mean")
+        self._pad_id = pad_id
+
+    @property
+    def body(self) -> PreTrainedModel:
+        """The model without its language-model head."""
+        return self.backbone.base_model
+
+    def forward(
+        self, inputs: dict[str, Tensor], head: str, inputs_embeds: Tensor | None = None
+    ) -> Tensor:
+        """Return what a batch of prompts asks for.
+
+        To train on: logits of the answers' tokens, shape (b, m, v). With ``candidates``: their
+        log-probabilities, shape (b, k), or for regression the expected value, shape (b, 1).
+        """
+        if "candidates" not in inputs:
+            return self._answer_logits(inputs, inputs_embeds)
+        scores = self._scorer(inputs)
+        if "values" in inputs:
+            return (scores.softmax(-1) * inputs["values"]).sum(-1, keepdim=True)
+        return scores[..., : self.shown.get(head)]
+
+    def pooled(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
+        """Return the last hidden state of each prompt's last token, shape (b, h)."""
+        arguments = self._arguments(inputs, inputs_embeds)
+        if self.encoder_decoder:
+            encoder: Any = self.backbone.get_encoder()
+            hidden: Tensor = encoder(**arguments).last_hidden_state
+        else:
+            hidden = self.body(**arguments, **self.family.options).last_hidden_state
+        last = inputs["predict"][:, 0] if "predict" in inputs else _last(inputs["attention_mask"])
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+    def head_parameter_names(self, name: str) -> list[str]:
+        """Return no names: tasks have no heads of their own."""
+        return []
+
+    def randomise_backbone(self, seed: int) -> None:
+        """Reinitialise the model as its architecture does."""
+        values = dict(random_language_model(self.backbone, seed).named_parameters())
+        with torch.no_grad():
+            for name, parameter in self.backbone.named_parameters():
+                parameter.copy_(values[name])
+
+    @torch.inference_mode()
+    def write(self, inputs: Mapping[str, Tensor], stops: Sequence[int], most: int) -> list[Tensor]:
+        """Return what the model writes after each prompt, greedily: token numbers.
+
+        Parameters
+        ----------
+        inputs
+            ``input_ids`` and ``attention_mask``, shape (b, t), padded on the right.
+        stops
+            Tokens that end a text.
+        most
+            Most tokens of a text.
+        """
+        from transformers import GenerationConfig
+
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        if not self.encoder_decoder:
+            ids, mask = _pad_left(ids, mask, self._pad_id)
+        config = GenerationConfig(
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=most,
+            eos_token_id=list(stops),
+            pad_token_id=self._pad_id,
+            decoder_start_token_id=getattr(self.config, "decoder_start_token_id", None),
+        )
+        model: Any = self.backbone
+        written: Tensor = model.generate(
+            input_ids=ids, attention_mask=mask, generation_config=config
+        )
+        start = 1 if self.encoder_decoder else ids.shape[1]
+        return list(written[:, start:])
+
+    def _arguments(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None) -> Any:
+        arguments = {"attention_mask": inputs["attention_mask"]}
+        if inputs_embeds is None:
+            return {**arguments, "input_ids": inputs["input_ids"]}
+        return {**arguments, "inputs_embeds": inputs_embeds}
+
+    def _answer_logits(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None) -> Tensor:
+        """Return the logits of answers' tokens; the head is computed at their positions only."""
+        arguments = self._arguments(inputs, inputs_embeds)
+        if self.encoder_decoder:
+            start = int(self.config.decoder_start_token_id)
+            before = inputs["decoder_input_ids"]
+            arguments["decoder_input_ids"] = before.masked_fill(before < 0, start)
+            logits: Tensor = self.backbone(**arguments, use_cache=False).logits
+            return logits
+        if "position_ids" in inputs:  # rows in a row
+            arguments["position_ids"] = inputs["position_ids"]
+        with only_at(self.backbone, inputs["predict"]):
+            picked: Tensor = self.backbone(**arguments, use_cache=False).logits
+        return picked
+
+
+def build_answering_model(
+    name: str,
+    *,
+    revision: str | None = None,
+    answer_score: AnswerScore = "sum",
+    pad_id: int = 0,
+) -> AnsweringModel:
+    """Return a pretrained language model with its head.
+
+    Raises
+    ------
+    ModelError
+        As `clbench.models.language.load_generator`.
+    """
+    return AnsweringModel(load_generator(name, revision), answer_score=answer_score, pad_id=pad_id)
+
+
+@contextmanager
+def only_at(model: PreTrainedModel, positions: Tensor) -> Iterator[None]:
+    """Let the language-model head see only these positions, shape (b, m), of the last layer."""
+
+    def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        hidden = output[0]
+        picked = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
+        if isinstance(output, tuple):
+            return (picked, *output[1:])
+        output.last_hidden_state = picked
+        return output
+
+    handle = model.base_model.register_forward_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the tokens that end a written text: the end token, and all with a line break."""
+    texts = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
+    stops = {number for number, text in enumerate(texts) if "\n" in text}
+    return sorted(stops | {int(tokenizer.eos_token_id or 0)})
+
+
+def _family(model: PreTrainedModel) -> Family:
+    """Return the family of a model with a head: that of its body, with paths from the whole."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        parts = [name for name, _ in model.named_modules() if name.endswith((".block", ".layers"))]
+        encoder, decoder = (
+            next((path for path in parts if part in path.split(".")), None)
+            for part in ("encoder", "decoder")
+        )
+        if encoder is None or decoder is None:
+            raise ModelError(f"models of type {model.config.model_type!r} have no known layers.")
+        table = model.get_input_embeddings()
+        names = {id(value): name for name, value in model.named_parameters()}
+        return Family(encoder, (names[id(table.weight)],), parallel=(decoder,))
+    family, prefix = family_of(model.base_model), f"{model.base_model_prefix}."
+    return replace(
+        family,
+        layers=prefix + family.layers,
+        embeddings=tuple(prefix + name for name in family.embeddings),
+        parallel=tuple(prefix + name for name in family.parallel),
+        within_layer={prefix + name: layer for name, layer in family.within_layer.items()},
+    )
+
+
+def _last(mask: Tensor) -> Tensor:
+    return mask.cumsum(1).argmax(1)
+
+
+def _pad_left(ids: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Move the padding from the right to the left."""
+    order = torch.argsort(mask, dim=1, stable=True)
+    mask = mask.gather(1, order)
+    return ids.gather(1, order).masked_fill(mask == 0, pad_id), mask

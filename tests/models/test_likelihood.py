@@ -1,0 +1,101 @@
+"""Log-probabilities of answers equal those of plain passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from generators import GENERATORS, make_generator, make_tokenizer
+
+from clbench.errors import DataError
+from clbench.models.likelihood import AnswerScorer, AnswerTree, likelihood
+
+PROMPTS = ["The film was dull.\nGood:", "Yes?", "a {b} c, and rather longer than the others"]
+ANSWERS = [" yes", " no", " not at all", " nobody", "!"]
+
+
+def plain(model: Any, tokenizer: Any, prompt: str, answer: str) -> float:
+    """Return a log-probability, token by token, without batch, padding or cache."""
+    ids = tokenizer(prompt)["input_ids"]
+    total, written = 0.0, [0]
+    for token in tokenizer(answer, add_special_tokens=False)["input_ids"]:
+        arguments = {"input_ids": torch.tensor([ids])}
+        if model.config.is_encoder_decoder:
+            arguments["decoder_input_ids"] = torch.tensor([written])
+        logits = model(**arguments, use_cache=False).logits[0, -1].double()
+        total += float(logits.log_softmax(-1)[token])
+        written = [*written, token]
+        if not model.config.is_encoder_decoder:
+            ids = [*ids, token]
+    return total
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_likelihoods_equal_those_of_a_plain_loop(name: str) -> None:
+    model, tokenizer = make_generator(name), make_tokenizer(appends_end=name == "t5")
+    scores = likelihood(model, tokenizer, PROMPTS, ANSWERS, batch_size=2)
+    assert scores.shape == (3, 5)
+    with torch.inference_mode():
+        wanted = [[plain(model, tokenizer, p, a) for a in ANSWERS] for p in PROMPTS]
+    np.testing.assert_allclose(scores, wanted, atol=1e-5, rtol=1e-6)
+    assert len(np.unique(scores)) == scores.size
+
+
+def test_every_prompt_may_have_its_own_answers() -> None:
+    model, tokenizer = make_generator("llama"), make_tokenizer()
+    own = [[" yes", " longer answer"], [" no", "?"], ["!", " not"]]
+    scores = likelihood(model, tokenizer, PROMPTS, own)
+    with torch.inference_mode():
+        wanted = [
+            [plain(model, tokenizer, p, a) for a in row]
+            for p, row in zip(PROMPTS, own, strict=True)
+        ]
+    np.testing.assert_allclose(scores, wanted, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "at_once"), [("llama", True), ("gpt2", True), ("bloom", False)])
+def test_a_tree_is_read_where_the_model_allows_it(name: str, at_once: bool) -> None:
+    scorer = AnswerScorer(make_generator(name))
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 7]]),
+        "attention_mask": torch.ones(1, 3, dtype=torch.long),
+        "candidates": torch.tensor([[[8, 9, -1], [8, 10, 11]]]),
+    }
+    with torch.inference_mode():
+        scorer(inputs)
+    assert scorer._at_once == at_once
+
+
+def test_a_tree_holds_shared_beginnings_once() -> None:
+    tree = AnswerTree.of([[4, 5, 6], [4, 5, 7, 8], [9]])
+    assert tree.tokens.tolist() == [4, 5, 7]
+    assert tree.depths.tolist() == [0, 1, 2]
+    assert tree.sees.int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert tree.source.tolist() == [[0, 1, 2, 0], [0, 1, 2, 3], [0, 0, 0, 0]]
+
+
+def test_scores_may_be_means_over_tokens() -> None:
+    model = make_generator("llama")
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 7]]),
+        "attention_mask": torch.ones(1, 3, dtype=torch.long),
+        "candidates": torch.tensor([[[8, -1, -1], [8, 10, 11]]]),
+    }
+    with torch.inference_mode():
+        total, mean = (AnswerScorer(model, mean=mean)(inputs) for mean in (False, True))
+    assert torch.allclose(total / torch.tensor([[1.0, 3.0]]), mean)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "answers"), [([], [" a"]), (["a"], []), (["a", "b"], [["c"], ["d", "e"]])]
+)
+def test_missing_prompts_or_answers_are_refused(prompts: list[str], answers: Any) -> None:
+    with pytest.raises(DataError, match="same number of answers"):
+        likelihood(make_generator("llama"), make_tokenizer(), prompts, answers)
+
+
+def test_an_answer_without_tokens_is_refused() -> None:
+    with pytest.raises(DataError, match="the answer '' has no tokens"):
+        likelihood(make_generator("llama"), make_tokenizer(), ["a"], ["", "b"])
