@@ -22,6 +22,7 @@ from clbench.conformance.session import (
 )
 from clbench.conformance.toy_scenario import (
     ARCHITECTURES,
+    GENERATORS,
     checkpoint,
     make_toy_scenario,
     temporary_cache,
@@ -244,6 +245,8 @@ def frees(session: Session) -> str:
 )
 def architectures(session: Session) -> str:
     """The method works on every architecture."""
+    if "classification" not in session.candidate.method.head_kinds:
+        return "not with classification heads, as it declares"
     errors = []
     for name in session.architectures:
         toy = make_toy_scenario(checkpoint(name), session.folder / name, rows=8)
@@ -254,6 +257,34 @@ def architectures(session: Session) -> str:
     if errors:
         raise FailedCheckError("; ".join(errors))
     return ", ".join(session.architectures)
+
+
+@conformance_check(
+    needs="trains",
+    hint="Labels of language models are tokens of answers: compare batch.predictions(outputs), and "
+    'use no heads; or declare head_kinds: ClassVar[tuple[str, ...]] = ("classification",).',
+)
+def language_models(session: Session) -> str:
+    """The method trains language models that answer in words, or declares that it does not."""
+    candidate = session.candidate
+    if "language-model" not in candidate.method.head_kinds:
+        return "not with language models, as it declares"
+    found = []
+    for name in GENERATORS:
+        model, folder = checkpoint(name, writes=True), session.folder / f"{name}-lm"
+        toy = make_toy_scenario(model, folder, head="language-model")
+        try:
+            run = run_candidate(toy, candidate)
+        except Exception as error:
+            raise FailedCheckError(f"{name}: {explain(error)}") from error
+        same = not differences(run.final, session.vanilla_on(toy).final)
+        if same and differences(session.first.final, session.vanilla.final):
+            raise FailedCheckError(
+                f"{name}: weights and outputs equal vanilla's in every bit, unlike those with "
+                "classification heads."
+            )
+        found.append(f"{name}{' (as vanilla)' if same else ''}")
+    return ", ".join(found)
 
 
 @conformance_check(needs="trains")

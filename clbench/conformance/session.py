@@ -10,7 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 from clbench.boundary import explain
 from clbench.conformance.check_run import Candidate, CheckRun, run_candidate
-from clbench.conformance.toy_scenario import make_toy_scenario, temporary_cache
+from clbench.conformance.toy_scenario import (
+    GENERATORS,
+    ToyScenario,
+    checkpoint,
+    make_toy_scenario,
+    temporary_cache,
+)
 from clbench.errors import SettingsError
 
 
@@ -39,7 +45,10 @@ class Session:
         self, candidate: Candidate, model: str, folder: Path, architectures: Sequence[str]
     ) -> None:
         self.candidate, self.folder, self.architectures = candidate, folder, architectures
-        self.toy = make_toy_scenario(model, folder)
+        head = candidate.method.head_kinds[0]
+        if head != "classification":
+            model = checkpoint(GENERATORS[0], writes=True)
+        self.toy = make_toy_scenario(model, folder, head=head)
         self.rows: dict[str, Row] = {}
         self.numbers: dict[str, float] = {}
 
@@ -57,8 +66,12 @@ class Session:
     @property
     def vanilla(self) -> CheckRun:
         """A run of vanilla at the candidate's flat rate, with live bytes counted."""
+        return self.vanilla_on(self.toy)
+
+    def vanilla_on(self, toy: ToyScenario) -> CheckRun:
+        """Return a run of vanilla at the candidate's flat rate on a scenario's model."""
         method = self.candidate.make()
-        return _vanilla(self.toy.protocol.model, method.lr, method.lr_multiple)
+        return _vanilla(toy.protocol.model, toy.protocol.head, method.lr, method.lr_multiple)
 
     def run(self, name: str) -> None:
         """Run a check, or skip it if the one that it needs did not pass."""
@@ -85,10 +98,10 @@ class Session:
 
 
 @cache
-def _vanilla(model: str, lr: float | None, lr_multiple: float) -> CheckRun:
+def _vanilla(model: str, head: str, lr: float | None, lr_multiple: float) -> CheckRun:
     settings = {"lr": lr, "lr_multiple": lr_multiple}
     with temporary_cache() as folder:
-        toy = make_toy_scenario(model, folder)
+        toy = make_toy_scenario(model, folder, head=head)
         return run_candidate(toy, Candidate.of("vanilla", settings), count_bytes=True)
 
 

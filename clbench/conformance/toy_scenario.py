@@ -22,11 +22,14 @@ from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.task import Rows, Task
+from clbench.tasks.template import Template
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
 
 ARCHITECTURES = ("bert", "roberta", "albert", "distilbert", "gpt2")
+GENERATORS = ("llama", "gpt2")
+"""Architectures of language models that answer in words."""
 SPECIAL_TOKENS = {f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
 WORDS = (
     *("the", "a", "film", "plot", "story", "was", "is", "good", "bad", "not", "very", "dull"),
@@ -63,11 +66,15 @@ class ToyScenario:
         return tuple(copies)
 
 
-def make_toy_scenario(model: str, folder: Path, *, rows: int = 24) -> ToyScenario:
+def make_toy_scenario(
+    model: str, folder: Path, *, rows: int = 24, head: str = "classification"
+) -> ToyScenario:
     """Return the toy scenario, with `rows` training rows for each task."""
+    # Language models first learn to answer at all; only then do tasks conflict.
+    lr, epochs = (1e-4, 1) if head == "classification" else (1e-2, 2)
     protocol = Protocol(
-        model=model, epochs=1, batch_size=4, max_length=16, lr=1e-4, precision="float32",
-        curve_points=1, curve_rows=4,
+        model=model, epochs=epochs, batch_size=4, max_length=16, lr=lr, precision="float32",
+        curve_points=1, curve_rows=4, head=head,
     )  # fmt: skip
     preparer = ScenarioPreparer(protocol, data=None, base=folder, own={}, device=CPU, output=None)
     tasks = (
@@ -94,7 +101,9 @@ def _make_task(name: str, rows: int, labels: Mapping[str, int], *, head: str) ->
         return Rows.of(texts, None, [labels[key] for key in keys])
 
     names = tuple(str(number) for number in range(len(labels)))
-    return Task(name, names, ("accuracy",), draw(rows), draw(12), head)
+    answers = dict(zip(names, ("long", "short old", "new"), strict=False))
+    template = Template("{text} is", answers)
+    return Task(name, names, ("accuracy",), draw(rows), draw(12), head, template=template)
 
 
 @contextmanager
@@ -112,15 +121,19 @@ def temporary_cache() -> Iterator[Path]:
 
 
 @cache
-def checkpoint(architecture: str) -> str:
+def checkpoint(architecture: str, *, writes: bool = False) -> str:
     """Return the folder of a tiny random checkpoint, written once and removed at exit."""
-    folder = Path(_CHECKPOINTS.name) / architecture
-    make_checkpoint(architecture, folder)
+    folder = Path(_CHECKPOINTS.name) / f"{architecture}{'-lm' if writes else ''}"
+    make_checkpoint(architecture, folder, writes=writes)
     return str(folder)
 
 
-def make_checkpoint(architecture: str, folder: Path, *, layers: int = 2) -> None:
+def make_checkpoint(
+    architecture: str, folder: Path, *, layers: int = 2, writes: bool = False
+) -> None:
     """Save a tiny random model of a transformers architecture, with a tokenizer of `WORDS`.
+
+    With `writes`, a decoder gets its language-model head, and rows do not end with a separator.
 
     `architecture` is a ``model_type``, such as ``bert``. The weights depend on the version of
     torch only, and are well away from zero.
@@ -147,7 +160,8 @@ def make_checkpoint(architecture: str, folder: Path, *, layers: int = 2) -> None
     )
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(7)
-        model = transformers.AutoModel.from_config(config)
+        kind = transformers.AutoModelForCausalLM if writes else transformers.AutoModel
+        model = kind.from_config(config)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape))
@@ -155,9 +169,10 @@ def make_checkpoint(architecture: str, folder: Path, *, layers: int = 2) -> None
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
+        single="[CLS] $A" if writes else "[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",
         special_tokens=[("[CLS]", start), ("[SEP]", end)],
     )
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL_TOKENS)
+    special = SPECIAL_TOKENS | ({"eos_token": "[SEP]"} if writes else {})
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     fast.save_pretrained(folder)

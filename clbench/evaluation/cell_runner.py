@@ -21,6 +21,7 @@ from clbench.evaluation.row_scorer import Row, RowScorer
 from clbench.evaluation.stage_cache import CachedStage, StageCache
 from clbench.methods.base import Method, at_rate
 from clbench.methods.vanilla import Vanilla
+from clbench.models.answering import build_answering_model
 from clbench.models.classifier import Classifier, build_classifier
 from clbench.seeds import stream_seed
 from clbench.suite.plan import Cell
@@ -220,7 +221,10 @@ class CellRunner:
         model.shown = self.scenario.shown(1)
         with self._model_unchanged("setup", 0):
             self.method.setup(context)
-        context.masks = install(model, model.backbone, self.compute.device)
+        for note in self.scenario.notes:
+            context.note(note)
+        if not protocol.gradient_checkpointing:  # which draws dropout twice, from torch's state
+            context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
         return row
 
@@ -371,6 +375,19 @@ class CellRunner:
 def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
     """Return the pretrained model with the cell's heads, before any training; on the CPU."""
     protocol = cell.protocol
+    if protocol.is_language_model:
+        model = build_answering_model(
+            protocol.model,
+            revision=protocol.revision,
+            answer_score=protocol.answer_score,
+            pad_id=scenario.train[0].pad_id,
+            packs=protocol.packing,
+        )
+        if protocol.weights == "bf16":
+            model.bfloat16()
+        if protocol.gradient_checkpointing:
+            model.backbone.gradient_checkpointing_enable()
+        return model
     return build_classifier(
         protocol.model,
         revision=protocol.revision,

@@ -16,12 +16,15 @@ import torch
 
 from clbench.boundary import IMPORTS, user_code
 from clbench.cache import write_atomically
-from clbench.errors import ModelError, ShiftError
+from clbench.errors import DataError, ModelError, ShiftError
+from clbench.evaluation.writer import Writer
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import usable_length
+from clbench.models.language import load_generator
 from clbench.models.locate import model_identity
+from clbench.models.prompts import PromptEncoder
 from clbench.registry import load_object
 from clbench.results.output_folder import as_folder_error
 from clbench.seeds import numpy_stream
@@ -65,6 +68,10 @@ class PreparedScenario:
         For each column of R the score of always predicting the training rows' majority class;
         None for the columns of scorers, and for tasks whose classes are a part of a head's: among
         all of them, scores can fall far below that.
+    writer
+        How a language model writes texts; None for other models.
+    notes
+        Lines for the readers of all cells.
     """
 
     scenario: Scenario
@@ -75,6 +82,8 @@ class PreparedScenario:
     scorers: tuple[ColumnScorer, ...] = ()
     floors: tuple[float | None, ...] = ()
     probed: tuple[TaskData, ...] = ()
+    writer: Writer | None = None
+    notes: tuple[str, ...] = ()
 
     def shown(self, count: int) -> dict[str, int]:
         """Return the outputs in use of each growing head after `count` tasks."""
@@ -155,7 +164,11 @@ class ScenarioPreparer:
 
     def check_model(self) -> None:
         """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
-        _ = self.tokenizer, self._backbone
+        _ = self.tokenizer, self._prompts
+        if self.protocol.is_language_model:
+            load_generator(self.protocol.model, self.protocol.revision)
+        else:
+            _ = self._backbone
 
     def tokenise(self, scenario: Scenario) -> PreparedScenario:
         """Return `scenario` with its rows tokenised.
@@ -166,10 +179,10 @@ class ScenarioPreparer:
         protocol, columns = self.protocol, scenario.extra_columns
         # Other rows for every seed would fill the disk.
         is_cached = self._subset is None
-        train = [self._encode(task.train, cache=is_cached) for task in scenario.tasks]
-        scored = [self._encode(self._scored_rows(task)) for task in scenario.tasks]
+        train = [self._encode(t, t.train, to_train=True, cache=is_cached) for t in scenario.tasks]
+        scored = [self._encode(t, self._scored_rows(t), to_train=False) for t in scenario.tasks]
         pad, vocabulary = int(self.tokenizer.pad_token_id), None
-        if protocol.trim_embeddings and not columns:
+        if protocol.trim_embeddings and not columns and not protocol.is_language_model:
             size = load_config(protocol.model, protocol.revision).vocab_size
             specials = self.tokenizer.all_special_ids
             vocabulary = vocabulary_of([*train, *scored], specials, size)
@@ -187,9 +200,12 @@ class ScenarioPreparer:
         curve = some(scored, protocol.curve_rows, "curve")
         probed = some(train, protocol.probe_rows, "probe") if protocol.probe_rows else None
 
+        def is_regression(task: Task) -> bool:
+            return task.regression and not protocol.is_language_model
+
         def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
             return tuple(
-                TaskData(i, task.name, task.head, task.regression, rows.lock(), pad)
+                TaskData(i, task.name, task.head, is_regression(task), rows.lock(), pad)
                 for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
             )
 
@@ -200,7 +216,7 @@ class ScenarioPreparer:
             scorers.append(make(protocol, self.device, **column.settings))
         floors = [
             None
-            if task.own
+            if task.own or task.free_text
             else floor_score(
                 task.metrics[0],
                 rows.labels,
@@ -219,12 +235,39 @@ class ScenarioPreparer:
             tuple(scorers),
             (*[None] * len(scorers), *floors),
             () if probed is None else data(probed),
+            self._writer,
+            tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
         )
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's tokenizer."""
-        return load_tokenizer(self.protocol.model, self.protocol.revision)
+        protocol = self.protocol
+        plain = protocol.is_language_model
+        return load_tokenizer(protocol.model, protocol.revision, plain=plain)
+
+    @cached_property
+    def _prompts(self) -> PromptEncoder | None:
+        """The encoder of prompts and answers; None without a language model."""
+        protocol = self.protocol
+        if not protocol.is_language_model:
+            return None
+        config = load_config(protocol.model, protocol.revision)
+        chat = protocol.chat
+        if chat is None:
+            chat = bool(self.tokenizer.chat_template)
+        encodes = bool(getattr(config, "is_encoder_decoder", False))
+        sizes = self.max_length, protocol.answer_length
+        try:
+            return PromptEncoder(self.tokenizer, *sizes, chat, encodes)
+        except ModelError as error:
+            raise ModelError(f"model {protocol.model!r}: {error}") from error
+
+    @cached_property
+    def _writer(self) -> Writer | None:
+        if self._prompts is None:
+            return None
+        return Writer.of(self._prompts, answer_by=self.protocol.answer_by)
 
     @property
     def max_length(self) -> int:
@@ -304,7 +347,14 @@ class ScenarioPreparer:
     def _backbone(self) -> PreTrainedModel:
         return load_backbone(self.protocol.model, self.protocol.revision)
 
-    def _encode(self, rows: Rows, *, cache: bool = True) -> EncodedRows:
+    def _encode(self, task: Task, rows: Rows, *, to_train: bool, cache: bool = True) -> EncodedRows:
+        if self._prompts is not None:
+            return self._prompts.encode(task, rows, to_train=to_train)
+        if task.free_text:
+            raise DataError(
+                f"task {task.name!r} has texts to write, not classes. Set head = 'language-model' "
+                "in [protocol]."
+            )
         return encode(rows, self.tokenizer, self.max_length, cache=cache)
 
     def _scored_rows(self, task: Task) -> Rows:

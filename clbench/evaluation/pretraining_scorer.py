@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from clbench.errors import ModelError, NonFiniteLossError
 from clbench.fisher.language_modelling import text_batches
-from clbench.fisher.losses import IGNORED, named_loss, on_device, size_of
+from clbench.fisher.losses import named_loss, on_device, size_of
 from clbench.fisher.pretrained import fit_missing_head
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
 from clbench.models.language import LanguageModel, load_language_model
+from clbench.models.prompts import IGNORED
 from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import Precision, resolve_precision
@@ -117,7 +118,10 @@ class PretrainingScorer:
 
     @contextmanager
     def _around(self, backbone: nn.Module, device: torch.device) -> Iterator[nn.Module]:
-        """Yield the language model with this backbone inside."""
+        """Yield the language model with this backbone inside, or itself if it has a head."""
+        if type(backbone) is type(self._model):
+            yield backbone.eval()
+            return
         model = self._model.to(device)
         setattr(model, model.base_model_prefix, backbone)
         if self._tied:

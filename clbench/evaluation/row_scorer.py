@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from clbench.evaluation.prepare import PreparedScenario
+from clbench.evaluation.writer import as_outputs, chosen_answers
 from clbench.methods.base import Method
+from clbench.models.prompts import PromptRows
 from clbench.results.rows import correct_rows, pack_rows
 from clbench.tasks.metrics import score, told_scores
+from clbench.tasks.text_metrics import right_texts, score_texts
 from clbench.training import hook_checks
 from clbench.training.stage import Context
 
@@ -43,11 +46,23 @@ class RowScorer:
         context, data = self.context, self.scenario.curve if curve else self.scenario.scored
         row: Row = [None] * len(data)
         packed: list[str | None] = [None] * len(data)
+        writer = self.scenario.writer
         for j in self.tasks(index):
-            with hook_checks.scoring(self.method.scoring(j)):
-                outputs = context.outputs(data[j])
             metrics = self.scenario.scenario.tasks[j].metrics
-            labels = data[j].rows.labels
+            rows = data[j].rows
+            with hook_checks.scoring(self.method.scoring(j)):
+                if writer is not None and writer.writes(data[j]):
+                    assert isinstance(rows, PromptRows)
+                    texts = writer.texts(context, data[j])
+                    if rows.targets is not None:
+                        row[j] = score_texts(metrics, texts, rows.targets)
+                        packed[j] = pack_rows(right_texts(texts, rows.targets))
+                        continue
+                    choices = chosen_answers(texts, rows)
+                    outputs = as_outputs(choices, rows)
+                else:
+                    outputs = context.outputs(data[j])
+            labels = rows.labels
             scores = score(metrics, outputs, labels, data[j].rows.groups)
             if own := self.scenario.scenario.tasks[j].own:
                 scores |= told_scores(outputs, labels, np.asarray(own))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from clbench.errors import DataError
-from clbench.fisher.losses import IGNORED, Loss, on_device
+from clbench.fisher.losses import Loss, on_device
+from clbench.models.prompts import IGNORED
 from clbench.training.device import Precision
 
 if TYPE_CHECKING:

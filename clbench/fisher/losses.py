@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clbench.errors import DataError, SettingsError
+from clbench.models.answering import only_at
+from clbench.models.prompts import IGNORED
 from clbench.training.batches import Batch
 
 LossName = Literal["mlm", "clm", "task"]
 AnyBatch = Mapping[str, Tensor] | Batch
 LossFunction = Callable[[nn.Module, Any], Tensor]
-IGNORED = -100
-"""Label of a token that is not masked, as in transformers."""
 BLOCK = 256
 """Classes in a block that labels are sampled from."""
 
@@ -143,6 +142,9 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
     """Return outputs of a clbench or transformers classifier."""
     if isinstance(batch, Batch):
         logits = model(batch.inputs, batch.head).float()
+        if batch.labels.dim() == 2:  # answers of a language model
+            mask = batch.labels != IGNORED
+            return Outputs(logits, batch.labels.masked_fill(~mask, 0), mask.to(logits.dtype))
         return Outputs(logits.squeeze(-1) if batch.regression else logits, batch.labels)
     labels = batch.get("labels")
     if labels is None:
@@ -171,33 +173,13 @@ def _language(
     order = torch.sort(predicted.int(), dim=1, descending=True, stable=True).indices
     positions = order[:, : int(counts.max())]
     mask = predicted.gather(1, positions)
-    with _only_at(model, positions):
+    if getattr(model, "base_model", model) is model:
+        raise _no_head(model)
+    with only_at(model, positions):
         logits = model(**_without_labels(inputs)).logits.float()
     if logits.shape[:-1] != positions.shape:
         raise _no_head(model)
     return Outputs(logits, labels.gather(1, positions).masked_fill(~mask, 0), mask.to(logits.dtype))
-
-
-@contextmanager
-def _only_at(model: nn.Module, positions: Tensor) -> Iterator[None]:
-    """Let the language-model head see only these positions (b, m) of the last hidden state."""
-    base = getattr(model, "base_model", model)
-    if base is model:
-        raise _no_head(model)
-
-    def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
-        hidden = output[0]
-        picked = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
-        if isinstance(output, tuple):
-            return (picked, *output[1:])
-        output.last_hidden_state = picked
-        return output
-
-    handle = base.register_forward_hook(pick)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _no_head(model: nn.Module) -> DataError:

@@ -45,10 +45,12 @@ def pretrained_fisher(
     *,
     device: torch.device,
     precision: Precision,
+    whole: bool = False,
 ) -> tuple[dict[str, Tensor], Facts]:
     """Return the Fisher information at the pretrained weights, computed once and cached on disk.
 
-    `corpus` is what `clbench.tasks.corpus.resolve_corpus` returns.
+    `corpus` is what `clbench.tasks.corpus.resolve_corpus` returns. With `whole`, the weights of the
+    language-model head are included, and names are those in the whole model.
 
     Returns
     -------
@@ -69,6 +71,7 @@ def pretrained_fisher(
         "recipe": asdict(recipe),
         "numerics": [device.type, precision.name, torch.get_num_threads()],
         "versions": [torch.__version__, transformers.__version__],
+        **({"whole": True} if whole else {}),
     }
 
     def compute() -> tuple[dict[str, Tensor], Facts]:
@@ -90,6 +93,8 @@ def pretrained_fisher(
             )
         )
         names, head_loss = language.backbone_names(), None
+        if whole:
+            names = {name: name for name, _ in model.named_parameters()}
         if language.missing:
             order = torch.randperm(len(batches), generator=torch_stream("head-order", recipe.seed))
             shuffled, loss = [batches[i] for i in order.tolist()], named_loss(language.loss)

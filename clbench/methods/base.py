@@ -60,6 +60,9 @@ class Method(Configured):
     needs_length
         Set to True if the method trains a stage differently when more tasks follow, as one that
         divides the weights among all tasks. Other methods' stages serve longer sequences, too.
+    head_kinds
+        Which values of the protocol's ``head`` the method can train. With a language model, labels
+        are the tokens of answers: see `Batch.predictions`.
     control
         Set to True for a control: a simple way to forget less. The report says which methods do
         not beat every control of a run that keeps no rows.
@@ -78,6 +81,7 @@ class Method(Configured):
     needs_task_id: ClassVar[bool] = False
     only_consolidates: ClassVar[bool] = False
     needs_length: ClassVar[bool] = False
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification", "language-model")
     control: ClassVar[bool] = False
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
@@ -226,6 +230,7 @@ for _name, _class in {
     "frozen": "frozen:Frozen",
     "generic-replay": "generic_replay:GenericReplay",
     "icarl": "icarl:ICaRL",
+    "kl-anchor": "kl_anchor:KLAnchor",
     "l2-sp": "l2_sp:L2SP",
     "l2p": "l2p:L2P",
     "layerwise": "layerwise:Layerwise",

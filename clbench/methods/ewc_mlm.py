@@ -81,6 +81,7 @@ class EWCMLM(PullingMethod):
             ),
             device=context.device,
             precision=context.precision,
+            whole=context.protocol.is_language_model,
         )
         self._anchor = context.snapshot()
         self._fisher = fisher_of_backbone(context.model, fisher)

@@ -18,6 +18,7 @@ class Frozen(Method):
     """
 
     name: ClassVar[str] = "frozen"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     control: ClassVar[bool] = True
 
     def setup(self, context: Context) -> None:

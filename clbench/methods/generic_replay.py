@@ -105,7 +105,10 @@ class GenericReplay(Method):
         self._table = model.get_input_embeddings().weight.detach()
         self._rows = table_rows(context.model, len(self._table))
         self._language = model.requires_grad_(False).eval()
-        setattr(model, model.base_model_prefix, context.model.backbone)
+        if protocol.is_language_model:
+            self._language = context.model.backbone  # which is the language model, head included
+        else:
+            setattr(model, model.base_model_prefix, context.model.backbone)
 
     def before_stage(self, stage: Stage) -> None:
         """Start the stage's stream of texts."""
@@ -172,7 +175,7 @@ def table_rows(model: Classifier, tokens: int) -> Tensor:
 
 def _following(texts: Texts) -> Tensor:
     """Return the next token of each token, -100 where there is none."""
-    from clbench.fisher.losses import IGNORED
+    from clbench.models.prompts import IGNORED
 
     real = texts["input_ids"].masked_fill(texts["attention_mask"] == 0, IGNORED)
     return nn.functional.pad(real[:, 1:], (0, 1), value=IGNORED)

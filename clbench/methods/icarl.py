@@ -50,6 +50,7 @@ class ICaRL(Method):
     """
 
     name: ClassVar[str] = "icarl"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     keeps_rows: ClassVar[bool] = True
     memory: Annotated[int, Field(ge=1)] = 200
 

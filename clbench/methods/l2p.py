@@ -45,6 +45,7 @@ class L2P(Prompted):
     """
 
     name: ClassVar[str] = "l2p"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     pool: Annotated[int, Field(ge=1)] = 10
     length: Annotated[int, Field(ge=1)] = 5
     select: Annotated[int, Field(ge=1)] = 4

@@ -33,6 +33,7 @@ class LpFt(Method):
     """
 
     name: ClassVar[str] = "lp-ft"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     probe: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     probe_lr: LearningRate = 1e-3
 

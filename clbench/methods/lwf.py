@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clbench.methods.base import Method, should_record
 from clbench.training.batches import Batch
-from clbench.training.stage import Stage
+from clbench.training.stage import Snapshot, Stage
 
 
 class LwF(Method):
@@ -24,7 +24,8 @@ class LwF(Method):
     minus the entropy of the target and has the same gradient; for a regression head, the mean
     squared difference. There is no factor T². The earlier heads are trained too, as in the
     paper; a head that all tasks share is distilled from its own outputs. The paper's warm-up
-    of the new head alone is left out.
+    of the new head alone is left out. In a language model, every token of the new answers is
+    distilled; the model of before is kept and evaluated at each step.
 
     Attributes
     ----------
@@ -44,6 +45,10 @@ class LwF(Method):
 
     def before_stage(self, stage: Stage) -> None:
         """Record every earlier head's outputs for the stage's rows."""
+        self._regression, self._targets = {}, {}
+        self._before = stage.snapshot() if stage.protocol.is_language_model else None
+        if self._before is not None:
+            return
         self._regression = {task.head: task.regression for task in stage.tasks[: stage.index]}
         self._targets = {
             head: outputs[..., : stage.shown_before.get(head)]  # not those of new classes
@@ -61,6 +66,8 @@ class LwF(Method):
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the task's loss and the earlier heads' terms, from one backbone pass."""
+        if self._before is not None:
+            return self._with_distilled_words(stage, batch, self._before)
         model = stage.model
         with stage.precision.autocast():
             pooled = model.dropout(model.features(batch.inputs))
@@ -82,6 +89,18 @@ class LwF(Method):
         if should_record(stage):
             stage.record("distillation", total)
         return loss + self.weight * total
+
+    def _with_distilled_words(self, stage: Stage, batch: Batch, before: Snapshot) -> Tensor:
+        outputs, targets = stage.logits(batch), stage.logits_of(before, batch)
+        term = distillation(
+            batch.predictions(outputs),
+            batch.predictions(targets),
+            temperature=self.temperature,
+            regression=False,
+        )
+        if should_record(stage):
+            stage.record("distillation", term)
+        return stage.criterion(outputs, batch) + self.weight * term
 
 
 def distillation(

@@ -65,7 +65,8 @@ class Merging(Method):
         )
         for name, change in self.merged().items():
             weights[name].copy_(self._start[name] + self.scale * change)
-        self._merge_head(stage)
+        if stage.model.head_parameter_names(stage.data.head):
+            self._merge_head(stage)
 
     def add(self, stage: Stage, changes: Mapping[str, Tensor]) -> None:
         """Add a task's changes of the backbone, by name, to the state."""

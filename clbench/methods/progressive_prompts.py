@@ -34,6 +34,7 @@ class ProgressivePrompts(Prompted):
     """
 
     name: ClassVar[str] = "progressive-prompts"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     needs_task_id: ClassVar[bool] = True
     length: Annotated[int, Field(ge=1)] = 10
 

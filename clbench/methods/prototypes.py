@@ -45,6 +45,7 @@ class Prototypes(Frozen):
     """
 
     name: ClassVar[str] = "prototypes"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     shrinkage: Annotated[float, Field(gt=0.0, le=1.0)] | Literal["oas"] = "oas"
 
     def __init__(self, **settings: Any) -> None:

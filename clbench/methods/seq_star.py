@@ -51,6 +51,7 @@ class SeqStar(Method):
     """
 
     name: ClassVar[str] = "seq-star"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     warmup_epochs: Annotated[int, Field(ge=0, le=1000)] = 3
     classifier: Literal["auto", "cosine", "linear"] = "auto"
     preallocate: bool = True

@@ -91,7 +91,7 @@ class Smart(Method):
             stage.restart_dropout()
             with torch.no_grad():
                 targets = exact.logits(batch, weights=self._average)
-            proximity = divergence(outputs, targets, regression=batch.regression)
+            proximity = self._gap(batch, outputs, targets)
             terms.append(("proximity", self.mu, proximity))
         for name, weight, term in terms:
             if should_record(stage):
@@ -119,12 +119,18 @@ class Smart(Method):
             noise.requires_grad_(True)
             stage.restart_dropout()
             noisy = stage.logits(batch, inputs_embeds=embedded.detach() + noise)
-            gap = divergence(noisy, targets, regression=batch.regression)
+            gap = self._gap(batch, noisy, targets)
             (gradient,) = torch.autograd.grad(gap, noise)
             noise = move_noise(noise.detach(), gradient, self.step_size, radius)
         stage.restart_dropout()
         noisy = stage.logits(batch, inputs_embeds=embedded + noise)
-        return divergence(noisy, outputs, regression=batch.regression)
+        return self._gap(batch, noisy, outputs)
+
+    @staticmethod
+    def _gap(batch: Batch, first: Tensor, second: Tensor) -> Tensor:
+        """Return the divergence of two sets of outputs for a batch, mean over predictions."""
+        pair = batch.predictions(first), batch.predictions(second)
+        return divergence(*pair, regression=batch.regression)
 
 
 def divergence(first: Tensor, second: Tensor, *, regression: bool) -> Tensor:

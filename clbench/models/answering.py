@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -36,10 +37,17 @@ class AnsweringModel(Classifier):
         Whether answers are ranked by the ``sum`` or the ``mean`` of their tokens' log-probability.
     pad_id
         Token id of padding.
+    packs
+        Whether to train on the rows of a batch in one sequence, each of which sees itself only.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, answer_score: AnswerScore = "sum", pad_id: int = 0
+        self,
+        model: PreTrainedModel,
+        *,
+        answer_score: AnswerScore = "sum",
+        pad_id: int = 0,
+        packs: bool = False,
     ) -> None:
         nn.Module.__init__(self)
         self.backbone = model
@@ -51,6 +59,7 @@ class AnsweringModel(Classifier):
         self.dropout = nn.Identity()
         self.vocabulary = self.positions = None
         self.encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
+        self.packs = packs
         self._scorer = AnswerScorer(model, pad_id=pad_id, mean=answer_score == "mean")
         self._pad_id = pad_id
 
@@ -144,32 +153,53 @@ class AnsweringModel(Classifier):
             arguments["decoder_input_ids"] = before.masked_fill(before < 0, start)
             logits: Tensor = self.backbone(**arguments, use_cache=False).logits
             return logits
-        if "position_ids" in inputs:  # rows in a row
-            arguments["position_ids"] = inputs["position_ids"]
-        with only_at(self.backbone, inputs["predict"]):
+        predict = inputs["predict"]
+        if self.packs and self.training:
+            arguments, predict = _packed(arguments, predict)
+        with only_at(self.backbone, predict):
             picked: Tensor = self.backbone(**arguments, use_cache=False).logits
-        return picked
+        return picked.view(*inputs["predict"].shape, -1)
 
 
 def build_answering_model(
-    name: str,
-    *,
-    revision: str | None = None,
-    answer_score: AnswerScore = "sum",
-    pad_id: int = 0,
+    name: str, *, revision: str | None = None, **options: Any
 ) -> AnsweringModel:
-    """Return a pretrained language model with its head.
+    """Return a pretrained language model with its head; `options` are those of `AnsweringModel`.
 
     Raises
     ------
     ModelError
-        As `clbench.models.language.load_generator`.
+        As `clbench.models.language.load_generator`, or if the model cannot pack rows.
     """
-    return AnsweringModel(load_generator(name, revision), answer_score=answer_score, pad_id=pad_id)
+    model = load_generator(name, revision)
+    if options.get("packs") and "position_ids" not in signature(model.forward).parameters:
+        raise ModelError(f"model {name!r} takes no positions. Set packing = false in [protocol].")
+    return AnsweringModel(model, **options)
+
+
+def _packed(arguments: Mapping[str, Tensor], predict: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the rows of a batch as one row without padding, and the positions to predict at.
+
+    Positions start anew with each row, and the mask, shape (1, 1, n, n), lets a token see the
+    earlier ones of its row.
+    """
+    mask = arguments["attention_mask"].bool()
+    row, column = torch.nonzero(mask, as_tuple=True)
+    values = arguments.get("input_ids", arguments.get("inputs_embeds"))
+    assert values is not None
+    key = "input_ids" if "input_ids" in arguments else "inputs_embeds"
+    sees = (row[:, None] == row) & (column[:, None] >= column)
+    starts = torch.nn.functional.pad(mask.sum(1).cumsum(0)[:-1], (1, 0))
+    packed = {
+        key: values[row, column][None],
+        "position_ids": column[None],
+        "attention_mask": sees[None, None],
+    }
+    return packed, (starts[:, None] + predict).view(1, -1)
 
 
 @contextmanager
-def only_at(model: PreTrainedModel, positions: Tensor) -> Iterator[None]:
+def only_at(model: Any, positions: Tensor) -> Iterator[None]:
     """Let the language-model head see only these positions, shape (b, m), of the last layer."""
 
     def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:

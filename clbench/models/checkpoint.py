@@ -72,14 +72,16 @@ def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> P
     return config
 
 
-def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    name: str, revision: str | None = None, *, plain: bool = False
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a model, padding on the right; parameters as in `local_folder`.
 
     It returns ``token_type_ids`` only if the model has segments, whatever its class says
     (ALBERT's returns none). Without a padding token (GPT-2) it pads with its end-of-text
     token, which the attention mask hides. If it adds no special token (GPT-2), a text starts
     with the beginning-of-text token, as in pretraining, and an end-of-text token separates
-    the texts of a pair; so no row is empty.
+    the texts of a pair; so no row is empty. With `plain`, none is added.
 
     Raises
     ------
@@ -112,7 +114,8 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         )
     segments = ["token_type_ids"] if reads_segments(config) else []
     tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
-    _add_start_and_separator(tokenizer)
+    if not plain:
+        _add_start_and_separator(tokenizer)
     with one_line_errors(name, f"its tokenizer in {folder} cannot read every text"):
         tokenizer(UNKNOWN_WORDS)
     return tokenizer

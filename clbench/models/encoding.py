@@ -46,6 +46,8 @@ class EncodedRows:
     """For multiple choice k, the sequences of a row, one after another; else 0: k is 1."""
     groups: IntArray | None = None
     """Shape (n,), as in `Rows`."""
+    notes: tuple[str, ...] = ()
+    """Lines for the reader of the results."""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -47,8 +47,6 @@ class PromptRows(EncodedRows):
         Texts to compare what is written with; or None.
     names
         Texts of the candidates, shape (c, k); or None.
-    notes
-        Lines for the reader of the results.
     """
 
     answers: TokenArray | None = None
@@ -57,7 +55,6 @@ class PromptRows(EncodedRows):
     values: tuple[float, ...] | None = None
     targets: tuple[str, ...] | None = None
     names: tuple[tuple[str, ...], ...] | None = None
-    notes: tuple[str, ...] = ()
 
     @cached_property
     def lengths(self) -> IntArray:

@@ -98,6 +98,11 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
         try:
             with user_code(f"{baseline.name}, with this protocol"):
                 instance = method(**baseline.settings)
+                if protocol.head not in instance.head_kinds:
+                    raise SettingsError(
+                        f"it needs head = {instance.head_kinds[0]!r} in [protocol]. Set that, or "
+                        "leave the method out."
+                    )
                 instance.check_protocol(at_rate(instance, protocol))
         except SettingsError as error:
             raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clbench.models.encoding import EncodedRows
+from clbench.models.prompts import IGNORED
 from clbench.seeds import numpy_stream
 from clbench.tasks.task import IntArray
 
@@ -53,7 +54,8 @@ class Batch:
         ``input_ids``, ``attention_mask`` and, for models with segments,
         ``token_type_ids``; int64, shape (b, t), or (b, k, t) for multiple choice.
     labels
-        Shape (b,): classes (int64) or targets (float32).
+        Shape (b,): classes (int64) or targets (float32). For language models, shape (b, m): the
+        tokens of the answers, -100 behind them.
     head, regression, task
         As in `TaskData`.
     positions
@@ -72,6 +74,41 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def asks_for_words(self) -> bool:
+        """Whether labels are tokens of answers, shape (b, m), as for language models."""
+        return self.labels.dim() == 2
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return outputs of shape (b, …) with one row for each prediction.
+
+        For language models, outputs are of shape (b, m, v), or wider where other rows have longer
+        answers, and every token of an answer is a prediction: shape (n, v).
+        """
+        if not self.asks_for_words:
+            return outputs
+        return outputs[:, : self.labels.shape[1]][self.labels != IGNORED]
+
+    def parts(self, count: int) -> list[tuple[Batch, float]]:
+        """Return the batch in at most `count` parts, with the share of each in the mean loss."""
+        if count == 1:
+            return [(self, 1.0)]
+        numbers = list(torch.arange(len(self)).chunk(count))
+        parts = [
+            replace(
+                self,
+                inputs={name: value[part] for name, value in self.inputs.items()},
+                labels=self.labels[part],
+                positions=self.positions[part.numpy()],
+            )
+            for part in numbers
+        ]
+        weights = [
+            int((part.labels != IGNORED).sum()) if self.asks_for_words else len(part)
+            for part in parts
+        ]
+        return [(part, w / sum(weights)) for part, w in zip(parts, weights, strict=True)]
 
 
 def length_grouped(lengths: IntArray, batch_size: int, rng: np.random.Generator) -> list[IntArray]:

@@ -197,11 +197,14 @@ def _step(
 ) -> None:
     method.before_step(stage)
     stage.restart_dropout()
-    loss = hook_checks.loss(method.loss(stage, batch))
-    penalty = hook_checks.penalty(method.penalty(stage))
-    curve.add_loss(loss, penalty)
-    total = loss if penalty is None else loss + penalty
-    total.backward()  # type: ignore[no-untyped-call]
+    for number, (part, share) in enumerate(batch.parts(stage.protocol.accumulation)):
+        loss = hook_checks.loss(method.loss(stage, part))
+        loss = loss if share == 1.0 else loss * share
+        # The penalty does not depend on the rows.
+        penalty = None if number else hook_checks.penalty(method.penalty(stage))
+        curve.add_loss(loss, penalty, new_step=number == 0)
+        total = loss if penalty is None else loss + penalty
+        total.backward()  # type: ignore[no-untyped-call]
     method.edit_gradients(stage)
     if stage.protocol.clip_norm is not None:
         clip_gradients(parameters, stage.protocol.clip_norm)
@@ -267,12 +270,12 @@ class _Curve:
         """Whether the step just done is a point of the curves."""
         return self._trace.steps in self._grid or self._trace.steps == self._stage.total_steps
 
-    def add_loss(self, loss: Tensor, penalty: Tensor | None) -> None:
+    def add_loss(self, loss: Tensor, penalty: Tensor | None, *, new_step: bool = True) -> None:
         """Add to the means of the next point; raise an error if they are not finite."""
         self._loss += loss.detach()
         if penalty is not None:
             self._penalty += penalty.detach()
-        self._count += 1
+        self._count += new_step
         if self._stage.device.type == "cpu" or self._count % CHECK_EVERY == 0:
             self._check_finite()
 

@@ -44,6 +44,27 @@ class Protocol(BaseModel):
         ``first`` token, ``last`` real token, ``mean`` over real tokens, or ``auto`` by family.
     head_dropout
         Dropout between the pooled vector and the head.
+    head
+        ``classification``: a new head for each task, or one that tasks share.
+        ``language-model``: the model's own head answers every task in words, by its template
+        (`clbench.tasks.template`); nothing is added and the task is never told.
+    answer_by
+        How a language model is scored on classes: ``likelihood`` takes the most probable answer of
+        the task, ``generation`` what it writes.
+    answer_score
+        Whether answers are ranked by the ``sum`` or the ``mean`` of their tokens' log-probability.
+    answer_length
+        Most tokens of an answer that is written.
+    chat
+        Whether prompts are put into the model's chat template; None: if it has one.
+    packing
+        Whether a language model trains on the rows of a batch without padding between them.
+    accumulation
+        Parts of a batch that pass through the model one after another, to save memory.
+    gradient_checkpointing
+        Whether to recompute activations in the backward pass, to save memory.
+    weights
+        Number format of weights and optimizer; `precision` is that of the computation.
     epochs, steps
         Length of a stage; `steps` overrides `epochs`.
     task_epochs, task_steps
@@ -98,10 +119,27 @@ class Protocol(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    # Some are left out of recipes where they are the default, as in those of earlier versions.
     model: Annotated[str, Field(min_length=1)] = "tiny"
     revision: str | None = None
     pooling: Literal["auto", "first", "last", "mean"] = "auto"
     head_dropout: Share = 0.0
+    head: Annotated[
+        Literal["classification", "language-model"],
+        Field(exclude_if=lambda v: v == "classification"),
+    ] = "classification"
+    answer_by: Annotated[
+        Literal["likelihood", "generation"], Field(exclude_if=lambda v: v == "likelihood")
+    ] = "likelihood"
+    answer_score: Annotated[Literal["sum", "mean"], Field(exclude_if=lambda v: v == "sum")] = "sum"
+    answer_length: Annotated[Positive, Field(exclude_if=lambda v: v == 64)] = 64
+    chat: Annotated[bool | None, Field(exclude_if=lambda v: v is None)] = None
+    packing: Annotated[bool, Field(exclude_if=lambda v: not v)] = False
+    accumulation: Annotated[Positive, Field(exclude_if=lambda v: v == 1)] = 1
+    gradient_checkpointing: Annotated[bool, Field(exclude_if=lambda v: not v)] = False
+    weights: Annotated[Literal["float32", "bf16"], Field(exclude_if=lambda v: v == "float32")] = (
+        "float32"
+    )
     epochs: Positive = 3
     steps: Positive | None = None
     task_epochs: dict[str, Positive] = {}
@@ -120,7 +158,6 @@ class Protocol(BaseModel):
     precision: Literal["auto", "float32", "bf16"] = "auto"
     corpus: Annotated[str, Field(min_length=1)] = "built-in"
     limit: Positive | None = None
-    # These are left out of recipes where they are the default, as in those of earlier versions.
     scored_limit: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
     limit_per: Annotated[Literal["task", "class"], Field(exclude_if=lambda v: v == "task")] = "task"
     scored_limit_per: Annotated[
@@ -141,6 +178,23 @@ class Protocol(BaseModel):
         if self.subset == "seed" and self.limit_per == "class":
             raise ValueError("subset = 'seed' needs limit_per = 'task'")
         return self
+
+    @model_validator(mode="after")
+    def _language_model(self) -> Self:
+        """Refuse settings of language models where there is none."""
+        if self.head == "language-model":
+            if self.pooling != "auto" or self.head_dropout:
+                raise ValueError("pooling and head_dropout are settings of classification heads")
+            return self
+        only = ("answer_by", "answer_score", "answer_length", "chat", "packing")
+        if given := [key for key in only if key in self.model_fields_set]:
+            raise ValueError(f"{given[0]} needs head = 'language-model'")
+        return self
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether the model's own head answers every task."""
+        return self.head == "language-model"
 
     @property
     def limits(self) -> dict[str, Any]:

@@ -133,8 +133,15 @@ class Context:
             for start in range(0, len(order), size):
                 batch = data.batch(order[start : start + size], self.device)
                 parts.append(compute(batch).float().cpu().numpy())
-        values = np.empty((len(order), *parts[0].shape[1:]), dtype=np.float32)
-        values[order] = np.concatenate(parts)
+        # Answers of language models have several tokens; shorter ones are filled up with zeros.
+        shape = np.max([part.shape[1:] for part in parts], axis=0, initial=0)
+        values = np.zeros((len(order), *shape.astype(int)), dtype=np.float32)
+        start = 0
+        for part in parts:
+            rows = order[start : start + len(part)]
+            at: tuple[Any, ...] = (rows, *map(slice, part.shape[1:]))
+            values[at] = part
+            start += len(part)
         return values
 
 
@@ -289,6 +296,17 @@ class Stage(Context):
                 outputs = torch.func.functional_call(self.model, dict(weights), arguments)
         return torch.as_tensor(outputs).float()
 
+    @torch.no_grad()
+    def logits_of(self, weights: Snapshot, batch: Batch) -> Tensor:
+        """Return the outputs that earlier weights give for a batch, without dropout."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            return self.logits(batch, weights=weights)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
     def loss(
         self,
         batch: Batch,
@@ -302,7 +320,12 @@ class Stage(Context):
 
     @staticmethod
     def criterion(outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy, or squared error, of outputs of shape (b, outputs)."""
+        """Return the mean cross-entropy, or squared error, of outputs of shape (b, outputs).
+
+        For language models, the mean over all answers' tokens; outputs of shape (b, m, v).
+        """
+        if batch.labels.dim() == 2:
+            return nn.functional.cross_entropy(outputs.flatten(0, 1), batch.labels.flatten())
         if batch.regression:
             return nn.functional.mse_loss(outputs.squeeze(-1), batch.labels)
         return nn.functional.cross_entropy(outputs, batch.labels)

@@ -1,0 +1,100 @@
+"""What a language model writes for the prompts of a task, and scores of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from clbench.models.answering import AnsweringModel, stop_tokens
+from clbench.models.prompts import PromptEncoder, PromptRows
+from clbench.tasks.task import IntArray
+from clbench.training.batches import TaskData
+from clbench.training.stage import Context
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Lets a language model write.
+
+    Attributes
+    ----------
+    tokenizer
+        The model's tokenizer.
+    stops
+        Tokens that end a text.
+    most
+        Most tokens of a text.
+    answer_by
+        Whether tasks with classes are scored by what is written, too.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    stops: tuple[int, ...]
+    most: int
+    answer_by: Literal["likelihood", "generation"]
+
+    @classmethod
+    def of(
+        cls, prompts: PromptEncoder, *, answer_by: Literal["likelihood", "generation"]
+    ) -> Writer:
+        """Return the writer for prompts of an encoder."""
+        tokenizer = prompts.tokenizer
+        return cls(tokenizer, tuple(stop_tokens(tokenizer)), prompts.max_answer, answer_by)
+
+    def writes(self, data: TaskData) -> bool:
+        """Whether a task is scored by what the model writes."""
+        rows = data.rows
+        is_text = isinstance(rows, PromptRows) and rows.targets is not None
+        return is_text or self.answer_by == "generation"
+
+    def texts(self, context: Context, data: TaskData) -> list[str]:
+        """Return what the model writes for each row: one line, without blanks around it."""
+        model = context.model
+        assert isinstance(model, AnsweringModel)
+        model.eval()
+        order = np.argsort(-data.rows.lengths, kind="stable")
+        size = context.protocol.eval_batch_size
+        texts: dict[int, str] = {}
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            inputs = data.batch(rows, context.device).inputs
+            with context.precision.autocast():
+                written = model.write(inputs, self.stops, self.most)
+            lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+            for row, text in zip(rows.tolist(), lines, strict=True):
+                texts[row] = text.partition("\n")[0].strip()
+        return [texts[row] for row in range(len(order))]
+
+
+def chosen_answers(texts: list[str], rows: PromptRows) -> IntArray:
+    """Return the number of the answer that each text is, shape (n,); -1 if it is none."""
+    assert rows.names is not None
+    shared = len(rows.names) == 1
+    return np.array(
+        [
+            next((k for k, name in enumerate(rows.names[0 if shared else i]) if name == text), -1)
+            for i, text in enumerate(texts)
+        ],
+        dtype=np.int64,
+    )
+
+
+def as_outputs(choices: IntArray, rows: PromptRows) -> npt.NDArray[np.float32]:
+    """Return choices as logits, shape (n, k), for metrics of classes.
+
+    What is no answer counts as the class after the right one: as an error. For regression, it
+    counts as the mean of all values, and outputs are of shape (n, 1).
+    """
+    assert rows.names is not None
+    if rows.values is not None:
+        values = np.asarray([*rows.values, np.mean(rows.values)], dtype=np.float32)
+        return values[choices][:, None]
+    k = len(rows.names[0])
+    numbers = np.where(choices < 0, (rows.labels + 1) % k, choices)
+    return np.eye(k, dtype=np.float32)[numbers]
