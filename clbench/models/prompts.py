@@ -197,8 +197,6 @@ class PromptEncoder:
         if to_train:
             answers = self._to_train(task, rows, template, tokens, values, notes)
         longest = max((len(t) for row in tokens for t in row), default=self.max_answer)
-        if answers is not None:
-            longest = answers.shape[1]
         prompts = self._prompts(rows, template, self.max_length - longest, where, notes)
         candidates = None if to_train or task.free_text else _padded(tokens)
         return PromptRows(

@@ -1,0 +1,152 @@
+"""Rows as prompts and answers in tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from generators import make_tokenizer
+
+from clbench.errors import DataError, ModelError
+from clbench.models.prompts import PromptEncoder, PromptRows
+from clbench.tasks.task import Rows, Task
+from clbench.tasks.template import Template
+
+TEMPLATE = Template("{text}\nGood:", {"neg": "no", "pos": "yes"})
+
+
+def task(rows: Rows, labels: tuple[str, ...] = ("neg", "pos"), **values: Any) -> Task:
+    values = {"template": TEMPLATE, **values}
+    return Task("t", labels, ("accuracy",), rows, rows, head="t", **values)
+
+
+def rows_of(texts: list[str], labels: list[int]) -> Rows:
+    return Rows.of(texts, None, labels)
+
+
+def encoder(max_length: int = 60, **options: Any) -> PromptEncoder:
+    tokenizer = make_tokenizer(chat=options.get("chat", False))
+    return PromptEncoder(tokenizer, max_length, **options)
+
+
+def text_of(ids: Any) -> str:
+    return str(make_tokenizer().decode([i for i in ids if i >= 0]))
+
+
+def test_a_training_row_ends_with_its_answer_of_which_the_last_token_is_only_predicted() -> None:
+    rows = rows_of(["dull", "a {text}\nbright"], [0, 1])
+    encoded = encoder().encode(task(rows), rows, to_train=True)
+    inputs, labels = encoded.collate([1, 0], pad_id=0)
+    ids = inputs["input_ids"]
+    assert text_of(ids[0]).startswith("a {text}\nbright\nGood: yes")
+    assert "<|end|>" not in text_of(ids[0])
+    for row, answer in ((0, " yes<|end|>"), (1, " no<|end|>")):
+        assert text_of(labels[row]) == answer
+        at = inputs["predict"][row].tolist()
+        # The token after each position is the one to predict, but for the end.
+        assert ids[row, at[0] + 1] == labels[row, 0]
+        assert text_of(ids[row, : at[0] + 1]).endswith("\nGood:")
+        assert inputs["attention_mask"][row].sum() == at[-1] + 1
+        assert ids[row, at[-1] + 1 :].eq(0).all()
+    assert encoded.lengths.tolist() == inputs["attention_mask"].sum(1).tolist()[::-1]
+
+
+def test_rows_to_score_have_prompts_and_candidates() -> None:
+    rows = rows_of(["dull", "bright"], [0, 1])
+    encoded = encoder().encode(task(rows), rows, to_train=False)
+    inputs, labels = encoded.take([1]).collate([0], pad_id=0)
+    assert text_of(inputs["input_ids"][0]).startswith("bright\nGood:")
+    assert [text_of(answer) for answer in inputs["candidates"][0]] == [" no", " yes"]
+    assert labels.tolist() == [1]
+    assert encoded.names == (("no", "yes"),)
+    assert encoded.notes == ()
+
+
+def test_multiple_choice_has_candidates_of_its_own() -> None:
+    rows = Rows(["why", "when"], None, np.array([1, 0]), np.arange(2), (["a", "c"], ["bb", "d"]))
+    choice = task(rows, ("1", "2"), template=Template("{text}?"))
+    encoded = encoder().encode(choice, rows, to_train=False)
+    inputs, _ = encoded.take([1, 0]).collate([1], pad_id=0)
+    assert [text_of(answer) for answer in inputs["candidates"][0]] == [" a", " bb"]
+    trained = encoder().encode(choice, rows, to_train=True)
+    _, labels = trained.collate([0, 1], pad_id=0)
+    assert [text_of(answer) for answer in labels] == [" bb<|end|>", " c<|end|>"]
+
+
+def test_regression_trains_the_nearest_of_numbers_and_scores_all() -> None:
+    rows = Rows.of(["a", "b"], None, [1.6, 0.2], regression=True)
+    template = Template("{text}:", {"0": "0", "1": "1", "2": "2"})
+    number = task(rows, (), template=template)
+    _, labels = encoder().encode(number, rows, to_train=True).collate([0, 1], pad_id=0)
+    assert [text_of(answer) for answer in labels] == [" 2<|end|>", " 0<|end|>"]
+    inputs, _ = encoder().encode(number, rows, to_train=False).collate([0], pad_id=0)
+    assert inputs["values"].tolist() == [[0.0, 1.0, 2.0]]
+    with pytest.raises(DataError, match="needs answers that are numbers"):
+        encoder().encode(task(rows, (), template=Template("{text}:")), rows, to_train=False)
+
+
+def test_texts_to_write_are_targets() -> None:
+    rows = Rows(["a", "b"], None, np.zeros(2, np.int64), np.arange(2), targets=["one", "longer"])
+    write = task(rows, (), template=Template("{text}:"))
+    assert encoder(max_answer=4).encode(write, rows, to_train=False).targets == ("one", "longer")
+    encoded = encoder(max_answer=4).encode(write, rows, to_train=True)
+    _, labels = encoded.collate([0, 1], pad_id=0)
+    assert [text_of(answer) for answer in labels] == [" one<|end|>", " lon<|end|>"]
+    assert encoded.notes == ("task 't': 1 target cut to 4 tokens.",)
+
+
+def test_a_long_prompt_loses_the_beginning_of_its_longest_text() -> None:
+    rows = Rows.of(["0123456789" * 9, "short"], ["keep", "both"], [0, 1])
+    pair = Template("{text} / {text2}\nGood:", TEMPLATE.answers, (None, None))
+    encoded = encoder(max_length=30).encode(task(rows, template=pair), rows, to_train=True)
+    prompt = text_of(encoded.ids[: encoded.offsets[1]])
+    assert prompt.endswith("6789 / keep\nGood:")
+    assert len(prompt) == 30 - 1  # tokens are bytes here, but the answer is one
+    assert encoded.notes == ("task 't': 1 prompt cut to 29 tokens from the left of a text.",)
+    with pytest.raises(DataError, match="leave no room for a text in max_length = 8 tokens"):
+        encoder(max_length=8).encode(task(rows, template=pair), rows, to_train=True)
+
+
+def test_answers_that_begin_another_one_are_ranked_with_their_end() -> None:
+    rows = rows_of(["a"], [0])
+    names = Template("{text}:", {"neg": "gas", "pos": "gas type"})
+    encoded = encoder().encode(task(rows, template=names), rows, to_train=False)
+    inputs, _ = encoded.collate([0], pad_id=0)
+    assert [text_of(answer) for answer in inputs["candidates"][0]] == [
+        " gas<|end|>",
+        " gas type<|end|>",
+    ]
+    assert "the beginning of another one" in encoded.notes[0]
+
+
+def test_shared_first_tokens_are_noted_and_equal_answers_refused() -> None:
+    rows = rows_of(["a"], [0])
+    names = Template("{text}:", {"neg": "gas", "pos": "oil"})
+    encoded = encoder().encode(task(rows, template=names), rows, to_train=False)
+    assert encoded.notes == ("task 't': 2 answers begin with 1 different tokens.",)  # the blank
+    same = Template("{text}:", {"neg": "same", "pos": "same"})
+    with pytest.raises(DataError, match="several classes have the answer 'same'"):
+        encoder().encode(task(rows, template=same), rows, to_train=False)
+
+
+def test_a_chat_model_gets_its_template() -> None:
+    rows = rows_of(["dull"], [0])
+    encoded = encoder(chat=True).encode(task(rows), rows, to_train=True)
+    inputs, labels = encoded.collate([0], pad_id=0)
+    text = text_of(inputs["input_ids"][0])
+    assert text.startswith("<user>\ndull\nGood:\n<assistant>\nno")
+    assert text_of(labels[0]) == "no<|end|>"
+    with pytest.raises(ModelError, match=r"no chat template\. Set chat = false"):
+        PromptEncoder(make_tokenizer(), 60, chat=True)
+
+
+def test_an_encoder_decoder_reads_the_prompt_and_writes_the_answer() -> None:
+    rows = rows_of(["dull", "bright"], [0, 1])
+    encoded = encoder(encoder_decoder=True).encode(task(rows), rows, to_train=True)
+    assert isinstance(encoded, PromptRows)
+    inputs, labels = encoded.collate([0, 1], pad_id=0)
+    assert [text_of(answer) for answer in labels] == ["no<|end|>", "yes<|end|>"]
+    assert inputs["decoder_input_ids"][:, 0].tolist() == [-1, -1]
+    assert inputs["decoder_input_ids"][:, 1:].tolist() == labels[:, :-1].clamp(min=0).tolist()
+    assert text_of(inputs["input_ids"][1]).startswith("bright\nGood:")
