@@ -386,7 +386,9 @@ def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
         if protocol.weights == "bf16":
             model.bfloat16()
         if protocol.gradient_checkpointing:
-            model.backbone.gradient_checkpointing_enable()
+            backbone: Any = model.backbone
+            older = backbone.gradient_checkpointing_enable  # until transformers 6
+            getattr(backbone, "activation_checkpointing_enable", older)()
         return model
     return build_classifier(
         protocol.model,

@@ -164,11 +164,7 @@ class ScenarioPreparer:
 
     def check_model(self) -> None:
         """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
-        _ = self.tokenizer, self._prompts
-        if self.protocol.is_language_model:
-            load_generator(self.protocol.model, self.protocol.revision)
-        else:
-            _ = self._backbone
+        _ = self._backbone, self.tokenizer, self._prompts
 
     def tokenise(self, scenario: Scenario) -> PreparedScenario:
         """Return `scenario` with its rows tokenised.
@@ -252,16 +248,20 @@ class ScenarioPreparer:
         protocol = self.protocol
         if not protocol.is_language_model:
             return None
-        config = load_config(protocol.model, protocol.revision)
         chat = protocol.chat
         if chat is None:
             chat = bool(self.tokenizer.chat_template)
-        encodes = bool(getattr(config, "is_encoder_decoder", False))
         sizes = self.max_length, protocol.answer_length
         try:
-            return PromptEncoder(self.tokenizer, *sizes, chat, encodes)
+            return PromptEncoder(self.tokenizer, *sizes, chat, self._encodes)
         except ModelError as error:
             raise ModelError(f"model {protocol.model!r}: {error}") from error
+
+    @property
+    def _encodes(self) -> bool:
+        """Whether the model is an encoder-decoder."""
+        config = load_config(self.protocol.model, self.protocol.revision)
+        return bool(getattr(config, "is_encoder_decoder", False))
 
     @cached_property
     def _writer(self) -> Writer | None:
@@ -329,7 +329,7 @@ class ScenarioPreparer:
             rows,
             self.max_length,
             self.device,
-            protocol.pooling,
+            "mean" if self._encodes else protocol.pooling,
             identity=model_identity(protocol.model, protocol.revision),
         )
         if not np.isfinite(points).all():
@@ -345,7 +345,12 @@ class ScenarioPreparer:
 
     @cached_property
     def _backbone(self) -> PreTrainedModel:
-        return load_backbone(self.protocol.model, self.protocol.revision)
+        protocol = self.protocol
+        if not protocol.is_language_model:
+            return load_backbone(protocol.model, protocol.revision)
+        model: Any = load_generator(protocol.model, protocol.revision)
+        backbone: PreTrainedModel = model.get_encoder() if self._encodes else model.base_model
+        return backbone
 
     def _encode(self, task: Task, rows: Rows, *, to_train: bool, cache: bool = True) -> EncodedRows:
         if self._prompts is not None:

@@ -100,7 +100,7 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
 
     config = backbone.config
     name = str(config.model_type)
-    if getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False) and hasattr(backbone, "decoder"):
         raise ModelError(
             f"models of type {name!r} have both an encoder and a decoder. Use an encoder, or a "
             "decoder alone."

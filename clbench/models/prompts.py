@@ -327,7 +327,7 @@ class PromptEncoder:
                 texts[longest] = text[1:]
             (prompt,) = self._tokenise([template.render(texts)])
             length = len(prompt)
-            if length <= room:
+            if length <= room and any(texts[i] for i in used):
                 return prompt
         raise DataError(
             f"{where}: the words of its prompt and answers leave no room for a text in max_length "

@@ -104,7 +104,7 @@ class ClassIncremental(Shift):
                 raise ShiftError(f"{self._where}: {name!r} is there twice. Name each task once.")
         parts = [context.task(name) for name in names]
         for part in parts:
-            if part.regression or part.train.choices:
+            if not part.labels or part.train.choices:
                 raise ShiftError(
                     f"{self._where}: {part.name!r} has no classes. Name one with classes."
                 )

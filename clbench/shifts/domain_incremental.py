@@ -113,7 +113,7 @@ class DomainIncremental(Shift):
         mapping = self.classes or {name: [name] for name in tasks[0].labels}
         if self.classes is None:
             for task in tasks:
-                if sorted(task.labels) != sorted(tasks[0].labels) or task.regression:
+                if sorted(task.labels) != sorted(tasks[0].labels) or not task.labels:
                     raise ShiftError(
                         f"domains {join_names(self.tasks or ())}: {task.name!r} has the classes "
                         f"{join_names(task.labels)}, {tasks[0].name!r} has "

@@ -225,7 +225,7 @@ def _check_rows(scenario: str, task: Task) -> None:
         remedy = "Use more rows (a larger --limit or tuning_fraction), or change the shift."
         if len(rows) == 0:
             raise ShiftError(f"{where} would be empty. {remedy}")
-        if not (task.regression or task.own) and len(np.unique(rows.labels)) == 1:
+        if task.labels and not task.own and len(np.unique(rows.labels)) == 1:
             label = task.labels[int(rows.labels[0])]
             raise ShiftError(f"{where} ({len(rows)}) would all be of class {label!r}. {remedy}")
 
@@ -236,6 +236,8 @@ def _balance(task: Task, rows: Rows) -> dict[str, float]:
         numbers = {"mean": values.mean(), "std": values.std()}
         numbers |= {"min": values.min(), "max": values.max()}
         return {name: float(value) for name, value in numbers.items()}
+    if task.free_text:
+        return {}
     counts = np.bincount(rows.labels, minlength=len(task.labels)) / len(rows)
     shares = dict(zip(task.labels, counts.tolist(), strict=True))
     if not task.own:

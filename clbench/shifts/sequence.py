@@ -70,7 +70,7 @@ def share_head(tasks: Items[Task], *, growing: bool) -> tuple[Task, ...]:
     """
     owners: dict[tuple[str, ...], Task] = {}
     for task in tasks:
-        if task.regression or task.train.choices:
+        if not task.labels or task.train.choices:
             raise ShiftError(
                 f"task {task.name!r} has no classes that other tasks could have, so it cannot "
                 "share a head. Use head = 'own'."
