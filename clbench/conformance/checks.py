@@ -264,27 +264,31 @@ def architectures(session: Session) -> str:
     hint="Labels of language models are tokens of answers: compare batch.predictions(outputs), and "
     'use no heads; or declare head_kinds: ClassVar[tuple[str, ...]] = ("classification",).',
 )
-def language_models(session: Session) -> str:
-    """The method trains language models that answer in words, or declares that it does not."""
+def decoders(session: Session) -> str:
+    """The method trains decoders that answer in words, or declares that it does not."""
     candidate = session.candidate
     if "language-model" not in candidate.method.head_kinds:
         return "not with language models, as it declares"
-    found = []
+    acts = bool(differences(session.first.final, session.vanilla.final))
     for name in GENERATORS:
         model, folder = checkpoint(name, writes=True), session.folder / f"{name}-lm"
-        toy = make_toy_scenario(model, folder, head="language-model")
-        try:
-            run = run_candidate(toy, candidate)
-        except Exception as error:
-            raise FailedCheckError(f"{name}: {explain(error)}") from error
-        same = not differences(run.final, session.vanilla_on(toy).final)
-        if same and differences(session.first.final, session.vanilla.final):
-            raise FailedCheckError(
-                f"{name}: weights and outputs equal vanilla's in every bit, unlike those with "
-                "classification heads."
-            )
-        found.append(f"{name}{' (as vanilla)' if same else ''}")
-    return ", ".join(found)
+        # Some methods act only once tasks conflict, for which the model must have learned them.
+        for lr, epochs in ((1e-4, 1), (1e-2, 2)) if acts else ((1e-4, 1),):
+            protocol: dict[str, Any] = {"head": "language-model", "lr": lr, "epochs": epochs}
+            toy = make_toy_scenario(model, folder, **protocol)
+            try:
+                run = run_candidate(toy, candidate)
+            except Exception as error:
+                raise FailedCheckError(f"{name}: {explain(error)}") from error
+            if differences(run.final, session.vanilla_on(toy).final):
+                break
+        else:
+            if acts:
+                raise FailedCheckError(
+                    f"{name}: weights and outputs equal vanilla's in every bit, unlike those with "
+                    "classification heads."
+                )
+    return f"{', '.join(GENERATORS)}, answering in words{'' if acts else ', as vanilla'}"
 
 
 @conformance_check(needs="trains")

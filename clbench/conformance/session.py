@@ -70,8 +70,8 @@ class Session:
 
     def vanilla_on(self, toy: ToyScenario) -> CheckRun:
         """Return a run of vanilla at the candidate's flat rate on a scenario's model."""
-        method = self.candidate.make()
-        return _vanilla(toy.protocol.model, toy.protocol.head, method.lr, method.lr_multiple)
+        method, p = self.candidate.make(), toy.protocol
+        return _vanilla(p.model, p.head, p.lr, p.epochs, method.lr, method.lr_multiple)
 
     def run(self, name: str) -> None:
         """Run a check, or skip it if the one that it needs did not pass."""
@@ -98,10 +98,12 @@ class Session:
 
 
 @cache
-def _vanilla(model: str, head: str, lr: float | None, lr_multiple: float) -> CheckRun:
+def _vanilla(
+    model: str, head: str, rate: float, epochs: int, lr: float | None, lr_multiple: float
+) -> CheckRun:
     settings = {"lr": lr, "lr_multiple": lr_multiple}
     with temporary_cache() as folder:
-        toy = make_toy_scenario(model, folder, head=head)
+        toy = make_toy_scenario(model, folder, head=head, lr=rate, epochs=epochs)
         return run_candidate(toy, Candidate.of("vanilla", settings), count_bytes=True)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,14 +68,13 @@ class ToyScenario:
 
 
 def make_toy_scenario(
-    model: str, folder: Path, *, rows: int = 24, head: str = "classification"
+    model: str, folder: Path, *, rows: int = 24, **protocol_settings: Any
 ) -> ToyScenario:
     """Return the toy scenario, with `rows` training rows for each task."""
-    # Language models first learn to answer at all; only then do tasks conflict.
-    lr, epochs = (1e-4, 1) if head == "classification" else (1e-2, 2)
+    settings: dict[str, Any] = {"epochs": 1, "lr": 1e-4, **protocol_settings}
     protocol = Protocol(
-        model=model, epochs=epochs, batch_size=4, max_length=16, lr=lr, precision="float32",
-        curve_points=1, curve_rows=4, head=head,
+        model=model, batch_size=4, max_length=16, precision="float32", curve_points=1,
+        curve_rows=4, **settings,
     )  # fmt: skip
     preparer = ScenarioPreparer(protocol, data=None, base=folder, own={}, device=CPU, output=None)
     tasks = (

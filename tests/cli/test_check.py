@@ -34,14 +34,14 @@ def small() -> str:
     return checkpoint("bert")
 
 
-def test_correct_method_passes_all_ten_checks(
+def test_correct_method_passes_all_eleven_checks(
     clbench: Call, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     code, out, err = clbench("check", "frozen", "--model", small)
     assert (code, err) == (0, "")
     assert "architectures  ok  bert, roberta, albert, distilbert, gpt2" in out
-    assert out.strip().endswith("10 checks passed.")
+    assert out.strip().endswith("11 checks passed.")
 
 
 def test_plugin_that_does_nothing_fails_one_check(
@@ -54,7 +54,7 @@ def test_plugin_that_does_nothing_fails_one_check(
     assert code == 1
     assert "acts           FAILED" in out
     assert "What to do: Check the penalty's strength" in out
-    assert "9 checks passed, 1 failed." in out
+    assert "10 checks passed, 1 failed." in out
 
 
 @pytest.mark.slow

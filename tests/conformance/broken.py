@@ -162,6 +162,8 @@ class KeepsReference(KeepsData):
 class KeepsTokens(KeepsData):
     """Copies token numbers into lists of its state."""
 
+    head_kinds = ("classification",)
+
     def after_stage(self, stage: Stage) -> None:
         batch = next(iter(stage.batches("old")))
         self.tokens = [ids.tolist() for ids in batch.inputs["input_ids"]]
@@ -178,6 +180,8 @@ class KeepsTokens(KeepsData):
 
 class KeepsFloats(KeepsTokens):
     """Copies token numbers as floats."""
+
+    head_kinds = ("classification",)
 
     def after_stage(self, stage: Stage) -> None:
         super().after_stage(stage)
@@ -264,5 +268,15 @@ class GrowsSlowly(_Pull):
 class BertOnly(_Pull):
     """Knows the layers of one architecture by name."""
 
+    head_kinds = ("classification",)
+
     def setup(self, context: Context) -> None:
         context.model.backbone.encoder.layer[0].attention.self.query.weight.requires_grad_(True)
+
+
+class NeedsHead(_Pull):
+    """Reads the weights of a head, which a language model does not have."""
+
+    def before_stage(self, stage: Stage) -> None:
+        super().before_stage(stage)
+        self.norm = stage.model.head(stage.data.head).weight.detach().norm()

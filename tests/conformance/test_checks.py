@@ -87,6 +87,7 @@ BROKEN = {
     broken.Grows: "frees",
     broken.GrowsSlowly: "frees",
     broken.BertOnly: "architectures",
+    broken.NeedsHead: "decoders",
 }
 FIRST = list({check: kind for kind, check in reversed(BROKEN.items())}.values())
 """One broken method for each check."""

@@ -1,0 +1,173 @@
+"""Methods on language models that answer in words, against numbers computed plainly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from generators import make_generator, make_tokenizer, save_generator
+from torch import Tensor
+
+from clbench.fisher.diagonal import diagonal_fisher
+from clbench.methods.base import Method
+from clbench.methods.der_plus_plus import DerPlusPlus
+from clbench.methods.kl_anchor import KLAnchor
+from clbench.methods.lwf import LwF
+from clbench.models.answering import AnsweringModel, build_answering_model
+from clbench.models.prompts import PromptEncoder
+from clbench.tasks.task import Rows, Task
+from clbench.tasks.template import Template
+from clbench.training.batches import TaskData
+from clbench.training.device import Precision
+from clbench.training.engine import train_stage
+from clbench.training.protocol import Protocol
+from clbench.training.stage import Context, Stage
+
+CPU = torch.device("cpu")
+PROTOCOL = Protocol(
+    head="language-model", epochs=1, batch_size=4, lr=1e-3, max_length=60, curve_points=0
+)
+WORDS = (("no", "yes"), ("not at all", "quite"))
+
+
+def task_data(number: int) -> TaskData:
+    """Return eight prompts of different lengths; the answers of the second task are longer."""
+    rng = np.random.default_rng(number)
+    texts = ["".join(rng.choice(list("abc {}\n"), rng.integers(1, 9))) + "x" for _ in range(8)]
+    rows = Rows.of(texts, None, rng.integers(0, 2, 8))
+    template = Template("{text}:", dict(zip("np", WORDS[number], strict=True)))
+    task = Task(
+        f"t{number}", ("n", "p"), ("accuracy",), rows, rows, f"t{number}", template=template
+    )
+    encoded = PromptEncoder(make_tokenizer(), 60).encode(task, rows, to_train=True)
+    return TaskData(number, task.name, task.head, False, encoded, 0)
+
+
+class Cell:
+    """Two stages of a language model."""
+
+    def __init__(self, folder: Path, method: Method) -> None:
+        self.method, self.tasks = method, [task_data(0), task_data(1)]
+        model = build_answering_model(str(folder))
+        precision = Precision("float32", "cpu")
+        self.context = Context(model, str(folder), None, PROTOCOL, CPU, precision, 0, "s", 2, None)
+        self.base = self.context.snapshot()
+        method.setup(self.context)
+
+    def stage(self, index: int) -> Stage:
+        context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
+        stage = Stage(**context, index=index, tasks=self.tasks, total_steps=2)
+        stage.reads_earlier_rows = self.method.keeps_rows
+        return stage
+
+    def train(self, index: int) -> None:
+        stage = self.stage(index)
+        train_stage(stage, self.method)
+        self.method.after_stage(stage)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_generator("llama", tmp_path_factory.mktemp("generator"))
+
+
+def log_probs(cell: Cell, batch: Any, weights: Any = None) -> Tensor:
+    """Return the distributions at all predicted tokens, shape (n, v)."""
+    with torch.no_grad():
+        model = cell.context.model
+        outputs = (
+            model(batch.inputs, batch.head)
+            if weights is None
+            else torch.func.functional_call(model, dict(weights), (batch.inputs, batch.head))
+        )
+    return outputs[batch.labels != -100].log_softmax(-1)
+
+
+def test_lwf_distils_every_token_of_the_new_answers(folder: Path) -> None:
+    cell = Cell(folder, LwF(temperature=1.0, weight=0.5))
+    cell.train(0)
+    before = cell.context.snapshot()
+    cell.train(1)
+    stage = cell.stage(1)
+    stage.step = 1  # no point of a curve
+    method = cell.method
+    assert isinstance(method, LwF)
+    assert all(torch.equal(method._before[n], before[n]) for n in before)  # type: ignore[index]
+    batch = stage.data.batch(np.array([0, 3, 5]), CPU)
+    old, new = log_probs(cell, batch, before), log_probs(cell, batch)
+    divergence = (old.exp() * (old - new)).sum(-1).mean()
+    assert divergence > 1e-6
+    loss = method.loss(stage, batch).detach()
+    assert torch.allclose(loss, stage.loss(batch).detach() + 0.5 * divergence, atol=1e-6)
+
+
+@pytest.mark.parametrize("at", ["prompts", "text"])
+def test_kl_anchor_compares_the_named_tokens_with_the_base_model(folder: Path, at: Any) -> None:
+    cell = Cell(folder, KLAnchor(weight=2.0, at=at, tokens=3, texts=2, text_length=16))
+    stage = cell.stage(0)
+    cell.method.before_stage(stage)
+    batch = stage.data.batch(np.array([1, 2]), CPU)
+    stage.step = 1
+    start = cell.method.loss(stage, batch).detach()
+    assert torch.allclose(start, stage.loss(batch).detach(), atol=1e-6)  # nothing has changed yet
+    cell.train(0)
+    method, stage = cell.method, cell.stage(0)
+    assert isinstance(method, KLAnchor)
+    stage.step = 1
+    method.before_stage(stage)
+    compared = method._compared(stage, batch)
+    assert compared.labels.shape == (2, 3)
+    ends = batch.inputs["predict"][:, :1] if at == "prompts" else 15
+    assert (compared.inputs["predict"] <= ends).all()
+    old, new = log_probs(cell, compared, cell.base), log_probs(cell, compared)
+    divergence = (old.exp() * (old - new)).sum(-1).mean()
+    assert divergence > 1e-6
+    stage = cell.stage(0)
+    stage.step = 1
+    method.before_stage(stage)
+    loss = method.loss(stage, batch).detach()
+    assert torch.allclose(loss, stage.loss(batch).detach() + 2.0 * divergence, atol=1e-5)
+
+
+def test_der_compares_the_stored_logits_of_every_answer_token(folder: Path) -> None:
+    cell = Cell(folder, DerPlusPlus(memory=4, alpha=1.0, beta=0.0))
+    cell.train(0)
+    stored = cell.context.snapshot()
+    cell.train(1)
+    method, stage = cell.method, cell.stage(1)
+    assert isinstance(method, DerPlusPlus)
+    (part, *others) = method.draw(stage, "outputs")
+    assert part.batch.task == 0
+    gap = 0.0
+    for drawn in (part, *others):
+        with cell.context.swapped(stored if drawn.batch.task == 0 else cell.context.snapshot()):
+            old = cell.context.model(drawn.batch.inputs, "t").detach()
+        new = cell.context.model(drawn.batch.inputs, "t").detach()
+        real = drawn.batch.labels != -100
+        gap += float((old[real] - new[real]).square().mean()) * drawn.share
+    assert gap > 1e-6
+    again = cell.stage(1)
+    assert float(method._distance(again)) == pytest.approx(gap, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_fisher_is_the_mean_of_squared_gradients_of_single_answers(name: str) -> None:
+    """Tied tables and answers of different lengths are covered."""
+    model, data = AnsweringModel(make_generator(name)), task_data(1)
+    batch = data.batch(np.arange(6), CPU)
+    fisher = diagonal_fisher(model, [batch], "task", "empirical")
+    wanted: dict[str, Tensor] = {}
+    for row in range(6):
+        alone = data.batch(np.array([row]), CPU)
+        model.zero_grad()
+        Stage.criterion(model(alone.inputs, "t"), alone).backward()
+        for weight, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            square = parameter.grad.square() / 6
+            wanted[weight] = wanted[weight] + square if weight in wanted else square
+    for weight, value in fisher.items():
+        scale = float(wanted[weight].max())
+        assert torch.allclose(value, wanted[weight], atol=1e-4 * scale, rtol=1e-3), weight
