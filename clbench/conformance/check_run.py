@@ -134,6 +134,7 @@ def _train(
 ) -> None:
     """Train and fill `run`, leaving no reference to the model, the method or a stage."""
     method, steps = kind(**candidate.baseline.settings), _StepTimes()
+    method.check_protocol(toy.protocol)
     method.check_tasks(toy.scenario.scenario.tasks)
     cache = _ObservedCache(toy.folder / "stages", run, resume)
     runner = CellRunner(toy.cell(candidate.baseline), toy.scenario, method, COMPUTE, cache, steps)

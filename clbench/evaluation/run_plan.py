@@ -25,7 +25,7 @@ from clbench.results.store import Store
 from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.schema import ScenarioSpec
-from clbench.suite.validation import check_tasks
+from clbench.suite.validation import check_shared_head, check_tasks
 from clbench.training.device import (
     keep_freed_memory,
     make_repeatable,
@@ -114,7 +114,7 @@ def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[Ce
     with store.lock(), executor.ready(plan):
         if not state.is_current():
             state = read_run_state(plan, replace=state.replace)
-        _prepare_all(preparer, state.pending, listener)
+        _prepare_all(preparer, plan, state.pending, listener)
         for text in state.put_aside(store):
             listener.note(text)
         if plan.keep_stages and plan.protocol.trim_embeddings:
@@ -165,7 +165,8 @@ def check_inputs(
             listener.note(str(error))
             continue
         if scenario is not None:
-            check_tasks(_baselines(pending, spec), scenario)
+            check_shared_head(plan.question, scenario)
+            check_tasks(_baselines(pending, spec), scenario, plan.protocol)
 
 
 def compute_settings(plan: Plan) -> ComputeSettings:
@@ -200,7 +201,9 @@ def _baselines(pending: Sequence[Cell], spec: ScenarioSpec) -> Iterable[Baseline
     return {cell.baseline.name: cell.baseline for cell in cells}.values()
 
 
-def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: Listener) -> None:
+def _prepare_all(
+    preparer: ScenarioPreparer, plan: Plan, pending: Sequence[Cell], listener: Listener
+) -> None:
     """Prepare every scenario once, so that errors stop the run before it trains.
 
     An unexpected error, as of a plug-in's shift, only fails the cells of its scenario.
@@ -217,7 +220,8 @@ def _prepare_all(preparer: ScenarioPreparer, pending: Sequence[Cell], listener: 
             continue
         seconds = time.perf_counter() - start
         scenario = prepared.scenario
-        check_tasks(_baselines(pending, spec), scenario)
+        check_shared_head(plan.question, scenario)
+        check_tasks(_baselines(pending, spec), scenario, plan.protocol)
         severity = scenario.report.severity
         suffix = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)

@@ -10,7 +10,8 @@ import clbench
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import recipe_digest
 from clbench.suite.plan import Cell
-from clbench.tasks.task import IntArray
+from clbench.tasks.task import IntArray, Task
+from clbench.tasks.template import Template
 from clbench.training.protocol import Protocol
 
 
@@ -44,6 +45,7 @@ def stage_digest(
     recipe, vocabulary = cell.recipe, scenario.vocabulary
     tasks = scenario.scenario.tasks[: stages[-1] + 1]
     scorers = scenario.scorers if cell.reference_of is None else ()
+    speaks = protocol.is_language_model
     seen, probes = [tasks[i].seen for i in stages], bool(protocol.probe_rows)
     # Only plug-in metrics have a digest.
     codes = [recipe.get("metrics")]
@@ -52,6 +54,7 @@ def stage_digest(
         {
             **({"metric_code": codes} if any(codes) else {}),
             **({"seen": seen} if any(seen) else {}),
+            **({"templates": [_words_of(tasks[i]) for i in stages]} if speaks else {}),
             "clbench": clbench.__version__,
             "numerics": dict(numerics),
             "protocol": protocol.model_dump(mode="json", exclude={"corpus"}),
@@ -71,6 +74,12 @@ def stage_digest(
             **({} if shared or not needs_length else {"length": len(scenario.scenario.tasks)}),
         }
     )
+
+
+def _words_of(task: Task) -> dict[str, Any]:
+    template = task.template or Template.default(task.is_pair)
+    answers = [template.answer(label) for label in task.labels]
+    return {**template.to_json(), "answers": answers, "labels": list(task.labels)}
 
 
 def _digest_of(numbers: IntArray) -> str:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from clbench.figures import style
+from clbench.results.cell import without_extra_points
 from clbench.results.overall import overall_frame
 from clbench.results.scores import SCORE
 
@@ -27,10 +28,13 @@ def overall(results: style.Results) -> Figure:
     reference, scores = report.reference, report.scores
     scenarios = len({cell.scenario for cell in cells})
     looks = style.looks(cells)
-    frame = overall_frame(cells, reference, scores)
+    # Scores such as plasticity are made of single-task references, too.
+    finished = [cell for cell in style.all_cells(results) if cell.status == "ok"]
+    frame = overall_frame(without_extra_points(finished), reference, scores)
     frame.loc[frame["scenarios"] != scenarios, "difference"] = math.nan
     if scenarios < 2 or frame["difference"].isna().all():
         raise ValueError("a summary needs two scenarios that a method shares with the reference")
+    scores = [s for s in scores if frame.loc[frame["score"] == s, "difference"].notna().any()]
     compared = {*frame.loc[frame["difference"].notna(), "method"], reference}
     height = 1.1 + 0.24 * len(looks)
     figure, grid = style.panels(2 * len(scores), width=4.2, height=height, columns=2)

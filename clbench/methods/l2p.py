@@ -60,9 +60,13 @@ class L2P(Prompted):
                 "pool. Lower select or raise pool."
             )
 
+    def longest(self, tasks: int) -> int:
+        """Return the vectors of the chosen prompts."""
+        return self.select * self.length
+
     def setup(self, context: Context) -> None:
         """Freeze the backbone; add the pool to the model."""
-        self.freeze(context, self.select * self.length)
+        self.freeze(context)
         model = context.model
         width = model.backbone.get_input_embeddings().weight.shape[1]
         generator = torch_stream("method", "l2p", context.seed, context.scenario)

@@ -38,9 +38,13 @@ class ProgressivePrompts(Prompted):
     needs_task_id: ClassVar[bool] = True
     length: Annotated[int, Field(ge=1)] = 10
 
+    def longest(self, tasks: int) -> int:
+        """Return the vectors of all tasks' prompts."""
+        return self.length * tasks
+
     def setup(self, context: Context) -> None:
         """Freeze the backbone; add a prompt to the model. Those of finished tasks are kept."""
-        self.freeze(context, self.length * context.stages)
+        self.freeze(context)
         width = context.model.backbone.get_input_embeddings().weight.shape[1]
         self._prompt = nn.Parameter(torch.zeros(self.length, width, device=context.device))
         context.model.prompts = nn.ParameterList([self._prompt])

@@ -97,6 +97,8 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
             frozen = fmean(score or 0.0 for score in scores) if scores else None
             rows.append({"scenario": cell.scenario, "task": task, "constant": floor})
             rows[-1]["frozen"] = frozen
+    if all(row["constant"] is row["frozen"] is None for row in rows):
+        rows = []
     return pd.DataFrame(rows, columns=["scenario", "task", "constant", "frozen"])
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from clbench.errors import ShiftError, did_you_mean, join_names
 from clbench.seeds import numpy_stream
@@ -19,7 +20,19 @@ from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Rows, Task
 
 Classes = Annotated[list[LabelName], Field(min_length=1)]
-Groups = Annotated[list[Classes] | dict[str, Classes], Field(min_length=2)]
+
+
+def _not_flat(value: Any) -> Any:
+    if isinstance(value, list) and any(not isinstance(item, list) for item in value):
+        raise PydanticCustomError(
+            "classes", 'must be a list of lists, such as [["a", "b"], ["c"]], or lists by name'
+        )
+    return value
+
+
+Groups = Annotated[
+    list[Classes] | dict[str, Classes], Field(min_length=2), BeforeValidator(_not_flat)
+]
 
 
 class ClassIncremental(Shift):
@@ -44,7 +57,7 @@ class ClassIncremental(Shift):
     classes
         Names of the classes of each step: a list of lists, or lists by names of steps.
     partition
-        A TOML file with `classes`, a list for each name of a step, such as ``kitchen = ["recipe",
+        A TOML file with a list of classes for each name of a step, such as ``kitchen = ["recipe",
         "calories"]``: a path relative to the suite file, or the name of a packaged file
         (``clinc150-domains``). A suite reads it into `classes`.
     order_seed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -66,22 +66,22 @@ class DomainIncremental(Shift):
                 "shift 'domain-incremental': give task, by and domains; or tasks, and perhaps "
                 "classes."
             )
-        return ScenarioTasks(self._of_column(context.task(self.task), context))
+        return self._of_column(context.task(self.task), context)
 
-    def _of_column(self, task: Task, context: ShiftContext) -> tuple[Task, ...]:
+    def _of_column(self, task: Task, context: ShiftContext) -> ScenarioTasks:
         assert self.by is not None
         where = f"domains of {task.name!r} by {self.by!r}"
         domain_of = context.column(task.name, self.by)
         splits = {
             key: np.asarray(
                 [
-                    domain_of["validation" if key == "validation" else "train"][int(i)]
+                    domain_of["validation" if key == "validation" else "train"].get(int(i), "")
                     for i in rows.index
                 ]
             )
             for key, rows in row_splits(task).items()
         }
-        present = sorted(set(splits["train"].tolist()))
+        present = sorted(set(splits["train"].tolist()) - {""})
         if len(present) == 1:
             raise ShiftError(
                 f"{where}: every training row has {present[0]!r}. Name a column with two domains "
@@ -107,19 +107,48 @@ class DomainIncremental(Shift):
                 for key, split in row_splits(task).items()
             }
             parts.append(replace(task, name=f"{task.name}[{name}]", **rows))
-        return tuple(parts)
+        nowhere = sum(int((split == "").sum()) for split in splits.values())
+        return ScenarioTasks(tuple(parts), numbers={"rows_without_domain": nowhere})
 
     def _of_tasks(self, tasks: list[Task]) -> tuple[Task, ...]:
+        names = [task.name for task in tasks]
+        for task in tasks:
+            if names.count(task.name) > 1:
+                raise ShiftError(f"domains: {task.name!r} is there twice. Name each task once.")
+            if not task.labels or task.train.choices:
+                raise ShiftError(
+                    f"domains: {task.name!r} has no classes that tasks can share. Name one with "
+                    "classes."
+                )
         mapping = self.classes or {name: [name] for name in tasks[0].labels}
+        _check_mapping(mapping, {label for task in tasks for label in task.labels})
         if self.classes is None:
             for task in tasks:
-                if sorted(task.labels) != sorted(tasks[0].labels) or not task.labels:
+                if sorted(task.labels) != sorted(tasks[0].labels):
                     raise ShiftError(
                         f"domains {join_names(self.tasks or ())}: {task.name!r} has the classes "
                         f"{join_names(task.labels)}, {tasks[0].name!r} has "
                         f"{join_names(tasks[0].labels)}. Map them in `classes`."
                     )
         return tuple(_mapped(task, mapping) for task in tasks)
+
+
+def _check_mapping(classes: Mapping[str, list[str]], labels: Collection[str]) -> None:
+    """Raise a ShiftError if a class to map exists in no task, or is mapped twice."""
+    owners: dict[str, str] = {}
+    for new, names in classes.items():
+        for name in names:
+            if name not in labels:
+                raise ShiftError(
+                    f"domains: no task has the class {name!r} of {new!r} in `classes`."
+                    f"{did_you_mean(name, labels)}"
+                )
+            if name in owners:
+                where = f"{owners[name]!r} and {new!r}" if owners[name] != new else repr(new)
+                raise ShiftError(
+                    f"domains: class {name!r} is twice in `classes`, in {where}. Name it once."
+                )
+            owners[name] = new
 
 
 def _mapped(task: Task, classes: Mapping[str, list[str]]) -> Task:

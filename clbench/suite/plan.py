@@ -155,10 +155,10 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     scenarios = options.choose_scenarios(suite)
     errors = unknown_names(suite, scenarios)
     baselines = _baselines(suite, options, errors)
-    _check_question(suite, options, baselines, scenarios)
-    raise_errors(suite.path, errors)
     references = suite.file.references if options.references is None else options.references
     _check_scores(suite, protocol, references)
+    _check_question(suite, options, baselines, scenarios)
+    raise_errors(suite.path, errors)
     if references:
         # The settings of a shift decide how many tasks a scenario has.
         check_shifts(suite, scenarios)
@@ -331,11 +331,17 @@ def _recipes(
     from clbench.shifts.base import SHIFTS
     from clbench.tasks.corpus import corpus_identity
     from clbench.tasks.metrics import METRICS
-    from clbench.tasks.registry import task_identity
+    from clbench.tasks.registry import task_identity, template_identity
 
     base = suite.base
     model = model_identity(protocol.model, protocol.revision)
     corpus = corpus_identity(protocol.corpus)
+
+    speaks = protocol.is_language_model
+
+    @cache
+    def template_of(name: str) -> dict[str, Any]:
+        return template_identity(name, suite.file.task)
 
     @cache
     def identity_of(name: str) -> dict[str, Any]:
@@ -367,6 +373,7 @@ def _recipes(
             "shift": source_digest(SHIFTS.where(scenario.shift)),
             "files": dict(file_digests(scenario.settings)),
             "tasks": {name: identity_of(name) for name in tasks},
+            **({"templates": {n: template_of(n) for n in tasks}} if speaks else {}),
             **({"metrics": metrics} if metrics else {}),
             "model": model,
             "corpus": corpus,

@@ -200,7 +200,11 @@ def _orders(table: Any, where: str) -> list[Any]:
 
     Raises a SuiteError for unusable orders; `where` begins its message.
     """
-    if not isinstance(table, dict) or table.get("shift") != "sequence" or "orders" not in table:
+    if not isinstance(table, dict) or table.get("shift") != "sequence":
+        return [table]
+    if "orders" not in table:
+        if "order" in table:
+            raise SuiteError(f"{where}: `order` names one of several `orders`. Leave it out.")
         return [table]
     orders = table["orders"]
     if "tasks" in table:
@@ -225,8 +229,10 @@ def _orders(table: Any, where: str) -> list[Any]:
 def _with_partition(table: Any, suite: Path) -> Any:
     """Return a ``[[scenario]]`` table with the content of its `partition` as `classes`."""
     name = table.get("partition") if isinstance(table, dict) else None
-    if not isinstance(name, str) or "classes" in table:
+    if not isinstance(name, str):
         return table
+    if "classes" in table:
+        raise SuiteError(f"{display_path(suite)}: give either partition or classes, not both.")
     packaged = packaged_files("scenarios/partitions")
     if name not in packaged and not is_path(name):
         hint = did_you_mean(name, packaged)
@@ -235,7 +241,16 @@ def _with_partition(table: Any, suite: Path) -> Any:
             ".toml file."
         )
     path = packaged.get(name) or user_path(name, "partition", suite.parent).resolve()
-    return {**table, "classes": read_toml(path)}
+    classes = read_toml(path)
+    if set(classes) == {"classes"} and isinstance(classes["classes"], dict):
+        classes = classes["classes"]
+    for step, names in classes.items():
+        if not (isinstance(names, list) and names and all(isinstance(n, str | int) for n in names)):
+            raise SuiteError(
+                f"{display_path(path)}: {step}: must be a list of class names, such as kitchen = "
+                '["recipe", "calories"].'
+            )
+    return {**table, "classes": classes}
 
 
 def _scenario(table: Any) -> Any:

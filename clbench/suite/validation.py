@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from clbench.boundary import user_code
-from clbench.errors import ClbenchError, SettingsError, did_you_mean
+from clbench.errors import ClbenchError, SettingsError, SuiteError, did_you_mean
 from clbench.messages import describe_errors, quote_key, raise_errors
 from clbench.settings import Configured
 from clbench.suite.baselines import Baseline
+from clbench.suite.question import Question
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.training.protocol import BY_TASK, Protocol
@@ -108,15 +109,27 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
             raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
 
 
-def check_tasks(baselines: Iterable[Baseline], scenario: Scenario) -> None:
+def check_shared_head(question: Question, scenario: Scenario) -> None:
+    """Raise a SuiteError if the question asks what is told of tasks that are told anyway."""
+    asked = "told" in question.scores and question.covers(scenario.name)
+    if asked and not any(task.own for task in scenario.tasks):
+        raise SuiteError(
+            f"[question] scores: scenario {scenario.name!r} will not have 'told', since each task "
+            "has its own head. Use a scenario with a shared head, or leave the score out."
+        )
+
+
+def check_tasks(baselines: Iterable[Baseline], scenario: Scenario, protocol: Protocol) -> None:
     """Let each baseline's method check the tasks of a scenario; raise its SettingsError."""
-    from clbench.methods.base import METHODS
+    from clbench.methods.base import METHODS, at_rate
 
     for baseline in baselines:
         where = f"{baseline.name}, on {scenario.name}"
         try:
             with user_code(where):
-                METHODS.get(baseline.method)(**baseline.settings).check_tasks(scenario.tasks)
+                method = METHODS.get(baseline.method)(**baseline.settings)
+                method.check_protocol(at_rate(method, protocol))
+                method.check_tasks(scenario.tasks)
         except SettingsError as error:
             raise SettingsError(f"{where}: {error}") from error
 

@@ -93,11 +93,10 @@ class Columns:
         return replace(rows, index=index, choices=choices, groups=groups, targets=targets)
 
     def by_row(self, column: str) -> dict[int, str]:
-        """Return the cells of a column as names, by row."""
-        cells = self._filled(column, (str, int, float))
-        return {
-            row: label_name(cell) or "" for row, cell in zip(self.positions, cells, strict=True)
-        }
+        """Return the cells of a column as names, by row; rows with an empty cell are missing."""
+        cells = self.cells[column]
+        names = {row: label_name(cells[row]) for row in self.positions}
+        return {row: name for row, name in names.items() if name is not None}
 
     def _joined(self, columns: Sequence[str]) -> list[str]:
         """Return the texts of columns joined with blanks; one of them must be filled."""

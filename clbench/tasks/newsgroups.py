@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ class Newsgroups:
             if root is None:
                 subset = "test" if split == "validation" else split
                 parts = ("headers", "footers", "quotes")
-                return news.fetch_20newsgroups(subset=subset, remove=parts, shuffle=False)
+                with warnings.catch_warnings():  # of retries: the error below says it all
+                    warnings.simplefilter("ignore")
+                    return news.fetch_20newsgroups(subset=subset, remove=parts, shuffle=False)
             posts = news.load_files(root / FOLDERS[split], encoding="latin1", shuffle=False)
         except (OSError, ValueError) as error:
             raise DataError(

@@ -86,7 +86,7 @@ def load_column(
     Raises
     ------
     DataError
-        If the column is missing or has empty cells.
+        If the column is missing.
     """
     loader = _loader(name, own)
     if not isinstance(loader, FileTask | HubTask):
@@ -116,6 +116,18 @@ def task_identity(
         if metric in METRICS and not METRICS.where(metric).startswith("clbench.")
     }
     return {"name": name, **identity, **({"metric_code": metrics} if metrics else {})}
+
+
+def template_identity(name: str, own: Mapping[str, OwnTaskSpec]) -> dict[str, Any]:
+    """Return what decides the prompts and answers of a task, without loading it.
+
+    Empty for tasks of plug-ins, whose code is part of `task_identity`.
+    """
+    loader = _loader(name, own)
+    if isinstance(loader, FileTask | HubTask):
+        return {"prompt": loader.spec.prompt, "answers": loader.spec.answers}
+    template = getattr(loader, "template", None)
+    return template().to_json() if template is not None else {}
 
 
 def score_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> list[str]:

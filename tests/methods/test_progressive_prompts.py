@@ -15,6 +15,8 @@ from checkpoints import make_checkpoint
 from clbench.errors import SettingsError
 from clbench.methods.progressive_prompts import ProgressivePrompts
 from clbench.methods.vanilla import Vanilla
+from clbench.tasks.task import Rows, Task
+from clbench.training.protocol import Protocol
 
 THREE = ("a", "b", "a")
 
@@ -126,7 +128,17 @@ def test_rows_give_way_to_prompts_and_the_result_says_so(folder: Path) -> None:
     inputs["input_ids"] = torch.cat([ids[:, :32], torch.full((2, 4), 7)], 1)
     torch.testing.assert_close(cell.model(inputs, "t1"), whole)
     with pytest.raises(SettingsError, match=r"has 40 positions, of which prompts of 34 vectors"):
-        Cell(folder, ProgressivePrompts(length=17))
+        check(folder, length=17, tasks=2)
+    check(folder, length=16, tasks=2)
+    with pytest.raises(SettingsError, match=r"prompts of 48 vectors for 3 tasks"):
+        check(folder, length=16, tasks=3)
+
+
+def check(folder: Path, *, length: int, tasks: int) -> None:
+    method = ProgressivePrompts(length=length)
+    method.check_protocol(Protocol(model=str(folder)))
+    rows = Rows.of(["a", "b"], None, [0, 1])
+    method.check_tasks([Task("t", ("n", "p"), ("accuracy",), rows, rows, head="t")] * tasks)
 
 
 def test_regression_is_learned(folder: Path) -> None:

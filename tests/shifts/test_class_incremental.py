@@ -225,7 +225,7 @@ def test_a_partition_is_read_into_the_suite(world: Workspace) -> None:
     [
         ('partition = "clinc150-domain"', "no partition 'clinc150-domain'. Did you mean"),
         ('partition = "none.toml"', "none.toml: there is no such file"),
-        ('partition = "wrong.toml"', "classes"),
+        ('partition = "wrong.toml"', "wrong.toml: two: must be a list of class names"),
         ("steps = 1", "steps: must be"),
     ],
 )

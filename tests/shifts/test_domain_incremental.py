@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_context import FakeContext
 from workspace import Workspace, make_toy_scenario, write_jsonl
@@ -81,7 +82,6 @@ def test_domains_are_chosen_and_ordered(folder: Path) -> None:
         ),
         ('task = "review"\nby = "kin"', "there is no column 'kin'. Did you mean 'kind'?"),
         ('task = "review"\nby = "text"', "`domains`. There are 18: a bad film"),
-        ('task = "review"\nby = "hole"', "column 'hole' is empty in 119 of 120 rows"),
         ('task = "review"\nby = "kind"', "`domains`. There are 3: film, play, story."),
         (
             'task = "review"\nby = "kind"\ndomains = ["film", "plai"]',
@@ -147,3 +147,42 @@ def test_only_files_and_datasets_have_columns(folder: Path) -> None:
     rows = load_task("review", data=None, base=folder, own={"review": spec}).validation
     for text, index in zip(rows.first, rows.index, strict=True):
         assert cells["validation"][int(index)] == text.split()[-1]
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ({"bad": ["neg", "negg"], "good": ["pos"]}, "no task has the class 'negg'.*'neg'"),
+        ({"bad": ["neg"], "good": ["pos", "neg"]}, "class 'neg' is twice.*'bad' and 'good'"),
+        ({"bad": ["neg", "neg"], "good": ["pos"]}, "class 'neg' is twice.*in 'bad'"),
+    ],
+)
+def test_a_wrong_map_of_classes_is_refused(classes: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(ShiftError, match=message):
+        build(task("a", ("neg", "pos")), task("b", ("neg", "pos")), classes=classes)
+
+
+def test_domains_are_different_tasks_with_classes() -> None:
+    one = task("a", ("neg", "pos"))
+    with pytest.raises(ShiftError, match="'a' is there twice"):
+        build(one, one)
+    rows = Rows(["x", "y"], None, np.array([0, 1]), np.arange(2), (["p", "q"], ["r", "s"]))
+    choice = Task("c", ("neg", "pos"), ("accuracy",), rows, rows, head="c")
+    with pytest.raises(ShiftError, match="'c' has no classes that tasks can share"):
+        build(one, choice)
+
+
+def test_rows_without_a_domain_are_left_out_and_counted(folder: Path) -> None:
+    lines = (folder / "review.jsonl").read_text().splitlines()
+    lines[4] = (
+        lines[4]
+        .replace('"kind": "story"', '"kind": ""')
+        .replace('"kind": "play"', '"kind": ""')
+        .replace('"kind": "film"', '"kind": null')
+    )
+    (folder / "review.jsonl").write_text("\n".join(lines) + "\n")
+    world = make(folder, 'task = "review"\nby = "kind"\ndomains = ["film", "play", "story"]')
+    cell = world.run(scenario="domains", epochs=1).cells[0]
+    parts = [part["train"] for part in cell.scenario_report["parts"]]
+    assert sum(parts) == 119
+    assert cell.scenario_report["numbers"]["rows_without_domain"] == 1
