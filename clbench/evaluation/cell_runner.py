@@ -10,9 +10,11 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from clbench.errors import PluginError
+from clbench.evaluation.capabilities import Capabilities, Measures
 from clbench.evaluation.cell_stages import CellStages
 from clbench.evaluation.linear_probe import BEFORE, LinearProbes, ProbeRow
 from clbench.evaluation.listener import Listener
@@ -61,6 +63,7 @@ class StageOutcome:
     cached: bool
     correct: list[str | None]
     probes: ProbeRow
+    capabilities: Measures
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,14 @@ class Outcome:
     """The outcome of a cell.
 
     `before` is the row of R before training, for extra columns; `probes_before` that of P.
+    `capabilities_before` are those of the base model.
     """
 
     stages: list[StageOutcome]
     notes: list[str]
     before: Row | None
     probes_before: ProbeRow
+    capabilities_before: Measures
 
 
 @dataclass(eq=False)
@@ -113,6 +118,7 @@ class CellRunner:
     def __post_init__(self) -> None:
         self._outcomes: list[StageOutcome] = []
         self._probes_before: ProbeRow = []
+        self._capabilities_before: Measures = {}
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
         task, count = self.cell.reference_of, len(self.scenario.train)
@@ -154,7 +160,9 @@ class CellRunner:
             self._finish(stage, trace, cached=False)
         self._stored.drop_own()
         notes += self.context.notes
-        return Outcome(self._outcomes, notes, before, self._probes_before)
+        return Outcome(
+            self._outcomes, notes, before, self._probes_before, self._capabilities_before
+        )
 
     def _shared_stages(self) -> list[tuple[CachedStage, bool]]:
         """Load or train the first stages that vanilla's training serves; say which were loaded.
@@ -211,6 +219,9 @@ class CellRunner:
         self._probes = LinearProbes(self.scenario, self.method, context)
         if probe and self._is_probed:
             self._probes_before = self._probes.row(BEFORE)
+        self._capabilities = self._measures(context)
+        if self._capabilities is not None:
+            self._capabilities_before = self._capabilities.measure(1)
         row: Row | None = None
         if self._scorers:
             self._pretrained = context.snapshot()
@@ -231,6 +242,17 @@ class CellRunner:
     @property
     def _is_probed(self) -> bool:
         return bool(self.scenario.probed) and self.cell.reference_of is None
+
+    def _measures(self, context: Context) -> Capabilities | None:
+        data, writer = self.scenario.capabilities, self.scenario.writer
+        if data is None or writer is None or self.cell.reference_of is not None:
+            return None
+        count = context.protocol.capability_rows
+        few = [
+            replace(task, rows=task.rows.take(np.arange(len(task.rows))[:count]))
+            for task in self.scenario.curve
+        ]
+        return Capabilities(data, context, few, writer)
 
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
@@ -312,6 +334,9 @@ class CellRunner:
         correct: list[str | None] = []
         row = self._scorer.row(stage.index, correct=correct)
         probes = self._probes.row(stage.index) if self._is_probed else []
+        measures: Measures = {}
+        if self._capabilities is not None:
+            measures = self._capabilities.measure(stage.index + 1)
         seconds = time.perf_counter() - start
         if self.cell.protocol.curve_points and not trace.curves["scores"]:
             # The stage was too short for a point: take the rows of R before and after it.
@@ -320,7 +345,7 @@ class CellRunner:
                 name: [*([[0, before[name]]] if name in before else []), [trace.steps, score]]
                 for name, score in self._scorer.by_name(row).items()
             }
-        self._outcomes.append(StageOutcome(trace, row, seconds, cached, correct, probes))
+        self._outcomes.append(StageOutcome(trace, row, seconds, cached, correct, probes, measures))
 
     def _to_cache(self, position: int, trace: Trace) -> CachedStage:
         """Return the stage that was just trained as an entry of the cache."""
@@ -333,7 +358,14 @@ class CellRunner:
             {} if self._stored.is_shared(position) else self.method.state(),
             trace,
             [
-                [asdict(stage.trace), stage.row, stage.eval_seconds, stage.correct, stage.probes]
+                [
+                    asdict(stage.trace),
+                    stage.row,
+                    stage.eval_seconds,
+                    stage.correct,
+                    stage.probes,
+                    stage.capabilities,
+                ]
                 for stage in self._outcomes
             ],
             self.context.notes[self._setup_notes :],
@@ -362,10 +394,10 @@ class CellRunner:
             self.method.load_state(stored.state)
         for note in stored.notes:
             self.context.note(note)
-        for facts, row, seconds, correct, probes in stored.history[len(self._outcomes) :]:
-            outcome = StageOutcome(
-                Trace(**facts), self._fit(row), seconds, True, self._fit(correct), probes
-            )
+        history = stored.history[len(self._outcomes) :]
+        for facts, row, seconds, correct, probes, measures in history:
+            rows = self._fit(row), seconds, True, self._fit(correct), probes, measures
+            outcome = StageOutcome(Trace(**facts), *rows)
             self._outcomes.append(outcome)
         stage.step = stage.steps = stage.total_steps = trace.steps
         stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}

@@ -17,6 +17,7 @@ import torch
 from clbench.boundary import IMPORTS, user_code
 from clbench.cache import write_atomically
 from clbench.errors import DataError, ModelError, ShiftError
+from clbench.evaluation.capabilities import CapabilityData, check_not_trained
 from clbench.evaluation.writer import Writer
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
@@ -72,6 +73,8 @@ class PreparedScenario:
         How a language model writes texts; None for other models.
     notes
         Lines for the readers of all cells.
+    capabilities
+        What a language model is measured on besides the tasks; None measures nothing.
     """
 
     scenario: Scenario
@@ -84,6 +87,7 @@ class PreparedScenario:
     probed: tuple[TaskData, ...] = ()
     writer: Writer | None = None
     notes: tuple[str, ...] = ()
+    capabilities: CapabilityData | None = None
 
     def shown(self, count: int) -> dict[str, int]:
         """Return the outputs in use of each growing head after `count` tasks."""
@@ -233,6 +237,7 @@ class ScenarioPreparer:
             () if probed is None else data(probed),
             self._writer,
             tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
+            self._capabilities(scenario),
         )
 
     @cached_property
@@ -256,6 +261,26 @@ class ScenarioPreparer:
             return PromptEncoder(self.tokenizer, *sizes, chat, self._encodes)
         except ModelError as error:
             raise ModelError(f"model {protocol.model!r}: {error}") from error
+
+    def _capabilities(self, scenario: Scenario) -> CapabilityData | None:
+        protocol = self.protocol
+        count = protocol.capability_rows
+        if count is None:
+            return None
+        check_not_trained(protocol.capability_tasks, scenario.tasks)
+        tasks = []
+        for name in protocol.capability_tasks:
+            task = self.task(name)
+            if not task.labels:
+                raise DataError(f"capability_tasks: {name!r} has no classes to choose from.")
+            scored = self._scored_rows(task)
+            rng = numpy_stream("capability rows", name, self.seed)
+            rows = scored.take(stratified(scored.labels, count, rng))
+            encoded = self._encode(task, rows, to_train=False).lock()
+            pad = int(self.tokenizer.pad_token_id)
+            tasks.append(TaskData(0, name, name, False, encoded, pad))
+        texts = self.held_out_texts(count)
+        return CapabilityData.of(texts, tasks, self.tokenizer, self.seed)
 
     @property
     def _encodes(self) -> bool:

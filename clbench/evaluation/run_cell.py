@@ -176,6 +176,9 @@ def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[
         "probes": [outcome.probes_before, *(stage.probes for stage in stages)]
         if outcome.probes_before
         else [],
+        "capabilities": [outcome.capabilities_before, *(stage.capabilities for stage in stages)]
+        if outcome.capabilities_before
+        else [],
         "scores": scores,
         "stages": [
             {

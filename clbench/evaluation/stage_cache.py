@@ -23,7 +23,7 @@ from torch import Tensor
 from clbench.cache import DamagedFileError, load_tensors, save_tensors, write_atomically
 from clbench.training.engine import Trace
 
-FORMAT = 5
+FORMAT = 6
 OF_RUN = "run-"
 """Prefix of stages that are kept for other cells of a run; `drop_of_run` removes them."""
 

@@ -45,7 +45,7 @@ def stage_digest(
     recipe, vocabulary = cell.recipe, scenario.vocabulary
     tasks = scenario.scenario.tasks[: stages[-1] + 1]
     scorers = scenario.scorers if cell.reference_of is None else ()
-    speaks = protocol.is_language_model
+    speaks, measured = protocol.is_language_model, bool(protocol.capability_rows)
     seen, probes = [tasks[i].seen for i in stages], bool(protocol.probe_rows)
     # Only plug-in metrics have a digest.
     codes = [recipe.get("metrics")]
@@ -58,7 +58,7 @@ def stage_digest(
             "clbench": clbench.__version__,
             "numerics": dict(numerics),
             "protocol": protocol.model_dump(mode="json", exclude={"corpus"}),
-            "corpus": recipe.get("corpus") if scorers or not shared else None,
+            "corpus": recipe.get("corpus") if scorers or measured or not shared else None,
             "model": recipe.get("model"),
             "scenario": cell.scenario.series,
             "heads": {task.head: task.outputs for task in tasks},

@@ -184,6 +184,7 @@ def _lack(score: str) -> str:
     causes = {
         "alone": "it needs the score of each task when trained alone (references)",
         "curves": "it needs curves (curve_points)",
+        "measures": "it needs a language model that is measured (capability_rows)",
         "metrics": "no two of its tasks share a head and differ in classes",
         "probes": "it needs probes (probe_rows)",
     }

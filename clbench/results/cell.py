@@ -176,6 +176,9 @@ class CellResult(_Record):
     probes
         Score of a linear probe of each column of R before training and after each stage; None
         where there is none. Empty without probes.
+    capabilities
+        Measures of the language model before training and after each stage, by name, see
+        `clbench.evaluation.capabilities`. Empty where nothing was measured.
     scores
         Scores computed from R, by name, see `clbench.results.scores.SCORES`.
     train_seconds
@@ -219,6 +222,7 @@ class CellResult(_Record):
     correct: Correct = []
     floors: list[Number] = []
     probes: Annotated[Matrix, Field(exclude_if=lambda v: not v)] = []
+    capabilities: Annotated[list[dict[str, Number]], Field(exclude_if=lambda v: not v)] = []
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
     train_seconds: Amount = 0.0
@@ -260,6 +264,8 @@ class CellResult(_Record):
                 raise ValueError(f"{name}: must have the shape of R")
         if self.probes and [len(row) for row in self.probes] != [len(self.tasks)] * (stages + 1):
             raise ValueError("probes: must hold a row before training and one for each stage")
+        if self.capabilities and len(self.capabilities) != stages + 1:
+            raise ValueError("capabilities: must hold measures before training and for each stage")
         if expected and self.floors and len(self.floors) != len(self.R[0]):
             raise ValueError("floors: must hold one entry for each column of R")
         for stage in self.stages:

@@ -16,6 +16,8 @@ Curves = Mapping[str, Sequence[Sequence[float]]]
 """Points (step, score) by task."""
 Probes = Sequence[Sequence[float | None]]
 """P: a row before training, then one for each stage, and the columns of R."""
+Measures = Sequence[Mapping[str, float | None]]
+"""Measures of a language model by name, before training and after each stage."""
 Metrics = Sequence[Mapping[str, float | None] | None]
 """All metrics of each column of R after the last stage."""
 
@@ -105,6 +107,17 @@ def forward_transfer(r: Triangle, probes: Probes) -> float | None:
     """
     shift = len(probes) - len(r)
     return _mean(_drop(probes[j + shift - 1][j], probes[0][j]) for j in range(2 - shift, len(r)))
+
+
+def measure_change(measures: Measures, name: str, sign: float = 1.0) -> float | None:
+    """Return a measure after the last stage minus that before training, times `sign`."""
+    drop = _drop(measures[-1].get(name), measures[0].get(name))
+    return None if drop is None else sign * drop
+
+
+def final_measure(measures: Measures, name: str) -> float | None:
+    """Return a measure after the last stage."""
+    return measures[-1].get(name)
 
 
 def _drop(before: float | None, after: float | None) -> float | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from clbench.results.formulas import (
     Curves,
     Floors,
+    Measures,
     Metrics,
     Probes,
     Triangle,
@@ -23,12 +24,14 @@ from clbench.results.formulas import (
     average_over_time,
     backward_transfer,
     features_forgetting,
+    final_measure,
     forward_transfer,
     gain,
     gap,
     head_gap,
     mean_forgetting,
     mean_metric,
+    measure_change,
     plasticity,
 )
 
@@ -39,6 +42,7 @@ LEAST_GAIN = 0.02
 """Score above the floors, summed over tasks, from which shares of it are given."""
 
 Matrix = Sequence[Sequence[float | None]]
+Need = Literal["alone", "curves", "floors", "measures", "metrics", "probes", "reference"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Score:
     formula: Callable[..., float | None] | None
     higher_is_better: bool = True
     single_task: bool = False
-    needs: tuple[Literal["alone", "curves", "floors", "metrics", "probes", "reference"], ...] = ()
+    needs: tuple[Need, ...] = ()
     ratio: tuple[str, str] | None = None
     visibility: Literal["always", "pairs", "sequences", "page", "never"] = "never"
     compared: bool = False
@@ -150,6 +154,23 @@ SCORES = (
     Score("forward_transfer", "FWT", "score of a linear probe of each later task right before the "
           "task, minus that of the pretrained model", forward_transfer, needs=("probes",),
           visibility="always"),
+    # What a language model lost: its measures after the last stage, against the base model's
+    Score("text_loss_added", "text loss +", "loss on held-out text added by training, in nats per "
+          "token", lambda _, measures: measure_change(measures, "text_loss"), needs=("measures",),
+          higher_is_better=False, single_task=True, visibility="always"),
+    Score("zero_shot_lost", "zero-shot −", "accuracy lost on questions that no task trains",
+          lambda _, measures: measure_change(measures, "zero_shot", -1.0), needs=("measures",),
+          higher_is_better=False, single_task=True, visibility="always"),
+    Score("divergence", "KL from base", "mean divergence of the base model’s next-token "
+          "distribution from the present one, in nats", lambda _, measures: final_measure(
+          measures, "divergence"), needs=("measures",), higher_is_better=False, single_task=True,
+          visibility="page"),
+    Score("same_token", "same token", "share of places in held-out text with the base model’s most "
+          "probable next token", lambda _, measures: final_measure(measures, "same_token"),
+          needs=("measures",), single_task=True, visibility="page"),
+    Score("obedience", "obedience", "share of written answers that are allowed ones",
+          lambda _, measures: final_measure(measures, "obedience"), needs=("measures",),
+          single_task=True, visibility="page"),
 )  # fmt: skip
 """All scores in the order of their columns."""
 SCORE: Mapping[str, Score] = {score.name: score for score in SCORES}
@@ -161,6 +182,7 @@ def scores_of(
     alone: Mapping[int, float] = MappingProxyType({}),
     curves: Sequence[Curves] = (),
     floors: Floors | None = None,
+    measures: Measures = (),
     metrics: Metrics = (),
     probes: Probes = (),
     reference: float | None = None,
@@ -180,6 +202,8 @@ def scores_of(
         For each stage the points (step, score) of each task so far.
     floors
         The floor of each task; None where it has none.
+    measures
+        Measures of a language model by name, before training and after each stage.
     metrics
         All metrics of each task after the last stage.
     probes
@@ -202,6 +226,7 @@ def scores_of(
         "alone": alone or None,
         "curves": curves if curves and all(curves) else None,
         "floors": floors or None,
+        "measures": measures or None,
         "metrics": metrics or None,
         "probes": probes or None,
         "reference": reference,
@@ -243,6 +268,7 @@ def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:
         curves=[dict(stage)["curves"].get("scores", {}) for stage in cell.stages],
         floors=cell.floors,
         metrics=cell.metrics[-1] if cell.metrics else (),
+        measures=cell.capabilities,
         probes=cell.probes,
         file_scores=cell.scores,
         **others,

@@ -246,6 +246,10 @@ def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> N
         "area": None if protocol.curve_points else "Set curve_points above 0 in [protocol].",
         "forward_transfer": None if protocol.probe_rows else "Set probe_rows in [protocol].",
         "intransigence": None if references else f"Set references = true{_OPTION}.",
+        **dict.fromkeys(
+            ("text_loss_added", "zero_shot_lost", "divergence", "same_token", "obedience"),
+            None if protocol.capability_rows else "Set capability_rows in [protocol].",
+        ),
         "plasticity": None if references == "all" else f'Set references = "all"{_OPTION}.',
     }
     for score in suite.file.question.scores:

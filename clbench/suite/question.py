@@ -20,7 +20,8 @@ MEAN = "mean over scenarios"
 
 ScoreName = Literal[
     "p_o", "p_s", "forgetting", "average", "average_over_time", "area", "mean_forgetting", "bwt",
-    "intransigence", "plasticity", "told", "forward_transfer",
+    "intransigence", "plasticity", "told", "forward_transfer", "text_loss_added",
+    "zero_shot_lost", "divergence", "same_token", "obedience",
 ]  # fmt: skip
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 

@@ -110,6 +110,11 @@ class Protocol(BaseModel):
     probe_rows
         Training rows of each task to fit linear probes on, after each stage; by default none
         (`clbench.evaluation.linear_probe`).
+    capability_rows
+        Held-out texts, and rows of each task, on which a language model is measured before and
+        after every stage (`clbench.evaluation.capabilities`); by default none.
+    capability_tasks
+        Names of tasks that no scenario trains, to answer without training.
     eval_batch_size
         Rows in a batch when scoring.
     trim_embeddings
@@ -170,6 +175,8 @@ class Protocol(BaseModel):
     curve_points: Annotated[int, Field(ge=0, le=MOST)] = 10
     curve_rows: Positive = 300
     probe_rows: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
+    capability_rows: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
+    capability_tasks: Annotated[list[str], Field(exclude_if=lambda v: not v)] = []
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True
 
@@ -186,7 +193,10 @@ class Protocol(BaseModel):
             if self.pooling != "auto" or self.head_dropout:
                 raise ValueError("pooling and head_dropout are settings of classification heads")
             return self
-        only = ("answer_by", "answer_score", "answer_length", "chat", "packing")
+        only = (
+            *("answer_by", "answer_score", "answer_length", "chat", "packing"),
+            *("capability_rows", "capability_tasks"),
+        )
         if given := [key for key in only if key in self.model_fields_set]:
             raise ValueError(f"{given[0]} needs head = 'language-model'")
         return self
