@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clbench.methods.base import Method as Method
     from clbench.methods.base import method as method
     from clbench.models.groups import lr_groups as lr_groups
+    from clbench.models.likelihood import likelihood as likelihood
     from clbench.shifts.base import Shift as Shift
     from clbench.shifts.base import shift as shift
     from clbench.suite.options import RunOptions as RunOptions
@@ -39,6 +40,7 @@ _EXPORTS = {
     "RunOptions": "clbench.suite.options",
     "Shift": "clbench.shifts.base",
     "Task": "clbench.tasks.task",
+    "likelihood": "clbench.models.likelihood",
     "load_run": "clbench.api",
     "lr_groups": "clbench.models.groups",
     "method": "clbench.methods.base",

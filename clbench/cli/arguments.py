@@ -61,6 +61,14 @@ Precision = Annotated[
         "Training precision; auto is bf16 on hardware with fast bf16.  [default: the suite's]",
     ),
 ]
+Head = Annotated[
+    str | None,
+    option(
+        "classification|language-model",
+        "Heads for each task, or the model's own head, which answers in words.  "
+        "[default: the suite's]",
+    ),
+]
 Device = Annotated[str, option("DEVICE", "Device to train on: auto, cpu, cuda, cuda:N or mps.")]
 Plugins = Annotated[
     list[Path] | None,

@@ -10,6 +10,8 @@ import typer
 from clbench.cli.arguments import Plugins, choice, option
 
 Rows = Iterator[tuple[str, ...]]
+MOST_ANSWERS = 6
+"""Most answers of a task to list."""
 
 
 def _suites(suite: str | None) -> Rows:
@@ -72,12 +74,23 @@ def _tasks(suite: str | None) -> Rows:
             "number" if classes == 1 else f"{classes or ''}",
             f"{rows[0]:,} / {rows[1]:,}" if rows else "",
             getattr(loader, "licence", ""),
-            description,
+            f"{description}{_words(loader)}",
         )
     if suite is not None:
         source = read_suite(suite)
         path = display_path(source.path)
         yield from ((name, "", "", "", f"defined in {path}") for name in sorted(source.file.task))
+
+
+def _words(loader: Any) -> str:
+    """Return a task's prompt and answers for language models, behind a semicolon."""
+    if not hasattr(loader, "template"):
+        return ""
+    template = loader.template()
+    answers = list(template.answers.values())
+    words = " | ".join(answers) if 0 < len(answers) <= MOST_ANSWERS else "the class"
+    prompt = template.prompt.replace("\n", "↵")
+    return f'; prompt "{prompt}", answers: {words}'
 
 
 def _models(suite: str | None) -> Rows:

@@ -12,6 +12,7 @@ from clbench.cli.arguments import (
     Device,
     Epochs,
     Gpus,
+    Head,
     Limit,
     Model,
     Plugins,
@@ -64,6 +65,7 @@ def run(
     epochs: Epochs = None,
     device: Device = "auto",
     precision: Precision = None,
+    head: Head = None,
     corpus: Corpus = None,
     plugin: Plugins = None,
     references: Annotated[
@@ -129,6 +131,7 @@ def run(
         subset=subset,
         epochs=epochs,
         precision=precision,
+        head=head,
         device=device,
         plugins=plugin or (),
         references=references,

@@ -230,6 +230,8 @@ def rule_of(layer: nn.Module) -> Rule | None:
         return partial(_dense, transposed=True)  # GPT-2's dense layer
     if kind is nn.LayerNorm or kind is nn.RMSNorm:
         return _norm
+    if kind.__name__.endswith("RMSNorm") and kind.__module__.startswith("transformers."):
+        return _own_rms_norm
     if isinstance(layer, nn.Embedding) and kind is nn.Embedding:
         plain = layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
         return _embedding if plain else None
@@ -272,6 +274,17 @@ def _norm(layer: Any, inputs: Tensor, grad: Tensor) -> list[tuple[Tensor | None,
     middle = tuple(range(1, grad.dim() - len(shape)))
     scaled, grad = ((v.sum(middle) if middle else v) for v in (grad * plain, grad))
     return [(layer.weight, Whole(scaled)), (getattr(layer, "bias", None), Whole(grad))]
+
+
+def _own_rms_norm(
+    layer: Any, inputs: Tensor, grad: Tensor
+) -> list[tuple[Tensor | None, Part]]:
+    """As `_norm`, for the layers of transformers; the trial on two examples checks the formula."""
+    eps = getattr(layer, "variance_epsilon", getattr(layer, "eps", 1e-6))
+    values = inputs.float()
+    scaled = grad.float() * values * (values.square().mean(-1, keepdim=True) + eps).rsqrt()
+    middle = tuple(range(1, scaled.dim() - 1))
+    return [(layer.weight, Whole(scaled.sum(middle) if middle else scaled))]
 
 
 def _tokens(values: Tensor) -> Tensor:

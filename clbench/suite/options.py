@@ -53,6 +53,7 @@ class RunOptions:
     subset: str | None = None
     epochs: int | None = None
     precision: str | None = None
+    head: str | None = None
     device: str = "auto"
     plugins: Sequence[str | Path] = ()
     references: bool | None = None
@@ -163,7 +164,7 @@ class RunOptions:
         protocol = suite.file.protocol
         changes: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("limit", "subset", "epochs", "precision")
+            for name in ("limit", "subset", "epochs", "precision", "head")
             if getattr(self, name) is not None
         }
         if self.epochs is not None:
