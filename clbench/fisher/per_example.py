@@ -276,9 +276,7 @@ def _norm(layer: Any, inputs: Tensor, grad: Tensor) -> list[tuple[Tensor | None,
     return [(layer.weight, Whole(scaled)), (getattr(layer, "bias", None), Whole(grad))]
 
 
-def _own_rms_norm(
-    layer: Any, inputs: Tensor, grad: Tensor
-) -> list[tuple[Tensor | None, Part]]:
+def _own_rms_norm(layer: Any, inputs: Tensor, grad: Tensor) -> list[tuple[Tensor | None, Part]]:
     """As `_norm`, for the layers of transformers; the trial on two examples checks the formula."""
     eps = getattr(layer, "variance_epsilon", getattr(layer, "eps", 1e-6))
     values = inputs.float()

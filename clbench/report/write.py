@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import clbench
 from clbench.cache import write_atomically
 from clbench.messages import visible
+from clbench.report.cards import card_rows, card_titles, cards_frame
 from clbench.report.content import (
     COSTS,
     Content,
@@ -141,6 +142,9 @@ def write_report(
     for name in ("controls", "floors", "fronts", "points"):
         if len(frame := getattr(content, name)):
             frames[name] = frame
+    cards = cards_frame(without_extra_points(cells))
+    if len(cards):
+        frames["cards"] = cards
     if published:
         frames["published"] = pd.DataFrame(published)
     for name, frame in frames.items():
@@ -165,6 +169,8 @@ def write_report(
         ),
         overall=_overall_rows(frames["overall"]),
         floors=floor_rows(content),
+        cards=card_rows(cards),
+        card_titles=card_titles(),
         flips=flip_rows(content),
         fronts=front_rows(content),
         points=content.points.to_dict("records"),

@@ -264,7 +264,7 @@ class CellResult(_Record):
                 raise ValueError(f"{name}: must have the shape of R")
         if self.probes and [len(row) for row in self.probes] != [len(self.tasks)] * (stages + 1):
             raise ValueError("probes: must hold a row before training and one for each stage")
-        if self.capabilities and len(self.capabilities) != stages + 1:
+        if expected and self.capabilities and len(self.capabilities) != stages + 1:
             raise ValueError("capabilities: must hold measures before training and for each stage")
         if expected and self.floors and len(self.floors) != len(self.R[0]):
             raise ValueError("floors: must hold one entry for each column of R")

@@ -1,0 +1,52 @@
+"""Capability cards: what each method gained, and what the base model lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_runs import cell, make_run
+from scipy import stats
+
+from clbench.report.cards import card_rows, cards_frame
+from clbench.report.write import write_report
+
+BEFORE = {"text_loss": 3.0, "zero_shot": 0.5, "divergence": 0.0, "same_token": 1.0}
+
+
+def measured(seed: int, loss: float, **more: Any) -> Any:
+    after = {"text_loss": loss, "zero_shot": 0.4, "divergence": 0.25, "same_token": 0.75}
+    stages = [BEFORE | {"obedience": 0.1}, BEFORE, {**after, "obedience": 0.9}]
+    return cell("one", "vanilla", seed, 0.6, capabilities=stages, **more)
+
+
+def test_a_card_compares_the_last_stage_with_the_base_model() -> None:
+    losses = [3.2, 3.5, 3.3]
+    frame = cards_frame([measured(seed, loss) for seed, loss in enumerate(losses)])
+    rows = {row["score"]: row for row in frame.to_dict("records")}
+    assert rows["text_loss_added"]["mean"] == pytest.approx(1 / 3)
+    low, high = stats.t.interval(0.95, 2, 1 / 3, stats.sem(losses))
+    assert (rows["text_loss_added"]["low"], rows["text_loss_added"]["high"]) == pytest.approx(
+        (low, high)
+    )
+    for name, value in (("zero_shot_lost", 0.1), ("divergence", 0.25), ("obedience", 0.9)):
+        assert rows[name]["mean"] == pytest.approx(value)
+    (card,) = card_rows(frame)
+    assert card["seeds"] == 3
+    assert card["scores"]["same_token"][0] == 0.75
+
+
+def test_cells_without_measures_have_no_card() -> None:
+    assert cards_frame([cell("one", "vanilla", 0, 0.6)]).empty
+    (card,) = card_rows(cards_frame([measured(0, 3.2)]))
+    assert card["scores"]["text_loss_added"] == (pytest.approx(0.2), None)
+
+
+def test_the_page_shows_cards(tmp_path: Path) -> None:
+    stages = [BEFORE, BEFORE, {**BEFORE, "text_loss": 3.456}]
+    write_report([make_run(tmp_path / "run", capabilities=stages)], tmp_path / "report")
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "Capability cards" in page
+    assert "0.456" in page
+    assert (tmp_path / "report" / "tables" / "cards.csv").exists()
