@@ -1,0 +1,285 @@
+"""Compare the training of decoders with the Hugging Face Trainer, and the cost of scoring answers.
+
+    python benchmarks/decoder.py --model FOLDER [--task synthetic/entailment3] [--data DIR]
+
+Contenders on the same checkpoint, prompts, batch size and rate: the Trainer in float32 and, where
+the hardware is fast at it, in bf16, with labels of -100 on the prompts and padding to the longest
+row of a batch; the engine with its defaults; and the engine with packed rows. Speed: real tokens
+per second in windows of steps after a warm-up, in turns in one process. Loss: the mean over the
+answers' tokens in the last half of a short training, for several seeds. Memory: the peak of one
+process each. Scoring: the time to score four answers to each prompt, and to read the prompts alone,
+in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from machine import add_task_options, compare, make_parser, peaks, start, turns, wait, write_json
+from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from clbench.methods.vanilla import Vanilla
+from clbench.models.answering import build_answering_model
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.likelihood import AnswerScorer
+from clbench.models.locate import local_folder
+from clbench.models.prompts import IGNORED, PromptEncoder
+from clbench.tasks.registry import load_task
+from clbench.training.batches import TaskData
+from clbench.training.device import fast_bf16, resolve_precision
+from clbench.training.dropout import install
+from clbench.training.engine import train_stage
+from clbench.training.memory import PeakMemory
+from clbench.training.protocol import Protocol
+from clbench.training.stage import Stage
+
+ENGINE, PACKED = "clbench", "clbench packed"
+TRAINER, TRAINER_BF16 = "trainer float32", "trainer bf16"
+CLIP_NORM = 1.0
+"""Largest norm of a gradient: the Trainer's default."""
+ANSWERS = (" yes", " no", " in part", " not said")
+
+
+class WindowDoneError(Exception):
+    """Raised to end a training whose window has been measured."""
+
+
+class Bench:
+    """What all contenders share: the rows of a task as prompts with answers."""
+
+    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
+        self.args, self.device = args, device
+        data = Path(args.data).resolve() if args.data else None
+        self.task = load_task(args.task, data=data, base=Path(), own={})
+        self.task = self.task.limited(args.rows)
+        self.tokenizer = load_tokenizer(args.model, plain=True)
+        encoder = PromptEncoder(self.tokenizer, args.max_length)
+        self.rows = encoder.encode(self.task, self.task.train, to_train=True)
+        self.prompts = encoder.encode(self.task, self.task.validation, to_train=False)
+        self.pad = int(self.tokenizer.pad_token_id)
+        self.length = float(self.rows.lengths.mean())
+
+    def train(
+        self, contender: str, *, seed: int, steps: int, on_step: Callable[[int], None]
+    ) -> list[float]:
+        """Train; return the mean loss of each step as far as the contender reports it."""
+        if contender in (ENGINE, PACKED):
+            return self._engine(contender == PACKED, seed, steps, on_step)
+        return self._trainer(contender == TRAINER_BF16, seed, steps, on_step)
+
+    def _engine(
+        self, packed: bool, seed: int, steps: int, on_step: Callable[[int], None]
+    ) -> list[float]:
+        args = self.args
+        protocol = Protocol(
+            model=args.model,
+            head="language-model",
+            steps=steps,
+            batch_size=args.batch_size,
+            lr=args.lr,
+            schedule="constant",
+            warmup=0.0,
+            curve_points=steps,
+            clip_norm=CLIP_NORM,
+            packing=packed,
+        )
+        model = build_answering_model(args.model, pad_id=self.pad, packs=packed).to(self.device)
+        stage = Stage(
+            model=model,
+            model_name=args.model,
+            revision=None,
+            protocol=protocol,
+            device=self.device,
+            precision=resolve_precision("auto", self.device),
+            seed=seed,
+            scenario="benchmark",
+            stages=1,
+            masks=install(model, model.backbone, self.device),
+            index=0,
+            tasks=[TaskData(0, "task", "task", False, self.rows, self.pad)],
+        )
+        trace = train_stage(stage, Vanilla(), progress=lambda step, _: on_step(step))
+        return [float(loss) for loss in trace.curves["loss"]]
+
+    def _trainer(
+        self, bf16: bool, seed: int, steps: int, on_step: Callable[[int], None]
+    ) -> list[float]:
+        args, rows = self.args, self.rows
+        assert rows.answers is not None
+        examples: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
+        for i in range(len(rows)):
+            prompt = rows.ids[rows.offsets[i] : rows.offsets[i + 1]].tolist()
+            answer = [token for token in rows.answers[i].tolist() if token >= 0]
+            examples["input_ids"].append(prompt + answer)
+            examples["labels"].append([IGNORED] * len(prompt) + answer)
+
+        def collate(batch: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+            width = max(len(row["input_ids"]) for row in batch)
+            filled = {
+                "input_ids": [
+                    r["input_ids"] + [self.pad] * (width - len(r["input_ids"])) for r in batch
+                ],
+                "labels": [r["labels"] + [IGNORED] * (width - len(r["labels"])) for r in batch],
+                "attention_mask": [
+                    [1] * len(r["input_ids"]) + [0] * (width - len(r["input_ids"])) for r in batch
+                ],
+            }
+            return {name: torch.tensor(values) for name, values in filled.items()}
+
+        losses: list[float] = []
+
+        class Steps(TrainerCallback):
+            def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
+                on_step(state.global_step)
+
+            def on_log(self, arguments: Any, state: Any, control: Any, **more: Any) -> None:
+                if "loss" in (more.get("logs") or {}):
+                    losses.append(float(more["logs"]["loss"]))
+
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_pretrained(local_folder(args.model), dtype=torch.float32)
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(
+                model=model,
+                args=TrainingArguments(
+                    output_dir=folder,
+                    per_device_train_batch_size=args.batch_size,
+                    max_steps=steps,
+                    learning_rate=args.lr,
+                    lr_scheduler_type="constant",
+                    max_grad_norm=CLIP_NORM,
+                    bf16=bf16,
+                    use_cpu=self.device.type == "cpu",
+                    seed=seed,
+                    save_strategy="no",
+                    logging_strategy="steps",
+                    logging_steps=1,
+                    report_to=[],
+                    disable_tqdm=True,
+                    remove_unused_columns=False,
+                ),
+                train_dataset=datasets.Dataset.from_dict(examples),
+                data_collator=collate,
+                callbacks=[Steps()],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        return losses
+
+
+def window(bench: Bench, contender: str, seed: int) -> float:
+    """Return the tokens per second in a window of steps or seconds, after a warm-up."""
+    args = bench.args
+    marks: dict[int, float] = {}
+
+    def on_step(step: int) -> None:
+        marks[step] = time.perf_counter()
+        if step > args.warmup and marks[step] - marks[args.warmup] > args.seconds:
+            raise WindowDoneError
+
+    with contextlib.suppress(WindowDoneError):
+        bench.train(contender, seed=seed, steps=args.warmup + args.steps, on_step=on_step)
+    last = max(marks)
+    seconds = marks[last] - marks[args.warmup]
+    return float((last - args.warmup) * args.batch_size * bench.length / seconds)
+
+
+def losses(bench: Bench, names: list[str]) -> dict[str, list[float]]:
+    """Return the mean loss in the last half of a training by contender, one for each seed."""
+    args = bench.args
+    measured: dict[str, list[float]] = {name: [] for name in names}
+    for seed in range(args.seeds):
+        for name in names:
+            curve = bench.train(name, seed=seed, steps=args.loss_steps, on_step=lambda _: None)
+            measured[name].append(statistics.mean(curve[len(curve) // 2 :]))
+            print(f"seed {seed} {name:16} loss {measured[name][-1]:.4f}", flush=True)
+    for name, values in measured.items():
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        print(f"{name:16} mean loss {statistics.mean(values):.4f} std {spread:.4f}")
+    return measured
+
+
+def scoring(bench: Bench) -> dict[str, Any]:
+    """Measure the scoring of four answers beside reading the prompts alone, in turns."""
+    model = build_answering_model(bench.args.model, pad_id=bench.pad).to(bench.device).eval()
+    scorer = AnswerScorer(model.backbone, pad_id=bench.pad)
+    tokens = [bench.tokenizer(a, add_special_tokens=False)["input_ids"] for a in ANSWERS]
+    longest = max(map(len, tokens))
+    answers = np.array([[t + [-1] * (longest - len(t)) for t in tokens]], dtype=np.int32)
+    rows = replace(bench.prompts, candidates=answers, values=None)
+    data = TaskData(0, "task", "task", False, rows, bench.pad)
+    order = np.argsort(-rows.lengths, kind="stable")[: bench.args.scored_rows]
+    batches = [data.batch(order[i : i + 32], bench.device).inputs for i in range(0, len(order), 32)]
+    precision = resolve_precision("auto", bench.device)
+
+    def timed(run: Callable[[dict[str, Any]], Any]) -> float:
+        started = time.perf_counter()
+        with torch.inference_mode(), precision.autocast():
+            for batch in batches:
+                run(batch)
+        wait(bench.device)
+        return time.perf_counter() - started
+
+    def prompt(batch: dict[str, Any]) -> None:
+        names = ("input_ids", "attention_mask")
+        model.backbone(**{n: batch[n] for n in names}, use_cache=False, logits_to_keep=1)
+
+    measured: dict[str, list[float]] = {"prompt alone": [], "four answers": []}
+    timed(scorer)
+    for _ in turns(bench.args):
+        measured["prompt alone"].append(timed(prompt))
+        measured["four answers"].append(timed(scorer))
+    return {"seconds": measured, "ratios": compare(measured, "prompt alone", "s")}
+
+
+def main() -> None:
+    parser = make_parser(__doc__, turns=3)
+    add_task_options(parser)
+    parser.add_argument("--rows", type=int, default=1000, help="most training rows")
+    parser.add_argument("--scored-rows", type=int, default=256, help="most rows to score")
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=40, help="most steps in a window")
+    parser.add_argument("--seconds", type=float, default=15, help="most seconds in a window")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before a window")
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--loss-steps", type=int, default=60, help="steps for the loss; 0: none")
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    device = start(args)
+    bench = Bench(args, device)
+    if args.only:
+        peak = PeakMemory(device)
+        bench.train(args.only, seed=0, steps=args.warmup, on_step=lambda _: None)
+        print(peak.megabytes())
+        return
+    fast = [TRAINER_BF16] if fast_bf16(device) else []
+    names = [TRAINER, *fast, ENGINE, PACKED]
+    print(f"{args.model}, {args.task}, batch {args.batch_size}, {bench.length:.0f} tokens a row")
+    speeds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in turns(args):
+        for name in names:
+            speeds[name].append(window(bench, name, turn))
+            print(f"turn {turn + 1} {name:16} {speeds[name][-1]:8.0f} tokens/s", flush=True)
+    base = fast[0] if fast else TRAINER  # the same precision as the engine's
+    ratios = compare(speeds, base, "tokens/s")
+    result = {"tokens_per_second": speeds, "ratios": ratios, "scoring": scoring(bench)}
+    if args.loss_steps:
+        result["loss"] = losses(bench, names)
+    result["memory_mb"] = peaks(names)
+    write_json(args, result)
+
+
+if __name__ == "__main__":
+    main()
