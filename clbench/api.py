@@ -82,6 +82,8 @@ def run(
     epochs: int | None = None,
     device: str = "auto",
     precision: str | None = None,
+    head: str | None = None,
+    lm_eval: Sequence[str] | None = None,
     corpus: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
     references: bool | None = None,
@@ -102,10 +104,11 @@ def run(
         Name of a packaged suite, or path of a suite file.
     out
         The run's folder; by default ``results/<suite>``.
-    model, limit, subset, epochs, precision
+    model, limit, subset, epochs, precision, head, lm_eval
         Override the suite's protocol: the model, the maximum rows of a split, whether each seed
         trains on other rows (``seed``) or not (``fixed``), the passes over each task's rows (also
-        where the suite sets epochs or steps per task), the precision.
+        where the suite sets epochs or steps per task), the precision, the kind of head, and tasks
+        of the LM Evaluation Harness.
     data
         Folder with copies of hub repositories, such as ``DIR/glue``; by default the hub itself.
     methods, scenarios, seeds
@@ -165,6 +168,8 @@ def run(
         subset=subset,
         epochs=epochs,
         precision=precision,
+        head=head,
+        lm_eval=lm_eval,
         device=device,
         plugins=plugins,
         references=references,

@@ -66,6 +66,14 @@ def run(
     device: Device = "auto",
     precision: Precision = None,
     head: Head = None,
+    lm_eval: Annotated[
+        list[str] | None,
+        option(
+            "A,B",
+            "Tasks of the LM Evaluation Harness to run on language models after the last stage "
+            "(pip install lm-eval).  [default: the suite's]",
+        ),
+    ] = None,
     corpus: Corpus = None,
     plugin: Plugins = None,
     references: Annotated[
@@ -132,6 +140,7 @@ def run(
         epochs=epochs,
         precision=precision,
         head=head,
+        lm_eval=words("--lm-eval", lm_eval),
         device=device,
         plugins=plugin or (),
         references=references,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from clbench.evaluation.cell_runner import ComputeSettings
+from clbench.evaluation.outcome import ComputeSettings
 from clbench.evaluation.prepare import PreparedScenario, ScenarioPreparer
 from clbench.models.checkpoint import quiet
 from clbench.seeds import numpy_stream

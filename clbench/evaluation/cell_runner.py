@@ -4,81 +4,34 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from clbench.errors import PluginError
-from clbench.evaluation.capabilities import Capabilities, Measures
+from clbench.evaluation.capabilities import Measures
+from clbench.evaluation.cell_model import capabilities_of, last_scores, start_model
 from clbench.evaluation.cell_stages import CellStages
 from clbench.evaluation.linear_probe import BEFORE, LinearProbes, ProbeRow
 from clbench.evaluation.listener import Listener
+from clbench.evaluation.outcome import ComputeSettings, Outcome, StageOutcome
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.row_scorer import Row, RowScorer
 from clbench.evaluation.stage_cache import CachedStage, StageCache
 from clbench.methods.base import Method, at_rate
 from clbench.methods.vanilla import Vanilla
-from clbench.models.answering import build_answering_model
-from clbench.models.classifier import Classifier, build_classifier
-from clbench.seeds import stream_seed
+from clbench.models.classifier import Classifier
 from clbench.suite.plan import Cell
-from clbench.training.device import Precision
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, Trace, train_stage
 from clbench.training.memory import bytes_held
 from clbench.training.stage import Context, Stage
 
 EpochScores = Callable[[int, int, Row], None]
-
-
-@dataclass(frozen=True)
-class ComputeSettings:
-    """Device and precision, which affect the last digits of a result.
-
-    `identity` describes them, with threads and versions, as plain JSON values.
-    """
-
-    device: torch.device
-    precision: Precision
-    identity: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class StageOutcome:
-    """The outcome of a stage: trace of the training, row of R, and seconds of scoring it.
-
-    `correct` has the shape of `row` and says which rows of each task are right, packed as in
-    `clbench.results.rows`; None where that is not recorded. `probes` is the row of P, empty without
-    probes.
-    """
-
-    trace: Trace
-    row: Row
-    eval_seconds: float
-    cached: bool
-    correct: list[str | None]
-    probes: ProbeRow
-    capabilities: Measures
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a cell.
-
-    `before` is the row of R before training, for extra columns; `probes_before` that of P.
-    `capabilities_before` are those of the base model.
-    """
-
-    stages: list[StageOutcome]
-    notes: list[str]
-    before: Row | None
-    probes_before: ProbeRow
-    capabilities_before: Measures
 
 
 @dataclass(eq=False)
@@ -161,7 +114,12 @@ class CellRunner:
         self._stored.drop_own()
         notes += self.context.notes
         return Outcome(
-            self._outcomes, notes, before, self._probes_before, self._capabilities_before
+            self._outcomes,
+            notes,
+            before,
+            self._probes_before,
+            self._capabilities_before,
+            last_scores(self.cell, self.scenario, self.context),
         )
 
     def _shared_stages(self) -> list[tuple[CachedStage, bool]]:
@@ -219,7 +177,7 @@ class CellRunner:
         self._probes = LinearProbes(self.scenario, self.method, context)
         if probe and self._is_probed:
             self._probes_before = self._probes.row(BEFORE)
-        self._capabilities = self._measures(context)
+        self._capabilities = capabilities_of(cell, self.scenario, context)
         if self._capabilities is not None:
             self._capabilities_before = self._capabilities.measure(1)
         row: Row | None = None
@@ -242,17 +200,6 @@ class CellRunner:
     @property
     def _is_probed(self) -> bool:
         return bool(self.scenario.probed) and self.cell.reference_of is None
-
-    def _measures(self, context: Context) -> Capabilities | None:
-        data, writer = self.scenario.capabilities, self.scenario.writer
-        if data is None or writer is None or self.cell.reference_of is not None:
-            return None
-        count = context.protocol.capability_rows
-        few = [
-            replace(task, rows=task.rows.take(np.arange(len(task.rows))[:count]))
-            for task in self.scenario.curve
-        ]
-        return Capabilities(data, context, few, writer)
 
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
@@ -402,35 +349,6 @@ class CellRunner:
         stage.step = stage.steps = stage.total_steps = trace.steps
         stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
         self._finish(stage, trace, cached=cached)
-
-
-def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
-    """Return the pretrained model with the cell's heads, before any training; on the CPU."""
-    protocol = cell.protocol
-    if protocol.is_language_model:
-        model = build_answering_model(
-            protocol.model,
-            revision=protocol.revision,
-            answer_score=protocol.answer_score,
-            pad_id=scenario.train[0].pad_id,
-            packs=protocol.packing,
-        )
-        if protocol.weights == "bf16":
-            model.bfloat16()
-        if protocol.gradient_checkpointing:
-            backbone: Any = model.backbone
-            older = backbone.gradient_checkpointing_enable  # until transformers 6
-            getattr(backbone, "activation_checkpointing_enable", older)()
-        return model
-    return build_classifier(
-        protocol.model,
-        revision=protocol.revision,
-        heads={task.head: task.outputs for task in scenario.scenario.tasks},
-        head_seed=lambda head: stream_seed("head", head, cell.seed, cell.scenario.series),
-        pooling=protocol.pooling,
-        head_dropout=protocol.head_dropout,
-        vocabulary=scenario.vocabulary,
-    )
 
 
 def _versions(model: torch.nn.Module) -> list[tuple[str, int, int]]:

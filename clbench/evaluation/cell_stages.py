@@ -16,7 +16,7 @@ from clbench.suite.plan import Cell
 from clbench.training.protocol import Protocol
 
 if TYPE_CHECKING:
-    from clbench.evaluation.cell_runner import ComputeSettings
+    from clbench.evaluation.outcome import ComputeSettings
 
 
 @dataclass(frozen=True)

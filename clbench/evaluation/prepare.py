@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,9 @@ import torch
 from clbench.boundary import IMPORTS, user_code
 from clbench.cache import write_atomically
 from clbench.errors import DataError, ModelError, ShiftError
-from clbench.evaluation.capabilities import CapabilityData, check_not_trained
+from clbench.evaluation.capabilities import CapabilityData
+from clbench.evaluation.harness import check_harness
+from clbench.evaluation.words import capability_data, prompt_encoder
 from clbench.evaluation.writer import Writer
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
@@ -168,6 +170,7 @@ class ScenarioPreparer:
 
     def check_model(self) -> None:
         """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
+        check_harness(self.protocol.lm_eval)
         _ = self._backbone, self.tokenizer, self._prompts
 
     def tokenise(self, scenario: Scenario) -> PreparedScenario:
@@ -226,6 +229,7 @@ class ScenarioPreparer:
             )
             for task, rows, labelled in zip(scenario.tasks, train, scored, strict=True)
         ]
+        prompts = self._prompts
         return PreparedScenario(
             scenario,
             data(train),
@@ -235,9 +239,9 @@ class ScenarioPreparer:
             tuple(scorers),
             (*[None] * len(scorers), *floors),
             () if probed is None else data(probed),
-            self._writer,
+            None if prompts is None else Writer.of(prompts, answer_by=protocol.answer_by),
             tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
-            self._capabilities(scenario),
+            None if prompts is None else capability_data(self, prompts, scenario),
         )
 
     @cached_property
@@ -250,49 +254,12 @@ class ScenarioPreparer:
     @cached_property
     def _prompts(self) -> PromptEncoder | None:
         """The encoder of prompts and answers; None without a language model."""
-        protocol = self.protocol
-        if not protocol.is_language_model:
-            return None
-        chat = protocol.chat
-        if chat is None:
-            chat = bool(self.tokenizer.chat_template)
-        sizes = self.max_length, protocol.answer_length
-        try:
-            return PromptEncoder(self.tokenizer, *sizes, chat, self._encodes)
-        except ModelError as error:
-            raise ModelError(f"model {protocol.model!r}: {error}") from error
-
-    def _capabilities(self, scenario: Scenario) -> CapabilityData | None:
-        protocol = self.protocol
-        count = protocol.capability_rows
-        if count is None:
-            return None
-        check_not_trained(protocol.capability_tasks, scenario.tasks)
-        tasks = []
-        for name in protocol.capability_tasks:
-            task = self.task(name)
-            if not task.labels:
-                raise DataError(f"capability_tasks: {name!r} has no classes to choose from.")
-            scored = self._scored_rows(task)
-            rng = numpy_stream("capability rows", name, self.seed)
-            rows = scored.take(stratified(scored.labels, count, rng))
-            encoded = self._encode(task, rows, to_train=False).lock()
-            pad = int(self.tokenizer.pad_token_id)
-            tasks.append(TaskData(0, name, name, False, encoded, pad))
-        texts = self.held_out_texts(count)
-        return CapabilityData.of(texts, tasks, self.tokenizer, self.seed)
+        return prompt_encoder(self.protocol, self.tokenizer, self.max_length)
 
     @property
     def _encodes(self) -> bool:
-        """Whether the model is an encoder-decoder."""
-        config = load_config(self.protocol.model, self.protocol.revision)
-        return bool(getattr(config, "is_encoder_decoder", False))
-
-    @cached_property
-    def _writer(self) -> Writer | None:
-        if self._prompts is None:
-            return None
-        return Writer.of(self._prompts, answer_by=self.protocol.answer_by)
+        """Whether prompts go to the encoder of an encoder-decoder."""
+        return self._prompts is not None and self._prompts.encoder_decoder
 
     @property
     def max_length(self) -> int:
@@ -395,30 +362,6 @@ class ScenarioPreparer:
                 "score_on = 'tuning' needs. Give the part the `tuning` rows of its task."
             )
         return rows
-
-
-class _EmbeddingNeededError(Exception):
-    """A scenario cannot be built any further without embeddings."""
-
-
-class InputChecker(ScenarioPreparer):
-    """Checks scenarios as far as that shows without embeddings, for dry runs."""
-
-    def check(self, spec: ScenarioSpec) -> Scenario | None:
-        """Raise what `prepare` would raise, up to the first embedding if any; save nothing.
-
-        Return the scenario, or None if it needs embeddings.
-        """
-        self._subset = self.protocol.subset_seed(0)
-        with self._building(spec), suppress(_EmbeddingNeededError):
-            scenario = build_scenario(spec, self, severity=False)
-            self._check_subset(scenario)
-            return scenario
-        return None
-
-    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """End the check."""
-        raise _EmbeddingNeededError
 
 
 def _keep(items: dict[Hashable, Any], name: Hashable, value: Any) -> None:

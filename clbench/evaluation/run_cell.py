@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 import clbench
 from clbench.boundary import GlobalState, explain
-from clbench.evaluation.cell_runner import CellRunner, ComputeSettings, Outcome
+from clbench.evaluation.cell_runner import CellRunner
 from clbench.evaluation.listener import Listener
+from clbench.evaluation.outcome import ComputeSettings, Outcome
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.stage_cache import StageCache
 from clbench.messages import describe_errors
@@ -179,6 +180,7 @@ def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[
         "capabilities": [outcome.capabilities_before, *(stage.capabilities for stage in stages)]
         if outcome.capabilities_before
         else [],
+        "lm_eval": outcome.harness,
         "scores": scores,
         "stages": [
             {

@@ -10,9 +10,10 @@ from typing import Protocol
 import torch
 
 from clbench.errors import PluginError
-from clbench.evaluation.cell_runner import ComputeSettings
+from clbench.evaluation.input_checker import InputChecker
 from clbench.evaluation.listener import Listener
-from clbench.evaluation.prepare import InputChecker, PreparedScenario, ScenarioPreparer
+from clbench.evaluation.outcome import ComputeSettings
+from clbench.evaluation.prepare import PreparedScenario, ScenarioPreparer
 from clbench.evaluation.resources import Resources, check_reachable
 from clbench.evaluation.run_cell import numerics, run_cell
 from clbench.evaluation.run_state import RunState, read_run_state

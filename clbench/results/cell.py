@@ -179,6 +179,8 @@ class CellResult(_Record):
     capabilities
         Measures of the language model before training and after each stage, by name, see
         `clbench.evaluation.capabilities`. Empty where nothing was measured.
+    lm_eval
+        Scores of the LM Evaluation Harness after the last stage, by task and metric.
     scores
         Scores computed from R, by name, see `clbench.results.scores.SCORES`.
     train_seconds
@@ -223,6 +225,7 @@ class CellResult(_Record):
     floors: list[Number] = []
     probes: Annotated[Matrix, Field(exclude_if=lambda v: not v)] = []
     capabilities: Annotated[list[dict[str, Number]], Field(exclude_if=lambda v: not v)] = []
+    lm_eval: Annotated[dict[str, dict[str, Number]], Field(exclude_if=lambda v: not v)] = {}
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
     train_seconds: Amount = 0.0

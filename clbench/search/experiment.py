@@ -195,7 +195,7 @@ def _search(
     past: list[TrialRecord],
     pending: int,
 ) -> None:
-    from clbench.evaluation.cell_runner import start_model
+    from clbench.evaluation.cell_model import start_model
     from clbench.evaluation.prepare import ScenarioPreparer
     from clbench.evaluation.ray_worker import WorkerSetup
     from clbench.evaluation.resources import cell_resources, connected

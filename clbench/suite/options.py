@@ -54,6 +54,7 @@ class RunOptions:
     epochs: int | None = None
     precision: str | None = None
     head: str | None = None
+    lm_eval: Sequence[str] | None = None
     device: str = "auto"
     plugins: Sequence[str | Path] = ()
     references: bool | None = None
@@ -65,7 +66,7 @@ class RunOptions:
         if isinstance(self.seeds, str):
             object.__setattr__(self, "looks", _looks(self.seeds))
             object.__setattr__(self, "seeds", tuple(range(self.looks[-1])))
-        for name in ("methods", "scenarios", "seeds", "plugins"):
+        for name in ("methods", "scenarios", "seeds", "plugins", "lm_eval"):
             value = getattr(self, name)
             if value is not None:
                 is_list = isinstance(value, Sequence) and not isinstance(value, str)
@@ -109,7 +110,8 @@ class RunOptions:
             if field.name == "keep_stages":
                 words.append("--keep-stages")
                 continue
-            option = "--plugin" if field.name == "plugins" else f"--{field.name}"
+            name = "plugin" if field.name == "plugins" else field.name.replace("_", "-")
+            option = f"--{name}"
             if field.name in ("scenarios", "plugins"):
                 for item in value:
                     words += [option, _word(item)]
@@ -167,6 +169,8 @@ class RunOptions:
             for name in ("limit", "subset", "epochs", "precision", "head")
             if getattr(self, name) is not None
         }
+        if self.lm_eval is not None:
+            changes["lm_eval"] = list(self.lm_eval)
         if self.epochs is not None:
             changes |= {"task_epochs": {}, "steps": None, "task_steps": {}}
         if self.model is None:

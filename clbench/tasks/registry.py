@@ -18,7 +18,8 @@ from clbench.tasks.metrics import METRICS, metrics_for
 from clbench.tasks.newsgroups import Newsgroups
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
 from clbench.tasks.synthetic import SPECS
-from clbench.tasks.task import Task, TaskSource, check_task
+from clbench.tasks.task import Task, TaskSource
+from clbench.tasks.task_check import check_task
 
 TaskLoader = Callable[[TaskSource], Task]
 """A registered entry: a function of a `TaskSource` that returns a `Task`.

@@ -115,6 +115,8 @@ class Protocol(BaseModel):
         after every stage (`clbench.evaluation.capabilities`); by default none.
     capability_tasks
         Names of tasks that no scenario trains, to answer without training.
+    lm_eval
+        Names of tasks of the LM Evaluation Harness to run after the last stage.
     eval_batch_size
         Rows in a batch when scoring.
     trim_embeddings
@@ -177,6 +179,7 @@ class Protocol(BaseModel):
     probe_rows: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
     capability_rows: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
     capability_tasks: Annotated[list[str], Field(exclude_if=lambda v: not v)] = []
+    lm_eval: Annotated[list[str], Field(exclude_if=lambda v: not v)] = []
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True
 
@@ -195,7 +198,7 @@ class Protocol(BaseModel):
             return self
         only = (
             *("answer_by", "answer_score", "answer_length", "chat", "packing"),
-            *("capability_rows", "capability_tasks"),
+            *("capability_rows", "capability_tasks", "lm_eval"),
         )
         if given := [key for key in only if key in self.model_fields_set]:
             raise ValueError(f"{given[0]} needs head = 'language-model'")

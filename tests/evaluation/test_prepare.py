@@ -13,7 +13,8 @@ import clbench
 from clbench import figures
 from clbench.api import plan_run
 from clbench.errors import ModelError, ShiftError
-from clbench.evaluation.prepare import InputChecker, ScenarioPreparer
+from clbench.evaluation.input_checker import InputChecker
+from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.results.store import Store
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from workspace import Workspace, rows, write_rows
 
-from clbench.evaluation.cell_runner import start_model
+from clbench.evaluation.cell_model import start_model
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.evaluation.ray_worker import WorkerSetup
 from clbench.search import SearchPlan, SearchSettings, make_search

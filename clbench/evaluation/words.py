@@ -1,0 +1,70 @@
+"""What a language model reads besides the rows of a scenario, and how it reads rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clbench.errors import DataError, ModelError
+from clbench.evaluation.capabilities import CapabilityData, check_not_trained
+from clbench.models.checkpoint import load_config
+from clbench.models.prompts import PromptEncoder
+from clbench.seeds import numpy_stream
+from clbench.shifts.scenario import Scenario
+from clbench.tasks.task import stratified
+from clbench.training.batches import TaskData
+from clbench.training.protocol import Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from clbench.evaluation.prepare import ScenarioPreparer
+
+
+def prompt_encoder(
+    protocol: Protocol, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> PromptEncoder | None:
+    """Return the encoder of prompts and answers for a protocol; None without a language model.
+
+    Raises
+    ------
+    ModelError
+        If the tokenizer has no end token, or no chat template that is asked for.
+    """
+    if not protocol.is_language_model:
+        return None
+    config = load_config(protocol.model, protocol.revision)
+    encodes = bool(getattr(config, "is_encoder_decoder", False))
+    chat = bool(tokenizer.chat_template) if protocol.chat is None else protocol.chat
+    try:
+        return PromptEncoder(tokenizer, max_length, protocol.answer_length, chat, encodes)
+    except ModelError as error:
+        raise ModelError(f"model {protocol.model!r}: {error}") from error
+
+
+def capability_data(
+    preparer: ScenarioPreparer, prompts: PromptEncoder, scenario: Scenario
+) -> CapabilityData | None:
+    """Return what a language model is measured on in a scenario; None if nothing is asked for.
+
+    Raises
+    ------
+    DataError
+        If a task is trained or has no classes, or the corpus is too short.
+    """
+    protocol = preparer.protocol
+    count = protocol.capability_rows
+    if count is None:
+        return None
+    check_not_trained(protocol.capability_tasks, scenario.tasks)
+    tasks = []
+    for name in protocol.capability_tasks:
+        task = preparer.task(name)
+        if not task.labels:
+            raise DataError(f"capability_tasks: {name!r} has no classes to choose from.")
+        rng = numpy_stream("capability rows", name, preparer.seed)
+        rows = task.scored.take(stratified(task.scored.labels, count, rng))
+        encoded = prompts.encode(task, rows, to_train=False).lock()
+        pad = int(prompts.tokenizer.pad_token_id or 0)
+        tasks.append(TaskData(0, name, name, False, encoded, pad))
+    texts = preparer.held_out_texts(count)
+    return CapabilityData.of(texts, tasks, prompts.tokenizer, preparer.seed)
