@@ -170,6 +170,8 @@ class HubTask:
         if config:
             only = [path for path in root.iterdir() if path.is_dir()]
             places = [root / config, root / "data", *(only if len(only) == 1 else ())]
+            if self.spec.target:  # another configuration would have the same columns
+                places = places[:1]
             folder = next((place for place in places if place.is_dir()), root)
         for split in map(self.spec.split, SPLITS):
             pattern = f"{'' if config else '**/'}{split}[-.]*"
@@ -207,9 +209,15 @@ class HubTask:
                 split: [str(path.relative_to(root)) for path in paths]
                 for split, paths in files.items()
             }
-            return datasets.load_dataset(
-                str(root.resolve()), data_files=paths, verification_mode="no_checks"
-            ), str(root)
+            options: dict[str, Any] = {"verification_mode": "no_checks"}
+            if spec.field is not None:
+                json = {k: [str(root.resolve() / one) for one in some] for k, some in paths.items()}
+                return datasets.load_dataset(
+                    "json", data_files=json, field=spec.field, **options
+                ), str(root)
+            return datasets.load_dataset(str(root.resolve()), data_files=paths, **options), str(
+                root
+            )
         # The library and its dependencies raise a dozen unrelated types of errors here.
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -43,6 +43,11 @@ TASKS: Registry[TaskLoader] = Registry("task", check=_error, group="clbench.task
 with Path(__file__).with_name("hub_tasks.toml").open("rb") as _file:
     for _name, _table in tomllib.load(_file).items():
         TASKS.add(_name, HubTask(_name, HubTaskSpec(**_table), packaged=True))
+with Path(__file__).with_name("text_tasks.toml").open("rb") as _file:
+    for _group, _content in tomllib.load(_file).items():
+        for _name, _table in _content["tasks"].items():
+            _spec = HubTaskSpec(**{**_content["common"], **_table})
+            TASKS.add(f"{_group}/{_name}", HubTask(f"{_group}/{_name}", _spec, packaged=True))
 TASKS.add("20newsgroups", Newsgroups())
 for _kind, _synthetic in SPECS.items():
     TASKS.add(f"synthetic/{_kind}", _synthetic)

@@ -201,8 +201,9 @@ class ColumnsSpec(BaseModel):
     def identity(self, *, exclude: set[str]) -> dict[str, Any]:
         """Return the settings that decide the rows, in a form that older versions also gave."""
         exclude = exclude | {"prompt", "answers"}  # recipes hold templates where they matter
-        newer = {"skip_blank", "choices", "group", "without", "target"}
-        return self.model_dump(exclude=exclude | {key for key in newer if not getattr(self, key)})
+        newer = {"skip_blank", "choices", "group", "without", "target", "field"}
+        unset = {key for key in newer if not getattr(self, key, None)}
+        return self.model_dump(exclude=exclude | unset)
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -272,6 +273,8 @@ class HubTaskSpec(ColumnsSpec):
         Name of its configuration, if it has several.
     revision
         Commit or tag of the dataset; without one, its rows may change.
+    field
+        Key of the list of rows in JSON files that hold more than rows.
     splits
         Names of the training and validation split in the dataset.
     labels
@@ -288,6 +291,7 @@ class HubTaskSpec(ColumnsSpec):
     config: Name | None = None
     revision: Name | None = None
     label: Name = "label"
+    field: Name | None = None
     splits: dict[Split, Name] = {}
     rows: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
     classes: Annotated[int, Field(ge=2)] | None = None

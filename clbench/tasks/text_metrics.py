@@ -6,6 +6,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from functools import cache
 from typing import Any
 
@@ -54,6 +55,16 @@ def _value(number: str) -> float:
     return float(number.replace(",", ""))
 
 
+def first_letter(prediction: str, target: str) -> float:
+    """Return 1 if both texts begin with the same letter, as the choice of an answer, else 0."""
+    return float(prediction.strip()[:1] == target.strip()[:1] != "")
+
+
+def edit_similarity(prediction: str, target: str) -> float:
+    """Return twice the number of matching characters per character of both texts (difflib)."""
+    return SequenceMatcher(None, prediction.strip(), target.strip(), autojunk=False).ratio()
+
+
 def rouge_l(prediction: str, target: str) -> float:
     """Return ROUGE-L's F-measure (Lin 2004) with stemming, through ``rouge-score``."""
     return float(_rouge().score(target, prediction)["rougeL"].fmeasure)
@@ -75,6 +86,8 @@ TEXT_METRICS: dict[str, RowMetric] = {
     "exact": exact,
     "token-f1": token_f1,
     "numeric": numeric,
+    "first-letter": first_letter,
+    "edit-similarity": edit_similarity,
     "rouge-l": rouge_l,
 }
 """Metrics of one row, given prediction and target; their scores are means over rows."""

@@ -174,8 +174,12 @@ def test_a_copy_of_one_configuration_is_found(tmp_path: Path) -> None:
         load_news(tmp_path, config="plus")
 
 
+WRITTEN = ("trace/", "sni/")
 PACKAGED = sorted(
-    name for name in TASKS if isinstance(TASKS.get(name), HubTask) and "glue/" not in name
+    name
+    for name in TASKS
+    if isinstance(TASKS.get(name), HubTask)
+    and not name.startswith(("glue/", "super_glue/", *WRITTEN))
 ) + [f"super_glue/{name}" for name in ("boolq", "cb", "copa", "multirc", "wic")]
 
 
@@ -200,6 +204,27 @@ def test_every_packaged_task_is_described_and_read_from_a_copy(name: str, tmp_pa
     read = " ".join(column[0] for column in task.train.columns)
     used = [name for columns in spec.texts for name in columns] + (spec.choices or [])
     assert read == " ".join(f"{column} 0" for column in used)
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name.startswith(WRITTEN)])
+def test_texts_to_write_are_read_from_a_copy(name: str, tmp_path: Path) -> None:
+    loader = TASKS.get(name)
+    assert isinstance(loader, HubTask)
+    spec = loader.spec
+    assert spec.licence
+    assert spec.config
+    rows = [{spec.text[0]: f"text {i}", spec.label: f"answer {i}\nmore"} for i in range(4)]
+    folder = tmp_path / spec.hub.rpartition("/")[2] / spec.config
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        content: Any = rows if spec.field is None else {"Definition": ["x"], spec.field: rows}
+        (folder / f"{split}.json").write_text(json.dumps(content))
+    task = load_task(name, data=tmp_path, base=Path(), own={})
+    assert list(task.train.first) == [f"text {i}" for i in range(4)]
+    assert task.validation.targets == [f"answer {i}\nmore" for i in range(4)]
+    folder.rename(folder.with_name("another"))  # with the same columns
+    with pytest.raises(DataError, match=r"split 'train' has no files"):
+        load_task(name, data=tmp_path, base=Path(), own={})
 
 
 @pytest.mark.parametrize("folder", ["news", "news/data", "news/plain"])

@@ -24,6 +24,10 @@ from clbench.tasks.text_metrics import TEXT_METRICS, right_texts, score_texts
         ("numeric", "12", "21", 0.0),
         ("numeric", "none", "0", 0.0),
         ("numeric", "-2", "2", 0.0),
+        ("first-letter", " A. Because", "A", 1.0),
+        ("first-letter", "B", "A", 0.0),
+        ("first-letter", "", "", 0.0),
+        ("edit-similarity", "abcd", "bcde", 0.75),  # bcd: 2 · 3 of 8 characters
     ],
 )
 def test_a_row_is_scored(metric: str, prediction: str, target: str, score: float) -> None:
