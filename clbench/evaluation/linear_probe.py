@@ -50,7 +50,7 @@ class LinearProbes:
         probes: dict[tuple[int, ...], Callable[[Array], Array]] = {}
         row: ProbeRow = [None] * (len(self.scenario.scorers) + len(tasks))
         for j, task in enumerate(tasks):
-            if self.scenario.scored[j].rows.choices:
+            if task.free_text or task.train.choices:
                 continue
             fitted = tuple(k for k in range(max(stage, j) + 1) if tasks[k].head == task.head)
             for k in fitted:
