@@ -154,12 +154,15 @@ class AnswerScorer:
         positions = torch.zeros((rows, most), dtype=torch.int64, device=device)
         inside = torch.eye(most, dtype=torch.bool, device=device).repeat(rows, 1, 1)
         source = torch.zeros_like(candidates)
-        for i, tree in enumerate(trees):
+        shared = all(tree is trees[0] for tree in trees)
+        for i, tree in enumerate(trees[:1] if shared else trees):
+            at = slice(None) if shared else i
             u, a = len(tree.tokens), tree.source.shape[1]
-            tokens[i, :u] = tree.tokens.to(device)
-            positions[i, :u] = tree.depths.to(device) + lengths[i]
-            inside[i, :u, :u] = tree.sees.to(device)
-            source[i, :, :a] = tree.source.to(device)
+            tokens[at, :u] = tree.tokens.to(device)
+            positions[at, :u] = tree.depths.to(device)
+            inside[at, :u, :u] = tree.sees.to(device)
+            source[at, :, :a] = tree.source.to(device)
+        positions += lengths[:, None]
         real = mask.bool()
         causal = torch.ones((width, width), dtype=torch.bool, device=device).tril()
         before = (causal & real[:, None]) | torch.eye(width, dtype=torch.bool, device=device)
