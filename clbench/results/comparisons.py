@@ -205,6 +205,7 @@ def score_steps(cell: CellResult) -> dict[str, float]:
     if not parts or len(steps) != len(cell.tasks):
         return {}
     others = max(1, len(steps) - 1)
+    measured = cell.settings.get("protocol", {}).get("capability_rows") or 1
     earlier, later = (max(some, default=0.0) / others for some in (steps[:-1], steps[1:]))
     return {
         "p_o": steps[0],
@@ -219,6 +220,10 @@ def score_steps(cell: CellResult) -> dict[str, float]:
         "bwt": earlier,
         "plasticity": later,
         "forward_transfer": later,
+        # Losses and divergences are means of numbers without steps.
+        "text_loss_added": 0.0,
+        "divergence": 0.0,
+        **dict.fromkeys(("zero_shot_lost", "same_token", "obedience"), 1.0 / measured),
     }
 
 
