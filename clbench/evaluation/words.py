@@ -48,13 +48,19 @@ def capability_data(
 
     Raises
     ------
-    DataError
-        If a task is trained or has no classes, or the corpus is too short.
+    DataError, ModelError
+        If a task is trained or has no classes, the corpus is too short, or the model is an
+        encoder-decoder.
     """
     protocol = preparer.protocol
     count = protocol.capability_rows
     if count is None:
         return None
+    if prompts.encoder_decoder:
+        raise ModelError(
+            f"model {protocol.model!r}: capability_rows measures next tokens, which an "
+            "encoder-decoder does not predict. Leave it out of [protocol]."
+        )
     check_not_trained(protocol.capability_tasks, scenario.tasks)
     tasks = []
     for name in protocol.capability_tasks:

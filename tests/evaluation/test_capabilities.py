@@ -143,3 +143,10 @@ def test_measures_need_a_language_model(folder: Path) -> None:  # noqa: F811
 
     with pytest.raises(ClbenchError, match="capability_rows needs head = 'language-model'"):
         clbench.run(folder / "classes.toml", out=folder / "classes", scenarios=["two"])
+
+
+def test_encoder_decoders_are_not_measured(folder: Path) -> None:  # noqa: F811
+    save_generator("t5", folder / "t5-measured", appends_end=True)
+    changes = {**CHANGES, 'model = "model"': 'model = "t5-measured"'}
+    with pytest.raises(ClbenchError, match="measures next tokens, which an encoder-decoder"):
+        run(folder, "t5-bad", changes={**changes, "max_length = 24": "max_length = 80"})
