@@ -67,6 +67,32 @@ GENERATORS: dict[str, Callable[[], Any]] = {
     "bloom": lambda: hf.BloomForCausalLM(
         hf.BloomConfig(vocab_size=SIZE, hidden_size=32, n_layer=2, n_head=2, pad_token_id=0)
     ),
+    "opt": lambda: hf.OPTForCausalLM(
+        hf.OPTConfig(
+            vocab_size=SIZE,
+            hidden_size=32,
+            word_embed_proj_dim=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            ffn_dim=48,
+            max_position_embeddings=128,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=1,
+        )
+    ),
+    "gptj": lambda: hf.GPTJForCausalLM(
+        hf.GPTJConfig(
+            vocab_size=SIZE,
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+            n_positions=128,
+            rotary_dim=8,
+            bos_token_id=1,
+            eos_token_id=1,
+        )
+    ),
     "t5": lambda: hf.T5ForConditionalGeneration(
         hf.T5Config(
             vocab_size=SIZE,
@@ -81,7 +107,7 @@ GENERATORS: dict[str, Callable[[], Any]] = {
         )
     ),
 }
-"""By name: a decoder that reads a tree of answers, one that does not (bloom), and T5."""
+"""By name: decoders of several kinds, some of which cannot pack rows or read trees, and T5."""
 
 
 def make_generator(name: str) -> Any:

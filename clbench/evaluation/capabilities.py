@@ -1,8 +1,8 @@
 """What a language model could do before, and can still do after each stage.
 
-Four measures, none of which depends on the tasks' labels: the loss on held-out text, zero-shot
-choices among texts, agreement with the base model's next tokens, and whether answers are among the
-allowed ones.
+Five measures, none of which depends on the tasks' labels: the loss on held-out text, zero-shot
+choices among texts, divergence from and agreement with the base model's next tokens, and
+whether answers are among the allowed ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clbench.errors import DataError, NonFiniteLossError
 from clbench.evaluation.writer import Writer, chosen_answers
-from clbench.models.answering import AnsweringModel, only_at
+from clbench.models.answering import AnsweringModel, logits_at
 from clbench.models.likelihood import likelihood
 from clbench.models.prompts import PromptRows
 from clbench.seeds import numpy_stream
@@ -195,9 +195,7 @@ class Capabilities:
         }
 
     def _logits(self, model: AnsweringModel, batch: dict[str, Tensor], at: Tensor) -> Tensor:
-        with only_at(model.backbone, at):
-            logits: Tensor = model.backbone(**batch, use_cache=False).logits
-        return logits.float()
+        return logits_at(model.backbone, at, **batch).float()
 
     def _zero_shot(self, model: AnsweringModel) -> Measures:
         """Return the accuracy of choices that no task trains."""

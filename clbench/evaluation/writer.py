@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clbench.models.answering import AnsweringModel, stop_tokens
+from clbench.models.families import usable_length
 from clbench.models.prompts import PromptEncoder, PromptRows
 from clbench.tasks.task import IntArray
 from clbench.training.batches import TaskData
@@ -64,8 +65,10 @@ class Writer:
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             inputs = data.batch(rows, context.device).inputs
+            longest = usable_length(model.config) or self.most + inputs["input_ids"].shape[1]
+            room = longest - (0 if model.encoder_decoder else inputs["input_ids"].shape[1])
             with context.precision.autocast():
-                written = model.write(inputs, self.stops, self.most)
+                written = model.write(inputs, self.stops, max(1, min(self.most, room)))
             lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
             for row, text in zip(rows.tolist(), lines, strict=True):
                 texts[row] = text.partition("\n")[0].strip()

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from clbench.errors import SettingsError
 from clbench.methods.base import Method, should_record
 from clbench.methods.lwf import distillation
 from clbench.tasks.corpus import corpus_name, read_corpus
@@ -49,6 +50,8 @@ class KLAnchor(Method):
 
     def setup(self, context: Context) -> None:
         """Keep the base model's weights, and read the texts."""
+        if getattr(context.model.config, "is_encoder_decoder", False):
+            raise SettingsError("kl-anchor needs a decoder, which predicts the tokens of prompts.")
         self._base = context.snapshot()
         self._corpus: list[str] = []
         if self.at == "text":
@@ -93,10 +96,8 @@ class KLAnchor(Method):
             names = ("input_ids", "attention_mask")
             inputs = {name: encoded[name].to(stage.device) for name in names}
             lengths = inputs["attention_mask"].sum(1)
-        elif stage.model.config.is_encoder_decoder:
-            return batch
         else:
-            lengths = inputs["predict"][:, 0] + 1  # the prompt ends where the answer is predicted
+            lengths = inputs["predict"][:, 0].clamp(min=1)  # the last place predicts the answer
         chance = torch.rand((len(lengths), self.tokens), generator=stage.rng("places"))
         places = (chance.to(lengths.device) * lengths[:, None]).long()
         inputs["predict"] = places

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from pydantic import Field
 
+from clbench.errors import SettingsError
 from clbench.methods.base import Method, should_record
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from clbench.training.batches import Batch
+    from clbench.training.protocol import Protocol
     from clbench.training.stage import Stage
 
 
@@ -33,6 +35,14 @@ class Sam(Method):
 
     name: ClassVar[str] = "sam"
     rho: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05
+
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Refuse parts of batches, since the second pass needs the whole one."""
+        if protocol.accumulation > 1 or protocol.gradient_checkpointing:
+            raise SettingsError(
+                "its second pass needs whole batches and activations. Set accumulation = 1 and "
+                "gradient_checkpointing = false in [protocol]."
+            )
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss, and keep the batch for the second pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 AnswerScore = Literal["sum", "mean"]
+PACKING_TOLERANCE = {True: 1e-3, False: 0.2}
+"""Largest difference, in nats, between packed and padded rows, in float32 and in bf16."""
 
 
 class AnsweringModel(Classifier):
@@ -49,7 +52,10 @@ class AnsweringModel(Classifier):
         pad_id: int = 0,
         packs: bool = False,
     ) -> None:
+        from transformers import GenerationConfig
+
         nn.Module.__init__(self)
+        model.generation_config = GenerationConfig()  # a checkpoint's may not be greedy
         self.backbone = model
         self.config = model.config
         self.family = _family(model)
@@ -59,7 +65,7 @@ class AnsweringModel(Classifier):
         self.dropout = nn.Identity()
         self.vocabulary = self.positions = None
         self.encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
-        self.packs = packs
+        self.packs, self._packing_checked = packs, False
         self._scorer = AnswerScorer(model, pad_id=pad_id, mean=answer_score == "mean")
         self._pad_id = pad_id
 
@@ -154,11 +160,43 @@ class AnsweringModel(Classifier):
             logits: Tensor = self.backbone(**arguments, use_cache=False).logits
             return logits
         predict = inputs["predict"]
-        if self.packs and self.training:
-            arguments, predict = _packed(arguments, predict)
-        with only_at(self.backbone, predict):
-            picked: Tensor = self.backbone(**arguments, use_cache=False).logits
-        return picked.view(*inputs["predict"].shape, -1)
+        if not (self.packs and self.training):
+            return logits_at(self.backbone, predict, **arguments)
+        if not self._packing_checked:
+            self._check_packing(arguments, predict)
+        return self._packed_logits(arguments, predict)
+
+    def _packed_logits(self, arguments: Mapping[str, Tensor], predict: Tensor) -> Tensor:
+        packed, positions = _packed(arguments, predict)
+        if getattr(self.config, "_attn_implementation", None) == "eager":
+            # It adds the mask to its scores.
+            sees, dtype = packed["attention_mask"], self.backbone.dtype
+            lowest = torch.finfo(dtype).min
+            mask = torch.zeros(sees.shape, dtype=dtype, device=sees.device)
+            packed["attention_mask"] = mask.masked_fill_(~sees, lowest)
+        return logits_at(self.backbone, positions, **packed).view(*predict.shape, -1)
+
+    @torch.no_grad()
+    def _check_packing(self, arguments: Mapping[str, Tensor], predict: Tensor) -> None:
+        """Raise a ModelError unless packed rows have the logits of padded ones."""
+        few = {name: value[:2] for name, value in arguments.items()}
+        modes = [(module, module.training) for module in self.modules()]
+        self.eval()
+        with torch.autocast(predict.device.type, enabled=False):
+            try:
+                packed = self._packed_logits(few, predict[:2]).float()
+                apart = logits_at(self.backbone, predict[:2], **few).float()
+                gap = float((packed.log_softmax(-1) - apart.log_softmax(-1)).abs().max())
+            except (RuntimeError, TypeError, ValueError, IndexError):
+                gap = math.inf
+        for module, mode in modes:
+            module.training = mode
+        self._packing_checked = True
+        if not gap <= PACKING_TOLERANCE[self.backbone.dtype == torch.float32]:
+            raise ModelError(
+                f"packing: models of type {self.config.model_type!r} let packed rows see each "
+                "other. Set packing = false in [protocol]."
+            )
 
 
 def build_answering_model(
@@ -199,10 +237,15 @@ def _packed(arguments: Mapping[str, Tensor], predict: Tensor) -> tuple[dict[str,
 
 
 @contextmanager
-def only_at(model: Any, positions: Tensor) -> Iterator[None]:
-    """Let the language-model head see only these positions, shape (b, m), of the last layer."""
+def only_at(model: Any, positions: Tensor) -> Iterator[list[bool]]:
+    """Let the language-model head see only these positions, shape (b, m), of the last layer.
+
+    Yields a list that is no longer empty once they were picked: some models do not call their body.
+    """
+    picks: list[bool] = []
 
     def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        picks.append(True)
         hidden = output[0]
         picked = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
         if isinstance(output, tuple):
@@ -212,9 +255,18 @@ def only_at(model: Any, positions: Tensor) -> Iterator[None]:
 
     handle = model.base_model.register_forward_hook(pick)
     try:
-        yield
+        yield picks
     finally:
         handle.remove()
+
+
+def logits_at(model: Any, positions: Tensor, **arguments: Any) -> Tensor:
+    """Return a decoder's logits at positions (b, m), computed only there if the model allows."""
+    with only_at(model, positions) as picks:
+        logits: Tensor = model(**arguments, use_cache=False).logits
+    if picks:
+        return logits
+    return logits.gather(1, positions[..., None].expand(-1, -1, logits.shape[-1]))
 
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

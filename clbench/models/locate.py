@@ -26,11 +26,12 @@ IDENTITY_FILES = (
     "vocab.*",
     "merges.txt",
     "*.model",
+    "*.jinja",
     "model*.safetensors",
     "model.safetensors.index.json",
 )
 """The files that decide the scores: configuration, tokenizer and weights."""
-HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model"]
+HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja"]
 """The files to download, from the top folder only; none of them is a pickle."""
 
 
@@ -52,7 +53,9 @@ def _check_entry(name: str, entry: object) -> str | None:
 
 MODELS: Registry[ModelEntry] = Registry("model", check=_check_entry, group="clbench.models")
 TINY = Path(__file__).parent / "tiny"
+TINY_GPT = Path(__file__).parent / "tiny_gpt"
 MODELS.add("tiny", ModelEntry("small BERT that comes with clbench; works offline", lambda: TINY))
+MODELS.add("tiny-gpt", ModelEntry("small decoder that comes with clbench", lambda: TINY_GPT))
 
 
 def resolve(name: str, revision: str | None = None) -> Path | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 IGNORED = -100
 """Label of a token that is not predicted, as in transformers."""
+BEGINNING = "an answer is the beginning of another one, so answers are ranked with their end."
 Tokens = list[int]
 TokenArray = npt.NDArray[np.int32]
 
@@ -191,6 +192,10 @@ class PromptEncoder:
         if rows.choices:
             names = [list(choices) for choices in zip(*rows.choices, strict=True)]
             tokens = [[self.answer(text, template) for text in row] for row in names]
+            if any(_is_beginning(row) for row in tokens):
+                notes.append(BEGINNING)
+                end = int(self.tokenizer.eos_token_id)
+                tokens = [[[*t, end] for t in row] for row in tokens]
         elif not task.free_text:
             tokens = [self._answers(texts, template, where, notes)]
         answers = None
@@ -261,10 +266,8 @@ class PromptEncoder:
                 "each class its own in `answers`."
             )
         ordered = sorted(map(tuple, tokens))
-        if any(b[: len(a)] == a for a, b in pairwise(ordered)):
-            notes.append(
-                "an answer is the beginning of another one, so answers are ranked with their end."
-            )
+        if _is_beginning(tokens):
+            notes.append(BEGINNING)
             return [[*t, int(self.tokenizer.eos_token_id)] for t in tokens]
         first = len({t[0] for t in ordered})
         if first < len(ordered):
@@ -337,7 +340,14 @@ class PromptEncoder:
     def _tokenise(self, prompts: Sequence[str]) -> list[Tokens]:
         dressed = [self._dress(prompt) for prompt in prompts]
         ids = self.tokenizer(dressed, add_special_tokens=not self.chat)["input_ids"]
-        return [list(row) for row in ids]
+        end = None if self.encoder_decoder else self.tokenizer.eos_token_id
+        # Some tokenizers end every text, but an answer follows here.
+        return [list(row[:-1] if len(row) > 1 and row[-1] == end else row) for row in ids]
+
+
+def _is_beginning(answers: Sequence[Tokens]) -> bool:
+    """Whether an answer is the beginning of another one, or equal to it."""
+    return any(b[: len(a)] == a for a, b in pairwise(sorted(map(tuple, answers))))
 
 
 def _numbers(texts: Sequence[str], where: str) -> tuple[float, ...]:

@@ -199,6 +199,7 @@ class Protocol(BaseModel):
         only = (
             *("answer_by", "answer_score", "answer_length", "chat", "packing"),
             *("capability_rows", "capability_tasks", "lm_eval"),
+            *("weights", "gradient_checkpointing"),
         )
         if given := [key for key in only if key in self.model_fields_set]:
             raise ValueError(f"{given[0]} needs head = 'language-model'")

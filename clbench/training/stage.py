@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from clbench.errors import NonFiniteLossError, PluginError
+from clbench.errors import NonFiniteLossError, PluginError, SettingsError
 from clbench.models.classifier import Classifier
 from clbench.seeds import numpy_stream, stream_seed, torch_stream
 from clbench.training.batches import Batch, TaskData, length_grouped
@@ -288,6 +288,11 @@ class Stage(Context):
         inputs_embeds
             Word embeddings in place of the tokens, shape (b, t, e), as for adversarial noise.
         """
+        if weights is not None and self.protocol.gradient_checkpointing and torch.is_grad_enabled():
+            raise SettingsError(
+                "gradients of other weights cannot be computed with gradient_checkpointing, which "
+                "recomputes the pass with the model's own. Set gradient_checkpointing = false."
+            )
         arguments = (batch.inputs, head or batch.head, inputs_embeds)
         with self.precision.autocast():
             if weights is None:

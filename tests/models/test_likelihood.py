@@ -55,6 +55,20 @@ def test_every_prompt_may_have_its_own_answers() -> None:
     np.testing.assert_allclose(scores, wanted, atol=1e-5, rtol=1e-6)
 
 
+def test_single_tokens_decide_nothing_about_trees() -> None:
+    scorer = AnswerScorer(make_generator("bloom"))
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 7]]),
+        "attention_mask": torch.ones(1, 3, dtype=torch.long),
+        "candidates": torch.tensor([[[8], [9]]]),
+    }
+    with torch.inference_mode():
+        scorer(inputs)
+        assert scorer._at_once is None
+        scorer({**inputs, "candidates": torch.tensor([[[8, 9], [8, 10]]])})
+    assert scorer._at_once is False
+
+
 @pytest.mark.parametrize(("name", "at_once"), [("llama", True), ("gpt2", True), ("bloom", False)])
 def test_a_tree_is_read_where_the_model_allows_it(name: str, at_once: bool) -> None:
     scorer = AnswerScorer(make_generator(name))

@@ -74,6 +74,26 @@ def test_multiple_choice_has_candidates_of_its_own() -> None:
     assert [text_of(answer) for answer in labels] == [" bb<|end|>", " c<|end|>"]
 
 
+def test_choices_that_begin_another_one_are_ranked_with_their_end() -> None:
+    rows = Rows(["why"], None, np.array([0]), np.arange(1), (["cat"], ["cat food"]))
+    choice = task(rows, ("1", "2"), template=Template("{text}?"))
+    encoded = encoder().encode(choice, rows, to_train=False)
+    inputs, _ = encoded.collate([0], pad_id=0)
+    assert [text_of(answer) for answer in inputs["candidates"][0]] == [
+        " cat<|end|>",
+        " cat food<|end|>",
+    ]
+    assert "the beginning of another one" in encoded.notes[0]
+
+
+def test_a_prompt_does_not_end_with_an_end_token() -> None:
+    rows = rows_of(["dull"], [0])
+    encoded = PromptEncoder(make_tokenizer(appends_end=True), 60).encode(
+        task(rows), rows, to_train=False
+    )
+    assert text_of(encoded.ids) == "dull\nGood:"
+
+
 def test_regression_trains_the_nearest_of_numbers_and_scores_all() -> None:
     rows = Rows.of(["a", "b"], None, [1.6, 0.2], regression=True)
     template = Template("{text}:", {"0": "0", "1": "1", "2": "2"})

@@ -120,7 +120,7 @@ def test_kl_anchor_compares_the_named_tokens_with_the_base_model(folder: Path, a
     method.before_stage(stage)
     compared = method._compared(stage, batch)
     assert compared.labels.shape == (2, 3)
-    ends = batch.inputs["predict"][:, :1] if at == "prompts" else 15
+    ends = batch.inputs["predict"][:, :1] - 1 if at == "prompts" else 15
     assert (compared.inputs["predict"] <= ends).all()
     old, new = log_probs(cell, compared, cell.base), log_probs(cell, compared)
     divergence = (old.exp() * (old - new)).sum(-1).mean()
