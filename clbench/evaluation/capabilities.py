@@ -7,7 +7,8 @@ whether answers are among the allowed ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from clbench.models.likelihood import likelihood
 from clbench.models.prompts import PromptRows
 from clbench.seeds import numpy_stream
 from clbench.tasks.task import Task
+from clbench.training import hook_checks
 from clbench.training.batches import TaskData
 from clbench.training.stage import Context
 
@@ -113,12 +115,16 @@ class Capabilities:
         The cell's.
     scored, writer
         Rows of the scenario's tasks, few of each, and how the model writes.
+    scoring
+        Gives a context with the weights that the method has for a task, for its answers; all else
+        is measured with the weights that a stage leaves.
     """
 
     data: CapabilityData
     context: Context
     scored: Sequence[TaskData]
     writer: Writer
+    scoring: Callable[[int], AbstractContextManager[object]]
     _base: list[Tensor] = field(default_factory=list)
 
     def measure(self, tasks: int) -> Measures:
@@ -141,10 +147,11 @@ class Capabilities:
         model = self.context.model
         assert isinstance(model, AnsweringModel)
         model.eval()
+        is_base = not self._base  # the method has not been set up yet
         with torch.inference_mode(), self.context.precision.autocast():
             measures = self._on_texts(model)
             measures |= self._zero_shot(model)
-        measures |= self._obedience(tasks)
+        measures |= self._obedience(tasks, is_base=is_base)
         if not np.isfinite(list(measures.values())).all():
             raise NonFiniteLossError(
                 "the loss on held-out texts is no longer a finite number: training diverged. "
@@ -210,13 +217,15 @@ class Capabilities:
         mean = float(np.mean(list(found.values())))
         return {"zero_shot": mean, **{f"zero_shot: {name}": v for name, v in found.items()}}
 
-    def _obedience(self, tasks: int) -> Measures:
+    def _obedience(self, tasks: int, *, is_base: bool) -> Measures:
         """Return the share of written answers that are allowed ones, if tasks have any."""
         allowed: list[bool] = []
         for data in self.scored[:tasks]:
             rows: Any = data.rows
             if isinstance(rows, PromptRows) and rows.names is not None:
-                texts = self.writer.texts(self.context, data)
+                own = nullcontext() if is_base else hook_checks.scoring(self.scoring(data.task))
+                with own:
+                    texts = self.writer.texts(self.context, data)
                 allowed += (chosen_answers(texts, rows) >= 0).tolist()
         return {"obedience": float(np.mean(allowed))} if allowed else {}
 

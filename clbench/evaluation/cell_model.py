@@ -10,6 +10,7 @@ import numpy as np
 from clbench.evaluation.capabilities import Capabilities
 from clbench.evaluation.harness import HarnessScores, harness_scores
 from clbench.evaluation.prepare import PreparedScenario
+from clbench.methods.base import Method
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.classifier import Classifier, build_classifier
 from clbench.seeds import stream_seed
@@ -47,7 +48,7 @@ def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
 
 
 def capabilities_of(
-    cell: Cell, scenario: PreparedScenario, context: Context
+    cell: Cell, scenario: PreparedScenario, context: Context, method: Method
 ) -> Capabilities | None:
     """Return the measures of a cell's language model; None where nothing is measured."""
     if scenario.capabilities is None or scenario.writer is None or cell.reference_of is not None:
@@ -57,7 +58,7 @@ def capabilities_of(
         replace(task, rows=task.rows.take(np.arange(len(task.rows))[:count]))
         for task in scenario.curve
     ]
-    return Capabilities(scenario.capabilities, context, few, scenario.writer)
+    return Capabilities(scenario.capabilities, context, few, scenario.writer, method.scoring)
 
 
 def last_scores(cell: Cell, scenario: PreparedScenario, context: Context) -> HarnessScores:

@@ -177,7 +177,7 @@ class CellRunner:
         self._probes = LinearProbes(self.scenario, self.method, context)
         if probe and self._is_probed:
             self._probes_before = self._probes.row(BEFORE)
-        self._capabilities = capabilities_of(cell, self.scenario, context)
+        self._capabilities = capabilities_of(cell, self.scenario, context, self.method)
         if self._capabilities is not None:
             self._capabilities_before = self._capabilities.measure(1)
         row: Row | None = None

@@ -108,7 +108,9 @@ class LowRank(Method):
 
         linear = [n for n, m in backbone.named_modules() if isinstance(m, nn.Linear | Conv1D)]
         if self.targets == "all-linear":
-            return linear
+            model: Any = backbone
+            head = model.get_output_embeddings()  # which peft leaves out, too
+            return [path for path in linear if backbone.get_submodule(path) is not head]
         last = {path.rpartition(".")[2] for path in linear}
         names = tuple(self.targets)
         if self.targets == "query-value":

@@ -287,6 +287,8 @@ class PromptEncoder:
         end = int(self.tokenizer.eos_token_id)
         if rows.targets is not None:
             written = [self.answer(text, template) for text in rows.targets]
+            if lines := sum("\n" in text.strip() for text in rows.targets):
+                notes.append(f"{count(lines, 'target')} of several lines; writing ends with one.")
             if long := sum(len(t) > self.max_answer for t in written):
                 notes.append(f"{count(long, 'target')} cut to {self.max_answer} tokens.")
             written = [t[: self.max_answer] for t in written]

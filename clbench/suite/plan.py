@@ -371,6 +371,7 @@ def _recipes(
         digests = {m: source_digest(METRICS.where(m)) for m in values["task_metric"].values()}
         # Metrics of clbench have no digest and are not part of the recipe.
         metrics = {name: digest for name, digest in digests.items() if digest is not None}
+        asked = {n: [identity_of(n), template_of(n)] for n in protocol.capability_tasks}
         return {
             "version": RECIPE_VERSION,
             "scenario": {"name": scenario.name, "shift": scenario.shift, **scenario.settings},
@@ -378,6 +379,7 @@ def _recipes(
             "files": dict(file_digests(scenario.settings)),
             "tasks": {name: identity_of(name) for name in tasks},
             **({"templates": {n: template_of(n) for n in tasks}} if speaks else {}),
+            **({"capability_tasks": asked} if asked else {}),
             **({"metrics": metrics} if metrics else {}),
             "model": model,
             "corpus": corpus,

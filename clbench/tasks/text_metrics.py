@@ -17,7 +17,7 @@ from clbench.errors import SettingsError
 
 RowMetric = Callable[[str, str], float]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<![\d.])[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 
 
 def normalise(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def capabilities(tmp_path: Path) -> Capabilities:
         Precision("float32", "cpu"),
         *(0, "s", 1, None),
     )
-    return Capabilities(data, context, [], Writer(tokenizer, (1,), 4, "likelihood"))
+    return Capabilities(
+        data, context, [], Writer(tokenizer, (1,), 4, "likelihood"), lambda task: nullcontext()
+    )
 
 
 def distributions(capabilities: Capabilities) -> list[torch.Tensor]:

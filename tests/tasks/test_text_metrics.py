@@ -24,6 +24,8 @@ from clbench.tasks.text_metrics import TEXT_METRICS, right_texts, score_texts
         ("numeric", "12", "21", 0.0),
         ("numeric", "none", "0", 0.0),
         ("numeric", "-2", "2", 0.0),
+        ("numeric", "5-3", "3", 1.0),
+        ("numeric", ".5", "0.5", 1.0),
         ("first-letter", " A. Because", "A", 1.0),
         ("first-letter", "B", "A", 0.0),
         ("first-letter", "", "", 0.0),
