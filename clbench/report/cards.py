@@ -1,4 +1,4 @@
-"""Capability cards: what each method gained, and what the base model lost."""
+"""Capability cards: what each method scores on the tasks, and what the base model lost."""
 
 from __future__ import annotations
 
