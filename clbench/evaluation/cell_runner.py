@@ -179,7 +179,8 @@ class CellRunner:
             self._probes_before = self._probes.row(BEFORE)
         self._capabilities = capabilities_of(cell, self.scenario, context, self.method)
         if self._capabilities is not None:
-            self._capabilities_before = self._capabilities.measure(1)
+            base = RowScorer(self.scenario, Vanilla(), context, None)
+            self._capabilities_before = {**self._capabilities.measure(1), "average": base.mean()}
         row: Row | None = None
         if self._scorers:
             self._pretrained = context.snapshot()

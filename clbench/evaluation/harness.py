@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 
 from clbench.errors import SettingsError, did_you_mean
 from clbench.models.answering import AnsweringModel
@@ -41,7 +46,8 @@ def harness_scores(
     from lm_eval.models.huggingface import HFLM
 
     harness: Any = HFLM(pretrained=model.backbone, tokenizer=tokenizer, batch_size=batch_size)
-    results: Any = simple_evaluate(model=harness, tasks=list(tasks), bootstrap_iters=0)
+    with _random_state():  # which the harness seeds
+        results: Any = simple_evaluate(model=harness, tasks=list(tasks), bootstrap_iters=0)
     return {
         name: {
             metric.removesuffix(",none"): float(value)
@@ -50,3 +56,13 @@ def harness_scores(
         }
         for name, scores in results["results"].items()
     }
+
+
+@contextmanager
+def _random_state() -> Iterator[None]:
+    """Restore the global random state of Python, NumPy and PyTorch."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng():
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002

@@ -49,7 +49,7 @@ class RowScorer:
         writer = self.scenario.writer
         for j in self.tasks(index):
             metrics = self.scenario.scenario.tasks[j].metrics
-            rows = data[j].rows
+            rows, own = data[j].rows, self.scenario.scenario.tasks[j].own
             with hook_checks.scoring(self.method.scoring(j)):
                 if writer is not None and writer.writes(data[j]):
                     assert isinstance(rows, PromptRows)
@@ -59,12 +59,12 @@ class RowScorer:
                         packed[j] = pack_rows(right_texts(texts, rows.targets))
                         continue
                     choices = chosen_answers(texts, rows)
-                    outputs = as_outputs(choices, rows)
+                    outputs, own = as_outputs(choices, rows), ()  # no second choice is written
                 else:
                     outputs = context.outputs(data[j])
             labels = rows.labels
             scores = score(metrics, outputs, labels, data[j].rows.groups)
-            if own := self.scenario.scenario.tasks[j].own:
+            if own:
                 scores |= told_scores(outputs, labels, np.asarray(own))
             row[j] = scores
             if not self.scenario.scenario.tasks[j].regression:
@@ -72,6 +72,12 @@ class RowScorer:
         if correct is not None:
             correct += [*[None] * len(self.scenario.scorers), *packed]
         return [*self.extra_columns(part=curve), *row]
+
+    def mean(self) -> float:
+        """Return the mean of the main scores of all tasks, trained or not."""
+        row = self.row(len(self.scenario.scored) - 1)
+        scores = [score for score in self.scenario.scenario.main_scores(row) if score is not None]
+        return float(np.mean(scores))
 
     def extra_columns(self, *, part: bool = False) -> Row:
         """Return the row's extra columns, scored on a `part` or all; None for references."""
@@ -88,7 +94,10 @@ class RowScorer:
 
     def curve_tokens(self, index: int) -> int:
         """Return the tokens of scoring a point of a curve in stage `index`."""
-        rows = sum(int(self.scenario.curve[j].rows.lengths.sum()) for j in self.tasks(index))
+        tasks = [self.scenario.curve[j] for j in self.tasks(index)]
+        rows = sum(int(task.rows.lengths.sum()) for task in tasks)
+        if writer := self.scenario.writer:
+            rows += sum(writer.most * len(task.rows) for task in tasks if writer.writes(task))
         return rows + sum(scorer.part_tokens for scorer in self.scenario.scorers)
 
     def by_name(self, row: Row) -> dict[str, float]:

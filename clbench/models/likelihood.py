@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clbench.errors import DataError
+from clbench.models.families import usable_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -275,7 +276,7 @@ def likelihood(
     tokenizer
         Its tokenizer.
     prompts
-        Texts to continue.
+        Texts to continue. An empty one stands for the token that begins texts.
     answers
         Continuations, the same for all prompts, or a list for each, all of one length. They follow
         the prompt as they are: for most models they begin with a blank.
@@ -285,7 +286,8 @@ def likelihood(
     Raises
     ------
     DataError
-        If there are no prompts or answers, or an answer has no tokens.
+        If there are no prompts or answers, an answer has no tokens, or it does not fit behind its
+        prompt.
     """
     own = [[a] if isinstance(a, str) else list(a) for a in answers]
     shared = bool(answers) and isinstance(answers[0], str)
@@ -297,6 +299,9 @@ def likelihood(
         )
     encodes = bool(getattr(model.config, "is_encoder_decoder", False))
     starts = [list(row) for row in tokenizer(list(prompts))["input_ids"]]
+    if not all(starts):
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        starts = [row or [int(eos if bos is None else bos)] for row in starts]
     cache: dict[tuple[str, str], list[int]] = {}
 
     def tokens(prompt: str, answer: str) -> list[int]:
@@ -315,6 +320,7 @@ def likelihood(
 
     pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
     scorer, device = AnswerScorer(model, pad_id=pad), model.device
+    most = usable_length(model.config.get_text_config())
     order = np.argsort([-len(start) for start in starts], kind="stable")
     scores = np.empty((len(prompts), len(table[0])), dtype=np.float32)
     for begin in range(0, len(order), batch_size):
@@ -324,6 +330,11 @@ def likelihood(
         mask = torch.tensor([[1] * len(starts[i]) + [0] * (width - len(starts[i])) for i in rows])
         choices = [[tokens(prompts[i], answer) for answer in table[i]] for i in rows]
         longest = max(len(t) for row in choices for t in row)
+        if not encodes and most and width + longest - 1 > most:
+            raise DataError(
+                f"likelihood: a prompt of {width} tokens and an answer of {longest} exceed the "
+                f"model's {most} positions. Shorten the prompt."
+            )
         padded = [[t + [-1] * (longest - len(t)) for t in row] for row in choices]
         inputs = {"input_ids": ids, "attention_mask": mask, "candidates": torch.tensor(padded)}
         inputs = {name: value.to(device) for name, value in inputs.items()}

@@ -307,6 +307,11 @@ class PromptEncoder:
         """Return the tokens of all prompts, at most `room` each."""
         texts = list(zip(*rows.columns, strict=True))
         prompts = self._tokenise([template.render(row) for row in texts])
+        special = [i for i, row in enumerate(texts) if self._has_special(row)]
+        for i in special:
+            prompts[i] = self._as_text(template.render(texts[i]))
+        if special:
+            notes.append(f"{count(len(special), 'row')} with special tokens, read as plain text.")
         cut = 0
         for i, prompt in enumerate(prompts):
             if len(prompt) > room:
@@ -330,7 +335,9 @@ class PromptEncoder:
             texts[longest] = text[starts[drop] :] if drop < len(starts) else ""
             if texts[longest] == text:  # the token begins where the text does
                 texts[longest] = text[1:]
-            (prompt,) = self._tokenise([template.render(texts)])
+            rendered = template.render(texts)
+            as_text = self._has_special(texts)
+            prompt = self._as_text(rendered) if as_text else self._tokenise([rendered])[0]
             length = len(prompt)
             if length <= room and any(texts[i] for i in used):
                 return prompt
@@ -339,9 +346,20 @@ class PromptEncoder:
             f"= {self.max_length} tokens. Raise max_length."
         )
 
-    def _tokenise(self, prompts: Sequence[str]) -> list[Tokens]:
+    def _has_special(self, texts: Sequence[str]) -> bool:
+        return any(token in text for text in texts for token in self.tokenizer.all_special_tokens)
+
+    def _as_text(self, prompt: str) -> Tokens:
+        """Return the tokens of a prompt in which special tokens are ordinary characters."""
+        before, found, after = self._dress(prompt).partition(prompt.strip())
+        if not self.chat or not found:
+            return self._tokenise([prompt], split_special_tokens=True)[0]
+        plain = self.tokenizer(found, add_special_tokens=False, split_special_tokens=True)
+        return [*self._plain(before), *plain["input_ids"], *self._plain(after)]
+
+    def _tokenise(self, prompts: Sequence[str], **options: Any) -> list[Tokens]:
         dressed = [self._dress(prompt) for prompt in prompts]
-        ids = self.tokenizer(dressed, add_special_tokens=not self.chat)["input_ids"]
+        ids = self.tokenizer(dressed, add_special_tokens=not self.chat, **options)["input_ids"]
         end = None if self.encoder_decoder else self.tokenizer.eos_token_id
         # Some tokenizers end every text, but an answer follows here.
         return [list(row[:-1] if len(row) > 1 and row[-1] == end else row) for row in ids]

@@ -1,4 +1,4 @@
-"""Capability cards: what each method scores on the tasks, and what the base model lost."""
+"""Capability cards: what each method gained on the tasks, and what the base model lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from clbench.results.statistics import summarise
 if TYPE_CHECKING:
     import pandas as pd
 
-CARD = ("average", "text_loss_added", "zero_shot_lost", "divergence", "same_token", "obedience")
+CARD = (
+    "average",
+    "gained",
+    "text_loss_added",
+    "zero_shot_lost",
+    "divergence",
+    "same_token",
+    "obedience",
+)
 """Scores of a card."""
 
 

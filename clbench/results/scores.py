@@ -154,6 +154,10 @@ SCORES = (
     Score("forward_transfer", "FWT", "score of a linear probe of each later task right before the "
           "task, minus that of the pretrained model", forward_transfer, needs=("probes",),
           visibility="always"),
+    Score("gained", "gained", "mean score over all tasks, minus that of the base model",
+          lambda r, measures: sum(r[-1]) / len(r) - measures[0]["average"]
+          if "average" in measures[0] else None, needs=("measures",), single_task=True,
+          visibility="page"),
     # What a language model lost: its measures after the last stage, against the base model's
     Score("text_loss_added", "text loss +", "loss on held-out text added by training, in nats per "
           "token", lambda _, measures: measure_change(measures, "text_loss"), needs=("measures",),

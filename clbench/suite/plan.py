@@ -250,6 +250,9 @@ def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> N
             ("text_loss_added", "zero_shot_lost", "divergence", "same_token", "obedience"),
             None if protocol.capability_rows else "Set capability_rows in [protocol].",
         ),
+        "told": 'Set answer_by = "likelihood" in [protocol].'
+        if protocol.is_language_model and protocol.answer_by == "generation"
+        else None,
         "plasticity": None if references == "all" else f'Set references = "all"{_OPTION}.',
     }
     for score in suite.file.question.scores:

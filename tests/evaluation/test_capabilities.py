@@ -126,13 +126,15 @@ def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:  # noqa:
     (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
     options: dict[str, Any] = {"corpus": str(folder / "corpus.txt")}
     result = cell(run(folder, "measured", changes=CHANGES, **options))
-    assert [set(m) >= {"text_loss", "zero_shot", "obedience"} for m in result.capabilities] == [
-        True
-    ] * 3
+    assert all(m.keys() >= {"text_loss", "zero_shot", "obedience"} for m in result.capabilities)
+    assert len(result.capabilities) == 3
     before, *_, after = result.capabilities
     frame = run(folder, "measured", changes=CHANGES, **options).frame
     assert frame["text_loss_added"][0] == pytest.approx(after["text_loss"] - before["text_loss"])
     assert frame["zero_shot_lost"][0] == pytest.approx(before["zero_shot"] - after["zero_shot"])
+    final = np.mean(result.R[-1])
+    assert frame["gained"][0] == pytest.approx(final - before["average"])
+    assert 0.1 < before["average"] < 0.9 < final
     assert after["divergence"] > 0
     assert after["obedience"] > before["obedience"]
 

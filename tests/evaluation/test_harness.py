@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from generators import make_generator, make_tokenizer
 from test_language_models import cell, folder, run  # noqa: F401 - a fixture
 
 from clbench.errors import ClbenchError
+from clbench.evaluation.harness import harness_scores
 from clbench.models.answering import AnsweringModel
 from clbench.models.likelihood import likelihood
 
@@ -26,6 +29,9 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def simple_evaluate(**arguments: Any) -> dict[str, Any]:
         calls.append(arguments)
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        torch.manual_seed(0)
         scores = {"alias": "easy", "acc,none": 0.25, "acc_stderr,none": "N/A", "sample_len": 9}
         return {"results": dict.fromkeys(arguments["tasks"], scores)}
 
@@ -45,12 +51,32 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
+def draws() -> tuple[float, float, float]:
+    return random.random(), np.random.random(), float(torch.rand(()))  # noqa: NPY002
+
+
+def seed_all() -> None:
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.manual_seed(7)
+
+
 def test_scores_are_kept_in_the_cell(folder: Path, harness: list[Any]) -> None:  # noqa: F811
     result = cell(run(folder, "harness", changes=QUICK, lm_eval=["easy"]))
     assert result.lm_eval == {"easy": {"acc": 0.25}}
     (call,) = harness
     assert call["tasks"] == ["easy"]
     assert call["model"]["pretrained"].config.model_type == "llama"
+
+
+def test_the_harness_leaves_random_numbers_alone(harness: list[Any]) -> None:
+    seed_all()
+    wanted = draws()
+    seed_all()
+    harness_scores(
+        AnsweringModel(make_generator("llama")), make_tokenizer(), ["easy"], batch_size=1
+    )
+    assert draws() == wanted
 
 
 def test_unknown_tasks_are_refused(folder: Path, harness: list[Any]) -> None:  # noqa: F811

@@ -113,3 +113,19 @@ def test_missing_prompts_or_answers_are_refused(prompts: list[str], answers: Any
 def test_an_answer_without_tokens_is_refused() -> None:
     with pytest.raises(DataError, match="the answer '' has no tokens"):
         likelihood(make_generator("llama"), make_tokenizer(), ["a"], ["", "b"])
+
+
+def test_an_empty_prompt_stands_for_the_first_token() -> None:
+    model, tokenizer = make_generator("llama"), make_tokenizer()
+    with torch.inference_mode():
+        first = model(input_ids=torch.tensor([[tokenizer.eos_token_id]])).logits[0, -1]
+    (token,) = tokenizer(" yes")["input_ids"]
+    scores = likelihood(model, tokenizer, ["", "b"], [" yes"])
+    assert scores[0, 0] == pytest.approx(float(first.log_softmax(-1)[token]), abs=1e-5)
+
+
+def test_what_exceeds_the_positions_is_refused() -> None:
+    model, tokenizer = make_generator("gpt2"), make_tokenizer()
+    assert np.isfinite(likelihood(model, tokenizer, ["a" * 126], ["bcd"])).all()
+    with pytest.raises(DataError, match="127 tokens and an answer of 3 exceed the model's 128"):
+        likelihood(model, tokenizer, ["a" * 127], ["bcd"])

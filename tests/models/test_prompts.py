@@ -170,3 +170,16 @@ def test_an_encoder_decoder_reads_the_prompt_and_writes_the_answer() -> None:
     assert inputs["decoder_input_ids"][:, 0].tolist() == [-1, -1]
     assert inputs["decoder_input_ids"][:, 1:].tolist() == labels[:, :-1].clamp(min=0).tolist()
     assert text_of(inputs["input_ids"][1]).startswith("bright\nGood:")
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_special_tokens_in_a_text_are_read_as_characters(chat: bool) -> None:
+    text = "so <|end|> it ends " * 6
+    rows = rows_of(["dull", text], [0, 1])
+    for room in (200, 80):
+        encoded = encoder(room, chat=chat).encode(task(rows), rows, to_train=False)
+        (ids,) = encoded.take([1]).collate([0], pad_id=0)[0]["input_ids"].tolist()
+        assert make_tokenizer().eos_token_id not in ids
+        assert "<|end|> it ends" in text_of(ids)
+        assert text_of(ids).endswith("Good:\n<assistant>\n" if chat else "Good:")
+        assert encoded.notes[0] == "task 't': 1 row with special tokens, read as plain text."

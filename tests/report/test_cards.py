@@ -12,7 +12,7 @@ from scipy import stats
 from clbench.report.cards import card_rows, cards_frame
 from clbench.report.write import write_report
 
-BEFORE = {"text_loss": 3.0, "zero_shot": 0.5, "divergence": 0.0, "same_token": 1.0}
+BEFORE = {"text_loss": 3.0, "zero_shot": 0.5, "divergence": 0.0, "same_token": 1.0, "average": 0.25}
 
 
 def measured(seed: int, loss: float, **more: Any) -> Any:
@@ -30,7 +30,12 @@ def test_a_card_compares_the_last_stage_with_the_base_model() -> None:
     assert (rows["text_loss_added"]["low"], rows["text_loss_added"]["high"]) == pytest.approx(
         (low, high)
     )
-    for name, value in (("zero_shot_lost", 0.1), ("divergence", 0.25), ("obedience", 0.9)):
+    for name, value in (
+        ("gained", 0.45),
+        ("zero_shot_lost", 0.1),
+        ("divergence", 0.25),
+        ("obedience", 0.9),
+    ):
         assert rows[name]["mean"] == pytest.approx(value)
     (card,) = card_rows(frame)
     assert card["seeds"] == 3
