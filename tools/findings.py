@@ -201,6 +201,11 @@ def signed(value: float, digits: int = 3) -> str:
     return text if not text.strip(".0") else f"{'−' if value < 0 else '+'}{text}"
 
 
+def setting(value: Any) -> str:
+    """Return a setting's value with six digits, or a word as it is."""
+    return str(value) if isinstance(value, str | bool) else f"{value:g}"
+
+
 def settings_table(study: Study) -> str:
     """Return a Markdown table of the tuned settings of a study's methods, and of those before."""
     cells, _ = study.read()
@@ -211,7 +216,8 @@ def settings_table(study: Study) -> str:
         if tuned and tuned.cost:  # tuned itself
             before = own_values(read_baseline(name))
             texts = [
-                f"`{key}` {value:g}" + ("" if value == before[key] else f" ({before[key]:g})")
+                f"`{key}` {setting(value)}"
+                + ("" if value == before[key] else f" ({setting(before[key])})")
                 for key, value in own_values(tuned).items()
             ]
             rows.append([f"`{name}`", ", ".join(texts), str(tuned.cost.trials)])

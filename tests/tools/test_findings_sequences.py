@@ -1,0 +1,102 @@
+"""The page of findings on sequences says what the kept cells say."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from statistics import fmean
+
+import pytest
+
+from clbench.results.score_tables import means, score_rows
+from clbench.results.store import Store
+from tools import findings_sequences as page
+from tools.findings import Claim, answers, plain
+
+
+@cache
+def text() -> str:
+    """Return the page without line breaks."""
+    return " ".join(page.PAGE.read_text(encoding="utf-8").split())
+
+
+@cache
+def scores(name: str) -> dict[str, dict[str, float]]:
+    """Return the mean scores of a study's methods, in a study of one scenario."""
+    cells = Store(study(name).folder).read().cells
+    return {row["method"]: row for row in means(score_rows(cells))}
+
+
+def study(name: str) -> page.Study:
+    return next(some for some in page.finished() if some.name == name)
+
+
+def test_the_page_has_the_tables_of_the_cells() -> None:
+    current = page.PAGE.read_text(encoding="utf-8")
+    contents = page.tables()
+    assert page.filled(current, contents) == current
+    assert all(f"<!-- {name} -->" in current for name in contents)
+
+
+@pytest.mark.parametrize("some", page.finished(), ids=lambda some: some.name)
+def test_every_method_has_three_seeds_and_was_tuned_on_others(some: page.Study) -> None:
+    cells, _ = some.read()
+    by_block = {(cell.baseline, cell.scenario): set() for cell in cells}
+    for cell in cells:
+        by_block[cell.baseline, cell.scenario].add(cell.seed)
+    assert {frozenset(seeds) for seeds in by_block.values()} == {frozenset({0, 1, 2})}
+    assert len({cell.baseline for cell in cells}) >= 10
+    tuned = json.loads((some.tuning / "tune.json").read_text(encoding="utf-8"))["methods"]
+    assert {len(method["proposals"]) for method in tuned.values()} == {3}
+    assert not {cell.seed for cell in Store(some.tuning).read().cells} & {0, 1, 2}
+
+
+def test_the_answers_on_clinc150() -> None:
+    mean = scores("clinc150")
+
+    def average(method: str) -> str:
+        return plain(mean[method]["average_mean"])
+
+    ends = [average(name) for name in ("o-lora", "lora-shared", "frozen")]
+    told = plain(mean["o-lora"]["told_mean"])
+    shown = (
+        "It ends at {}, where one adapter trained on ends at {} and a head on frozen features at {}"
+    )
+    assert shown.format(*ends) in text()
+    assert f"told the domain, it scores {told}" in text()
+    learned = [plain(mean[name]["p_s_mean"]) for name in ("ewc-lora", "vanilla")]
+    assert "{} of the last domain, where plain fine-tuning learns {}".format(*learned) in text()
+    assert f"Plain EWC ends at {average('ewc')}" in text()
+    assert f"**SEQ\\* holds up**: {average('seq-star')}, ahead" in text()
+    best = max(row["told_mean"] for name, row in mean.items() if name != "multitask")
+    assert best == mean["seq-star"]["told_mean"]
+    assert f"scores as much ({plain(best)})" in text()
+    assert max(mean, key=lambda name: mean[name]["average_mean"]) == "multitask"
+    without = {name: row["average_mean"] for name, row in mean.items() if name != "multitask"}
+    assert max(without, key=lambda name: without[name]) == "prototypes"
+    assert f"It ends at {average('prototypes')}, in 0.12 times the time" in text()
+    assert f"reaches {average('multitask')} (`multitask`, one seed)" in text()
+
+
+def test_the_intervals_on_clinc150() -> None:
+    cells, question = study("clinc150").read()
+    found = answers(cells, question.margin, page.CLAIMS, (page.SCORE,))
+    for method, other, words in (
+        ("ewc-lora", "lora-shared", "far ahead of the plain adapter**, by"),
+        ("seq-star", "vanilla", "ahead of plain fine-tuning by"),
+    ):
+        one = found[Claim(method, other), page.SCORE]
+        assert one.verdict == "better"
+        numbers = [plain(x) for x in (one.difference, one.difference_low, one.difference_high)]
+        assert "{} {} [{}, {}]".format(words, *numbers) in text()
+    assert found[Claim("seq-star", "replay"), page.SCORE].verdict == "no difference shown"
+
+
+def test_what_the_trials_of_ewc_and_seq_star_learned() -> None:
+    learned: dict[str, list[list[float]]] = {"ewc": [], "seq-star": []}
+    for cell in Store(study("clinc150").tuning).read().cells:
+        name = cell.baseline.split("-t")[0] if cell.baseline != "seq-star" else "seq-star"
+        if name in learned:
+            learned[name].append([cell.R[i][i] or 0.0 for i in range(10)])
+    assert sorted(fmean(row[3:]) < 0.1 for row in learned["ewc"]) == [False, False, True]
+    assert sorted(fmean(row[1:]) < 0.1 for row in learned["seq-star"]) == [False, True, True]
