@@ -137,7 +137,9 @@ class Capabilities:
             and the further tasks, and ``zero_shot: NAME`` of each; ``divergence``, mean KL of the
             base model's next-token distribution from the present one, in nats; ``same_token``,
             share of places with the base model's most probable token; ``obedience``, share of
-            written answers that are allowed ones.
+            written answers that are allowed ones. A cell adds ``average``, the base model's mean
+            score over its tasks, and ``ahead``, the score of the next task before it is trained,
+            minus the base model's.
 
         Raises
         ------

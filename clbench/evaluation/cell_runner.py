@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -72,6 +73,7 @@ class CellRunner:
         self._outcomes: list[StageOutcome] = []
         self._probes_before: ProbeRow = []
         self._capabilities_before: Measures = {}
+        self._zero_shot: list[float] = []  # the base model's scores on all tasks
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
         task, count = self.cell.reference_of, len(self.scenario.train)
@@ -179,8 +181,9 @@ class CellRunner:
             self._probes_before = self._probes.row(BEFORE)
         self._capabilities = capabilities_of(cell, self.scenario, context, self.method)
         if self._capabilities is not None:
-            base = RowScorer(self.scenario, Vanilla(), context, None)
-            self._capabilities_before = {**self._capabilities.measure(1), "average": base.mean()}
+            self._capabilities_before = self._capabilities.measure(1)
+            self._zero_shot = [self._untrained(j) for j in range(len(self.scenario.scored))]
+            self._capabilities_before["average"] = fmean(self._zero_shot)
         row: Row | None = None
         if self._scorers:
             self._pretrained = context.snapshot()
@@ -197,6 +200,10 @@ class CellRunner:
             context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
         return row
+
+    def _untrained(self, task: int) -> float:
+        """Return the main score of a task that the method has not been trained on."""
+        return RowScorer(self.scenario, Vanilla(), self.context, None).main_score(task)
 
     @property
     def _is_probed(self) -> bool:
@@ -285,6 +292,8 @@ class CellRunner:
         measures: Measures = {}
         if self._capabilities is not None:
             measures = self._capabilities.measure(stage.index + 1)
+            if (task := stage.index + 1) < len(self._zero_shot):
+                measures["ahead"] = self._untrained(task) - self._zero_shot[task]
         seconds = time.perf_counter() - start
         if self.cell.protocol.curve_points and not trace.curves["scores"]:
             # The stage was too short for a point: take the rows of R before and after it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,11 +73,12 @@ class RowScorer:
             correct += [*[None] * len(self.scenario.scorers), *packed]
         return [*self.extra_columns(part=curve), *row]
 
-    def mean(self) -> float:
-        """Return the mean of the main scores of all tasks, trained or not."""
-        row = self.row(len(self.scenario.scored) - 1)
-        scores = [score for score in self.scenario.scenario.main_scores(row) if score is not None]
-        return float(np.mean(scores))
+    def main_score(self, task: int) -> float:
+        """Return the main score of a task, trained or not."""
+        row = replace(self, task=task).row(task)
+        score = self.scenario.scenario.main_scores(row)[len(self.scenario.scorers) + task]
+        assert score is not None
+        return score
 
     def extra_columns(self, *, part: bool = False) -> Row:
         """Return the row's extra columns, scored on a `part` or all; None for references."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CARD = (
     "average",
     "gained",
+    "zero_shot_transfer",
     "text_loss_added",
     "zero_shot_lost",
     "divergence",

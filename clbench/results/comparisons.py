@@ -220,6 +220,8 @@ def score_steps(cell: CellResult) -> dict[str, float]:
         "bwt": earlier,
         "plasticity": later,
         "forward_transfer": later,
+        "zero_shot_transfer": later,
+        "gained": max(steps) / len(steps),
         # Losses and divergences are means of numbers without steps.
         "text_loss_added": 0.0,
         "divergence": 0.0,

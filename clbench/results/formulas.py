@@ -115,6 +115,14 @@ def measure_change(measures: Measures, name: str, sign: float = 1.0) -> float | 
     return None if drop is None else sign * drop
 
 
+def zero_shot_transfer(measures: Measures) -> float | None:
+    """Return the mean over j > 0 of R[j - 1, j] minus the base model's score on task j.
+
+    Lopez-Paz & Ranzato 2017, equation 4.
+    """
+    return _mean(stage.get("ahead") for stage in measures)
+
+
 def final_measure(measures: Measures, name: str) -> float | None:
     """Return a measure after the last stage."""
     return measures[-1].get(name)

@@ -33,6 +33,7 @@ from clbench.results.formulas import (
     mean_metric,
     measure_change,
     plasticity,
+    zero_shot_transfer,
 )
 
 if TYPE_CHECKING:
@@ -154,6 +155,9 @@ SCORES = (
     Score("forward_transfer", "FWT", "score of a linear probe of each later task right before the "
           "task, minus that of the pretrained model", forward_transfer, needs=("probes",),
           visibility="always"),
+    Score("zero_shot_transfer", "FWT", "zero-shot score of each later task right before the task, "
+          "minus that of the base model", lambda _, measures: zero_shot_transfer(measures),
+          needs=("measures",), visibility="page"),
     Score("gained", "gained", "mean score over all tasks, minus that of the base model",
           lambda r, measures: sum(r[-1]) / len(r) - measures[0]["average"]
           if "average" in measures[0] else None, needs=("measures",), single_task=True,

@@ -247,7 +247,10 @@ def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> N
         "forward_transfer": None if protocol.probe_rows else "Set probe_rows in [protocol].",
         "intransigence": None if references else f"Set references = true{_OPTION}.",
         **dict.fromkeys(
-            ("text_loss_added", "zero_shot_lost", "divergence", "same_token", "obedience"),
+            (
+                *("zero_shot_transfer", "gained", "text_loss_added", "zero_shot_lost"),
+                *("divergence", "same_token", "obedience"),
+            ),
             None if protocol.capability_rows else "Set capability_rows in [protocol].",
         ),
         "told": 'Set answer_by = "likelihood" in [protocol].'

@@ -20,8 +20,9 @@ MEAN = "mean over scenarios"
 
 ScoreName = Literal[
     "p_o", "p_s", "forgetting", "average", "average_over_time", "area", "mean_forgetting", "bwt",
-    "intransigence", "plasticity", "told", "forward_transfer", "text_loss_added",
-    "zero_shot_lost", "divergence", "same_token", "obedience",
+    "intransigence", "plasticity", "told", "forward_transfer",
+    "zero_shot_transfer", "gained", "text_loss_added", "zero_shot_lost", "divergence", "same_token",
+    "obedience",
 ]  # fmt: skip
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 

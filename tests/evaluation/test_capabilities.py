@@ -134,6 +134,8 @@ def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:  # noqa:
     assert frame["zero_shot_lost"][0] == pytest.approx(before["zero_shot"] - after["zero_shot"])
     final = np.mean(result.R[-1])
     assert frame["gained"][0] == pytest.approx(final - before["average"])
+    assert frame["zero_shot_transfer"][0] == result.capabilities[1]["ahead"]
+    assert ["ahead" in measures for measures in result.capabilities] == [False, True, False]
     assert 0.1 < before["average"] < 0.9 < final
     assert after["divergence"] > 0
     assert after["obedience"] > before["obedience"]
