@@ -201,7 +201,15 @@ class ScenarioPreparer:
             return samples
 
         curve = some(scored, protocol.curve_rows, "curve")
-        probed = some(train, protocol.probe_rows, "probe") if protocol.probe_rows else None
+        probed = None
+        if (count := protocol.probe_rows) is not None:
+            for task in scenario.tasks:
+                if count < (classes := len(task.own or task.labels)):
+                    raise DataError(
+                        f"probe_rows = {count} is less than the {classes} classes of task "
+                        f"{task.name!r}. Raise it."
+                    )
+            probed = some(train, count, "probe")
 
         def is_regression(task: Task) -> bool:
             return task.regression and not protocol.is_language_model

@@ -147,6 +147,8 @@ class ColumnsSpec(BaseModel):
             raise _error("a regression task has no classes; remove regression or without")
         if self.labels is not None and len(set(self.labels)) != len(self.labels):
             raise _error("labels must name each label once")
+        if self.without is not None and len({*self.without}) != len(self.without):
+            raise _error("without must name each class once")
         if self.regression and self.labels is not None:
             raise _error("a regression task has no classes; remove regression or labels")
         if isinstance(self.answers, list) and self.labels and len(self.answers) != len(self.labels):

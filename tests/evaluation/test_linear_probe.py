@@ -10,6 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from workspace import Workspace, measured
 
+from clbench.errors import ClbenchError
 from clbench.evaluation.linear_probe import fit_classes, fit_regression
 from clbench.evaluation.prepare import ScenarioPreparer
 from clbench.models.embed import embed_rows
@@ -40,6 +41,11 @@ def test_frozen_features_are_probed_alike_at_every_stage(world: Workspace) -> No
     assert row["features_forgetting"] == 0
     assert row["forward_transfer"] == 0
     assert row["head_gap"] == pytest.approx(cell.probes[2][0] - cell.R[1][0])  # type: ignore[operator]
+
+
+def test_fewer_rows_than_classes_are_refused(world: Workspace) -> None:
+    with pytest.raises(ClbenchError, match=r"probe_rows = 1 is less than the 2 classes of task"):
+        probed(world, 1).run(epochs=1)
 
 
 @pytest.mark.parametrize("method", ["l2p", "progressive-prompts"])

@@ -58,6 +58,7 @@ def test_labels_may_be_numbers_in_the_suite() -> None:
         ({"choices": ["c", "d"], "regression": True}, "multiple choice takes one text"),
         ({"without": ["a"], "regression": True}, "remove regression or without"),
         ({"labels": ["a", "a"]}, "must name each label once"),
+        ({"without": ["a", "a"]}, "must name each class once"),
         ({"labels": ["a"]}, "at least 2 items"),
         ({"labels": ["1", "2"], "regression": True}, "has no classes"),
         ({"train": "t.xlsx"}, "suffix of 't.xlsx' is not that of a known format"),
