@@ -40,7 +40,7 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     figure, (times, memory) = style.panels(2, width=4.2)
     megabytes, label, meaning = _memory(cells)
     for method, some in style.by_scenario(cells)[name].items():
-        color, mark, scale = looks[method]
+        color, mark, scale, _ = looks[method]
         size = 8 * scale
         y = fmean(_averages(some) if is_sequence else with_forgetting(some)[1])
         seconds = fmean(cell.train_seconds for cell in some)

@@ -49,7 +49,7 @@ def forgetting(results: style.Results) -> Figure:
         values = {name: with_forgetting(some)[1] for name, some in methods.items()}
         order = sorted(values, key=lambda name: -fmean(values[name]))
         for row, name in enumerate(order):
-            color, mark, scale = looks[name]
+            color, mark, scale, _ = looks[name]
             summary = summarise(values[name])
             rows = [row] * len(values[name])
             axes.plot(values[name], rows, mark, ms=3 * scale, color=color, alpha=0.5)

@@ -28,7 +28,7 @@ def fronts(results: style.Results) -> Figure:
     figure, grid = style.panels(len(by_scenario))
     for axes, (scenario, by_name) in zip(grid, by_scenario.items(), strict=True):
         for name, curve in by_name.items():
-            color, mark, scale = looks[name]
+            color, mark, scale, _ = looks[name]
             points = mean_points(curve)
             best = front(points)
             axes.plot(*zip(*points.values(), strict=True), mark, ls="none", ms=4 * scale,

@@ -61,7 +61,7 @@ def _differences(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> 
     rows.sort(key=lambda row: row["difference"])
     labels = style.short_labels(looks)
     for position, row in enumerate(rows):
-        color, mark, scale = looks[row["method"]]
+        color, mark, scale, _ = looks[row["method"]]
         for width, low, high in ((0.8, "low_anywhere", "high_anywhere"), (2.4, "low", "high")):
             if not math.isnan(row[low]):
                 axes.plot([row[low], row[high]], [position] * 2, "-", lw=width, color=color)
@@ -82,7 +82,7 @@ def _ranks(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None: 
     rows.sort(key=lambda row: -row["mean_rank"])
     labels = style.short_labels(looks)
     for position, row in enumerate(rows):
-        color, mark, scale = looks[row["method"]]
+        color, mark, scale, _ = looks[row["method"]]
         axes.plot([row["mean_rank"]], [position], mark, ms=6 * scale, color=color, mec="white")
     axes.set_yticks(range(len(rows)), [labels[row["method"]] for row in rows])
     axes.set_ylim(-1.6, len(rows) - 0.4)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#5e3c99")
 """Colours that colour-blind readers can tell apart: six of Okabe & Ito 2008, and two more."""
 MARKS = "osv^D<>Pp"
+LINES = ("-", "--", ":")
 VANILLA = "vanilla"
 BLACK, GREY, LIGHT = "#000000", "#8a8a8a", "#d9d9d9"
 TICKS = 5
@@ -94,11 +95,12 @@ def in_report(
 
 
 class Look(NamedTuple):
-    """Colour and mark of a method, and the scale of the mark."""
+    """Colour, mark, scale of the mark and line of a method."""
 
     color: str
     mark: str
     scale: float = 1.0
+    line: str = "-"
 
 
 def looks(cells: Iterable[CellResult]) -> dict[str, Look]:
@@ -111,9 +113,10 @@ def looks_of(baselines: Iterable[str]) -> dict[str, Look]:
     names = list(dict.fromkeys(baselines))
     by_name = {VANILLA: Look(BLACK, "*", 1.8)}
     for i, name in enumerate(name for name in names if name != VANILLA):
-        # Each pass through the colours shifts the marks by one, which gives 72 looks.
+        # Each pass through the colours has another line, and marks shifted by one: 72 looks.
         turn, color = divmod(i, len(PALETTE))
-        by_name[name] = Look(PALETTE[color], MARKS[(color + turn) % len(MARKS)])
+        mark, line = MARKS[(color + turn) % len(MARKS)], LINES[turn % len(LINES)]
+        by_name[name] = Look(PALETTE[color], mark, line=line)
     return {name: by_name[name] for name in names}
 
 
@@ -174,13 +177,13 @@ def draw_over_seeds(axes: Axes, series: Sequence[Points], look: Look, marks: int
 
     `marks` is the approximate number of points to mark; 0 marks all.
     """
-    color, mark, scale = look
+    color, mark, scale, line = look
     tables = [dict(points) for points in series]
     steps = sorted(set.intersection(*map(set, tables)))
     values = np.array([[table[step] for step in steps] for table in tables])
     every = max(1, len(steps) // marks) if marks else 1
     mean = values.mean(0)
-    axes.plot(steps, mean, marker=mark, lw=1.5, ms=4 * scale, color=color, markevery=every)
+    axes.plot(steps, mean, marker=mark, ls=line, lw=1.5, ms=4 * scale, color=color, markevery=every)
     if len(values) > 1:
         axes.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.12, lw=0)
 
@@ -229,8 +232,15 @@ def legend(figure: Figure, methods: Mapping[str, Look]) -> None:
     rows = -(-len(methods) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
     handles = [
-        Line2D([], [], color=color, marker=mark, ms=6 * scale, ls="none", label=labels[name])
-        for name, (color, mark, scale) in methods.items()
+        Line2D(
+            *([], []),
+            color=look.color,
+            marker=look.mark,
+            ms=6 * look.scale,
+            ls="none" if look.line == "-" else look.line,
+            label=labels[name],
+        )
+        for name, look in methods.items()
     ]
     figure.legend(
         handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize="small"

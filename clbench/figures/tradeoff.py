@@ -53,7 +53,7 @@ def tradeoff(results: style.Results) -> Figure:
 def _panel(axes: Axes, methods: dict[str, list[CellResult]], looks: dict[str, style.Look]) -> None:
     means: dict[str, tuple[float, float]] = {}
     for name, cells in methods.items():
-        color, mark, scale = looks[name]
+        color, mark, scale, _ = looks[name]
         x = [cell.scores["p_s"] or 0.0 for cell in cells]
         y = [cell.scores["p_o"] or 0.0 for cell in cells]
         means[name] = fmean(x), fmean(y)
