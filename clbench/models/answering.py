@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 AnswerScore = Literal["sum", "mean"]
 PACKING_TOLERANCE = {True: 1e-3, False: 0.2}
 """Largest difference, in nats, between packed and padded rows, in float32 and in bf16."""
+PACKED_LENGTH = 256
+"""Most tokens of a packed sequence of several rows: the cost of attention grows with its square."""
 
 
 class AnsweringModel(Classifier):
@@ -41,7 +43,7 @@ class AnsweringModel(Classifier):
     pad_id
         Token id of padding.
     packs
-        Whether to train on the rows of a batch in one sequence, each of which sees itself only.
+        Whether to train on several rows in one sequence, each of which sees itself only.
     """
 
     def __init__(
@@ -166,8 +168,10 @@ class AnsweringModel(Classifier):
             self._check_packing(arguments, predict)
         return self._packed_logits(arguments, predict)
 
-    def _packed_logits(self, arguments: Mapping[str, Tensor], predict: Tensor) -> Tensor:
-        packed, positions = _packed(arguments, predict)
+    def _packed_logits(
+        self, arguments: Mapping[str, Tensor], predict: Tensor, room: int | None = None
+    ) -> Tensor:
+        packed, positions = _packed(arguments, predict, room or PACKED_LENGTH)
         if getattr(self.config, "_attn_implementation", None) == "eager":
             # It adds the mask to its scores.
             sees, dtype = packed["attention_mask"], self.backbone.dtype
@@ -184,9 +188,9 @@ class AnsweringModel(Classifier):
         self.eval()
         with torch.autocast(predict.device.type, enabled=False):
             try:
-                packed = self._packed_logits(few, predict[:2]).float()
+                packed = self._packed_logits(few, predict[:2], few["attention_mask"].numel())
                 apart = logits_at(self.backbone, predict[:2], **few).float()
-                gap = float((packed.log_softmax(-1) - apart.log_softmax(-1)).abs().max())
+                gap = float((packed.float().log_softmax(-1) - apart.log_softmax(-1)).abs().max())
             except (RuntimeError, TypeError, ValueError, IndexError):
                 gap = math.inf
         for module, mode in modes:
@@ -215,25 +219,55 @@ def build_answering_model(
     return AnsweringModel(model, **options)
 
 
-def _packed(arguments: Mapping[str, Tensor], predict: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the rows of a batch as one row without padding, and the positions to predict at.
+def _packed(
+    arguments: Mapping[str, Tensor], predict: Tensor, room: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the rows of a batch in sequences of up to `room` tokens, and where to predict.
 
-    Positions start anew with each row, and the mask, shape (1, 1, n, n), lets a token see the
-    earlier ones of its row.
+    Positions start anew with each row, and the mask, shape (s, 1, n, n), lets a token see the
+    earlier ones of its row. The positions to predict at, shape (1, b * m), count through all
+    sequences.
     """
     mask = arguments["attention_mask"].bool()
     row, column = torch.nonzero(mask, as_tuple=True)
-    values = arguments.get("input_ids", arguments.get("inputs_embeds"))
-    assert values is not None
     key = "input_ids" if "input_ids" in arguments else "inputs_embeds"
-    sees = (row[:, None] == row) & (column[:, None] >= column)
-    starts = torch.nn.functional.pad(mask.sum(1).cumsum(0)[:-1], (1, 0))
+    values = arguments[key]
+    lengths = mask.sum(1).tolist()
+    places, width = _places(lengths, room)
+    count = 1 + max(number for number, _ in places)
+    starts = torch.tensor([number * width + start for number, start in places], device=mask.device)
+    at = starts[row] + column
+
+    def filled(content: Tensor, empty: int) -> Tensor:
+        whole = content.new_full((count * width, *content.shape[1:]), empty)
+        return whole.index_copy(0, at, content).view(count, width, *content.shape[1:])
+
+    owner = filled(row, -1)
+    sees = (owner[:, :, None] == owner[:, None, :]).tril()
     packed = {
-        key: values[row, column][None],
-        "position_ids": column[None],
-        "attention_mask": sees[None, None],
+        key: filled(values[row, column], 0),
+        "position_ids": filled(column, 0),
+        "attention_mask": sees[:, None],
     }
     return packed, (starts[:, None] + predict).view(1, -1)
+
+
+def _places(lengths: Sequence[int], room: int) -> tuple[list[tuple[int, int]], int]:
+    """Return the sequence and the start of each row, and the tokens of the longest sequence.
+
+    The longest rows come first, each into the fullest sequence that still has room.
+    """
+    room = max(room, *lengths)
+    used: list[int] = []
+    places = [(0, 0)] * len(lengths)
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fitting = [n for n, tokens in enumerate(used) if tokens + lengths[i] <= room]
+        number = max(fitting, key=lambda n: used[n], default=len(used))
+        if number == len(used):
+            used.append(0)
+        places[i] = number, used[number]
+        used[number] += lengths[i]
+    return places, max(used)
 
 
 @contextmanager
@@ -246,8 +280,7 @@ def only_at(model: Any, positions: Tensor) -> Iterator[list[bool]]:
 
     def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
         picks.append(True)
-        hidden = output[0]
-        picked = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
+        picked = _at(output[0], positions)
         if isinstance(output, tuple):
             return (picked, *output[1:])
         output.last_hidden_state = picked
@@ -266,7 +299,13 @@ def logits_at(model: Any, positions: Tensor, **arguments: Any) -> Tensor:
         logits: Tensor = model(**arguments, use_cache=False).logits
     if picks:
         return logits
-    return logits.gather(1, positions[..., None].expand(-1, -1, logits.shape[-1]))
+    return _at(logits, positions)
+
+
+def _at(values: Tensor, positions: Tensor) -> Tensor:
+    """Return the vectors at positions (b, m), counted through as many sequences as there are."""
+    values = values.reshape(len(positions), -1, values.shape[-1])
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

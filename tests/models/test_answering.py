@@ -84,8 +84,12 @@ def test_writing_is_greedy_whatever_the_checkpoint_says() -> None:
     assert [t.tolist() for t in texts[0]] == [t.tolist() for t in texts[1]]
 
 
+@pytest.mark.parametrize(("room", "sequences"), [(256, 1), (30, 3)])
 @pytest.mark.parametrize("name", PACKING)
-def test_packed_rows_have_the_gradients_of_padded_ones(name: str) -> None:
+def test_packed_rows_have_the_gradients_of_padded_ones(
+    name: str, room: int, sequences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clbench.models.answering.PACKED_LENGTH", room)
     batch = batch_of(data())
     padded = AnsweringModel(make_generator(name)).train()
     packed = AnsweringModel(make_generator(name), packs=True).train()
@@ -97,7 +101,9 @@ def test_packed_rows_have_the_gradients_of_padded_ones(name: str) -> None:
     embedding = packed.backbone.get_input_embeddings()
     embedding.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     one, other = gradients(padded, batch), gradients(packed, batch)
-    assert seen[-1].shape == (1, int(batch.inputs["attention_mask"].sum()))
+    lengths = batch.inputs["attention_mask"].sum(1).tolist()
+    assert lengths == [19, 29, 8, 29]
+    assert seen[-1].shape == (sequences, sum(lengths) if sequences == 1 else 29)
     assert one.keys() == other.keys()
     for weight, gradient in one.items():
         assert torch.allclose(gradient, other[weight], atol=2e-6), weight
