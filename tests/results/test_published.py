@@ -21,7 +21,17 @@ def test_every_value_has_its_source_and_is_a_fraction() -> None:
     assert FRAME["value"].between(0.15, 1.0).all()
     for column in ("source", "table", "method", "score", "statistic", "model", "split", "protocol"):
         assert FRAME[column].astype(bool).all(), column
-    place = ["table", "source", "scenario", "task", "method", "score", "statistic", "model"]
+    place = [
+        "suite",
+        "table",
+        "source",
+        "scenario",
+        "task",
+        "method",
+        "score",
+        "statistic",
+        "model",
+    ]
     assert not FRAME.duplicated(place).any()
     assert (FRAME["suite"].astype(bool) == FRAME["scenario"].astype(bool)).all()
     assert set(FRAME["score"]) == {"p_o_before", "p_o", "p_s", "average"}
