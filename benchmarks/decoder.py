@@ -1,6 +1,6 @@
 """Compare the training of decoders with the Hugging Face Trainer, and the cost of scoring answers.
 
-    python benchmarks/decoder.py --model FOLDER [--task synthetic/entailment3] [--data DIR]
+    python benchmarks/decoder.py [--model FOLDER] [--task glue/sst2 --data DIR]
 
 Contenders on the same checkpoint, prompts, batch size and rate: the Trainer in float32 and, where
 the hardware is fast at it, in bf16, with labels of -100 on the prompts and padding to the longest
@@ -247,6 +247,7 @@ def scoring(bench: Bench) -> dict[str, Any]:
 def main() -> None:
     parser = make_parser(__doc__, turns=3)
     add_task_options(parser)
+    parser.set_defaults(model="tiny-gpt", task="synthetic/entailment3")
     parser.add_argument("--rows", type=int, default=1000, help="most training rows")
     parser.add_argument("--scored-rows", type=int, default=256, help="most rows to score")
     parser.add_argument("--max-length", type=int, default=128)

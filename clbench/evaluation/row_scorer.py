@@ -98,7 +98,9 @@ class RowScorer:
         tasks = [self.scenario.curve[j] for j in self.tasks(index)]
         rows = sum(int(task.rows.lengths.sum()) for task in tasks)
         if writer := self.scenario.writer:
-            rows += sum(writer.most * len(task.rows) for task in tasks if writer.writes(task))
+            rows += sum(
+                writer.length(task) * len(task.rows) for task in tasks if writer.writes(task)
+            )
         return rows + sum(scorer.part_tokens for scorer in self.scenario.scorers)
 
     def by_name(self, row: Row) -> dict[str, float]:

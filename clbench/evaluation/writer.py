@@ -18,6 +18,9 @@ from clbench.training.stage import Context
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SPARE = 8
+"""Tokens beside an answer's: blanks around it, and the end token."""
+
 
 @dataclass(frozen=True)
 class Writer:
@@ -30,7 +33,7 @@ class Writer:
     stops
         Tokens that end a text.
     most
-        Most tokens of a text.
+        Most tokens of a text, where any is allowed.
     answer_by
         Whether tasks with classes are scored by what is written, too.
     """
@@ -54,21 +57,31 @@ class Writer:
         is_text = isinstance(rows, PromptRows) and rows.targets is not None
         return is_text or self.answer_by == "generation"
 
+    def length(self, data: TaskData) -> int:
+        """Return the most tokens to write for a row.
+
+        Where answers are given, a longer text is none of them: a token holds a byte or more.
+        """
+        rows = data.rows
+        if not isinstance(rows, PromptRows) or rows.names is None:
+            return self.most
+        return SPARE + max(len(name.encode()) for names in rows.names for name in names)
+
     def texts(self, context: Context, data: TaskData) -> list[str]:
         """Return what the model writes for each row: one line, without blanks around it."""
         model = context.model
         assert isinstance(model, AnsweringModel)
         model.eval()
         order = np.argsort(-data.rows.lengths, kind="stable")
-        size = context.protocol.eval_batch_size
+        size, most = context.protocol.eval_batch_size, self.length(data)
         texts: dict[int, str] = {}
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             inputs = data.batch(rows, context.device).inputs
-            longest = usable_length(model.config) or self.most + inputs["input_ids"].shape[1]
+            longest = usable_length(model.config) or most + inputs["input_ids"].shape[1]
             room = longest - (0 if model.encoder_decoder else inputs["input_ids"].shape[1])
             with context.precision.autocast():
-                written = model.write(inputs, self.stops, max(1, min(self.most, room)))
+                written = model.write(inputs, self.stops, max(1, min(most, room)))
             lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
             for row, text in zip(rows.tolist(), lines, strict=True):
                 texts[row] = text.partition("\n")[0].strip()

@@ -342,6 +342,7 @@ def _recipes(
     from clbench.tasks.corpus import corpus_identity
     from clbench.tasks.metrics import METRICS
     from clbench.tasks.registry import task_identity, template_identity
+    from clbench.tasks.text_metrics import TEXT_METRICS
 
     base = suite.base
     model = model_identity(protocol.model, protocol.revision)
@@ -374,7 +375,8 @@ def _recipes(
         for key in BY_TASK:  # drop the values of other scenarios' tasks
             by_task = values[key].items()
             values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
-        digests = {m: source_digest(METRICS.where(m)) for m in values["task_metric"].values()}
+        named = [m for m in values["task_metric"].values() if m not in TEXT_METRICS]
+        digests = {m: source_digest(METRICS.where(m)) for m in named}
         # Metrics of clbench have no digest and are not part of the recipe.
         metrics = {name: digest for name, digest in digests.items() if digest is not None}
         asked = {n: [identity_of(n), template_of(n)] for n in protocol.capability_tasks}

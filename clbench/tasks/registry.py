@@ -20,6 +20,7 @@ from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
 from clbench.tasks.synthetic import SPECS
 from clbench.tasks.task import Task, TaskSource
 from clbench.tasks.task_check import check_task
+from clbench.tasks.text_metrics import TEXT_METRICS
 
 TaskLoader = Callable[[TaskSource], Task]
 """A registered entry: a function of a `TaskSource` that returns a `Task`.
@@ -143,6 +144,8 @@ def score_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> list[str]:
     metrics = getattr(_loader(name, own), "metrics", ())
     if not metrics:
         return []
+    if metrics[0] in TEXT_METRICS:
+        return sorted(TEXT_METRICS)
     return sorted({*metrics_for(METRICS.get(metrics[0]).regression), *metrics})
 
 

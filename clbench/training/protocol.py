@@ -54,7 +54,7 @@ class Protocol(BaseModel):
     answer_score
         Whether answers are ranked by the ``sum`` or the ``mean`` of their tokens' log-probability.
     answer_length
-        Most tokens of an answer that is written.
+        Most tokens of a text to write, of a task with targets.
     chat
         Whether prompts are put into the model's chat template; None: if it has one.
     packing
@@ -203,6 +203,12 @@ class Protocol(BaseModel):
         )
         if given := [key for key in only if key in self.model_fields_set]:
             raise ValueError(f"{given[0]} needs head = 'language-model'")
+        return self
+
+    @model_validator(mode="after")
+    def _capabilities(self) -> Self:
+        if self.capability_tasks and self.capability_rows is None:
+            raise ValueError("capability_tasks needs capability_rows, the rows to measure on")
         return self
 
     @property

@@ -116,6 +116,7 @@ def test_tasks_are_learned_and_scored_by_likelihood(plain: Any) -> None:
 
 def test_what_is_written_agrees_once_a_task_is_learned(folder: Path, plain: Any) -> None:
     changes = {'head = "language-model"': 'head = "language-model"\nanswer_by = "generation"'}
+    changes["answer_length = 8"] = "answer_length = 1"  # which is for targets, not for answers
     written = cell(run(folder, "written", changes=changes))
     assert written.R[1][1] == pytest.approx(plain.R[1][1], abs=0.05)
     # The first task's answers are no longer written, though they may still be more likely.
@@ -123,8 +124,10 @@ def test_what_is_written_agrees_once_a_task_is_learned(folder: Path, plain: Any)
 
 
 def test_free_texts_are_written_and_compared(folder: Path) -> None:
-    result = cell(run(folder, "free", scenarios=["write"]))
+    metric = {"[task.mood]": '[protocol.task_metric]\nwrite = "token-f1"\n\n[task.mood]'}
+    result = cell(run(folder, "free", scenarios=["write"], changes=metric))
     assert result.R[1][1] > 0.9
+    assert list(result.metrics[1][1] or ()) == ["token-f1", "exact"]
     assert result.floors[1] is None
     changes = {'head = "language-model"\n': "", "answer_length = 8\n": ""}
     with pytest.raises(ClbenchError, match=r"has texts to write, not classes\. Set head"):
@@ -172,6 +175,14 @@ def test_notes_say_what_was_cut(folder: Path) -> None:
         ({'model = "model"': 'model = "tiny"'}, "no language-model head that writes text"),
         ({'methods = ["vanilla"]': 'methods = ["icarl"]'}, "it needs head = 'classification'"),
         ({'down = "bad"': 'down = "good new"'}, "several classes have the answer 'good new'"),
+        (
+            {"[task.mood]": '[protocol.task_metric]\nwrite = "mcc"\n\n[task.mood]'},
+            "the task has no metric 'mcc'. Use",
+        ),
+        (
+            {"answer_length = 8": 'capability_tasks = ["mood"]'},
+            "capability_tasks needs capability_rows",
+        ),
         ({"max_length = 24": "max_length = 4"}, "leave no room for a text in max_length = 4"),
     ],
 )
