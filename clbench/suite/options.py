@@ -186,7 +186,8 @@ class RunOptions:
         try:
             protocol = Protocol.model_validate(values, strict=True)
         except ValidationError as error:
-            raise SettingsError(sentence(f"--{describe_errors(error, values)[0]}")) from error
+            start = "--" if error.errors()[0]["loc"] else "[protocol], with the options given: "
+            raise SettingsError(sentence(f"{start}{describe_errors(error, values)[0]}")) from error
         if protocol.subset == "seed" and protocol.limit is None:
             raise SettingsError(
                 "subset = 'seed' draws nothing without a limit. Give --limit N (key `limit` in "

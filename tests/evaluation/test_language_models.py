@@ -193,6 +193,11 @@ def test_bad_input_is_refused_before_training(
         run(folder, "bad", changes=changes)
 
 
+def test_an_option_that_does_not_fit_the_suite_says_so(folder: Path) -> None:
+    with pytest.raises(ClbenchError, match=r"^\[protocol\], with the options given: answer_length"):
+        run(folder, "other-head", head="classification")
+
+
 def test_an_encoder_decoder_trains_in_a_sequence(folder: Path) -> None:
     save_generator("t5", folder / "t5", appends_end=True)
     changes = {'model = "model"': 'model = "t5"', "epochs = 10": "epochs = 1"}
