@@ -35,7 +35,8 @@ from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.likelihood import AnswerScorer
 from clbench.models.locate import local_folder
-from clbench.models.prompts import IGNORED, PromptEncoder
+from clbench.models.prompt_rows import IGNORED
+from clbench.models.prompts import PromptEncoder
 from clbench.tasks.registry import load_task
 from clbench.training.batches import TaskData
 from clbench.training.device import fast_bf16, resolve_precision

@@ -64,6 +64,9 @@ GENERATORS: dict[str, Callable[[], Any]] = {
     "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE, tie_word_embeddings=True)),
     "llama-untied": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE, tie_word_embeddings=False)),
     "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SHAPE, num_key_value_heads=1)),
+    "mistral": lambda: hf.MistralForCausalLM(
+        hf.MistralConfig(**SHAPE, num_key_value_heads=1, sliding_window=16)
+    ),
     "bloom": lambda: hf.BloomForCausalLM(
         hf.BloomConfig(vocab_size=SIZE, hidden_size=32, n_layer=2, n_head=2, pad_token_id=0)
     ),

@@ -207,7 +207,7 @@ def setting(value: Any) -> str:
 
 
 def settings_table(study: Study) -> str:
-    """Return a Markdown table of the tuned settings of a study's methods, and of those before."""
+    """Return a Markdown table of the tuned settings of a study's methods, and of the defaults."""
     cells, _ = study.read()
     rows = []
     for name in dict.fromkeys(cell.baseline for cell in cells):
@@ -221,7 +221,7 @@ def settings_table(study: Study) -> str:
                 for key, value in own_values(tuned).items()
             ]
             rows.append([f"`{name}`", ", ".join(texts), str(tuned.cost.trials)])
-    return table(["method", "tuned settings (before)", "trials"], rows)
+    return table(["method", "tuned settings (default)", "trials"], rows)
 
 
 def kept_table(cells: Sequence[CellResult], question: Question) -> str:

@@ -89,6 +89,8 @@ def _words(loader: Any) -> str:
     template = loader.template()
     answers = list(template.answers.values())
     words = " | ".join(answers) if 0 < len(answers) <= MOST_ANSWERS else "the class"
+    if getattr(getattr(loader, "spec", None), "target", None):
+        words = "any text"
     prompt = template.prompt.replace("\n", "↵")
     return f'; prompt "{prompt}", answers: {words}'
 
@@ -108,11 +110,13 @@ def _shifts(suite: str | None) -> Rows:
 
 def _metrics(suite: str | None) -> Rows:
     from clbench.tasks.metrics import METRICS
+    from clbench.tasks.text_metrics import TEXT_METRICS
 
     for name in METRICS:
         metric = METRICS.get(name)
         kind = "regression" if metric.regression else "classification"
         yield name, f"{kind}: {_first_line(metric)}"
+    yield from ((name, f"texts: {_first_line(TEXT_METRICS[name])}") for name in TEXT_METRICS)
 
 
 def _first_line(entry: object) -> str:

@@ -20,7 +20,7 @@ from clbench.errors import DataError, NonFiniteLossError
 from clbench.evaluation.writer import Writer, chosen_answers
 from clbench.models.answering import AnsweringModel, logits_at
 from clbench.models.likelihood import likelihood
-from clbench.models.prompts import PromptRows
+from clbench.models.prompt_rows import PromptRows
 from clbench.seeds import numpy_stream
 from clbench.tasks.task import Task
 from clbench.training import hook_checks
@@ -86,7 +86,8 @@ class CapabilityData:
         if len(long) < CHOICES:
             raise DataError(
                 f"capability_rows needs {CHOICES} held-out texts of {LEAST_WORDS} words or more; "
-                f"the corpus has {len(long)}. Give a longer corpus."
+                f"only {len(long)} of the {len(texts)} texts drawn qualify. Raise capability_rows, "
+                "or give a longer corpus."
             )
         rng = numpy_stream("capabilities", seed)
         starts = [" ".join(words[: len(words) // 2]) for words in long]
@@ -125,7 +126,7 @@ class Capabilities:
     scored: Sequence[TaskData]
     writer: Writer
     scoring: Callable[[int], AbstractContextManager[object]]
-    _base: list[Tensor] = field(default_factory=list)
+    _base: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def measure(self, tasks: int) -> Measures:
         """Return the measures, with answers to the first `tasks` tasks.
@@ -191,11 +192,13 @@ class Capabilities:
             spots = (drawn * (lengths[:, None] - 1).clamp(min=1)).long()
             present = logits.gather(1, spots[..., None].expand(-1, -1, logits.shape[-1]))
             present = present.log_softmax(-1)
+            best = present.argmax(-1)
             if is_base:
-                self._base.append(present.half().cpu())
-            base = self._base[number].to(ids.device).float().log_softmax(-1)
+                self._base.append((present.half().cpu(), best.cpu()))
+            kept, best_before = (value.to(ids.device) for value in self._base[number])
+            base = kept.float().log_softmax(-1)
             divergence += float((base.exp() * (base - present)).sum())
-            same += float((base.argmax(-1) == present.argmax(-1)).sum())
+            same += float((best_before == best).sum())
             places += spots.numel()
         return {
             "text_loss": total / count,

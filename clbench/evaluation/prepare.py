@@ -227,7 +227,7 @@ class ScenarioPreparer:
             scorers.append(make(protocol, self.device, **column.settings))
         floors = [
             None
-            if task.own or task.free_text
+            if task.own or task.free_text or protocol.answer_by == "generation"
             else floor_score(
                 task.metrics[0],
                 rows.labels,

@@ -17,7 +17,7 @@ from clbench.fisher.pretrained import fit_missing_head
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
 from clbench.models.language import LanguageModel, load_language_model
-from clbench.models.prompts import IGNORED
+from clbench.models.prompt_rows import IGNORED
 from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import Precision, resolve_precision

@@ -10,7 +10,7 @@ import numpy as np
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.writer import as_outputs, chosen_answers
 from clbench.methods.base import Method
-from clbench.models.prompts import PromptRows
+from clbench.models.prompt_rows import PromptRows
 from clbench.results.rows import correct_rows, pack_rows
 from clbench.tasks.metrics import score, told_scores
 from clbench.tasks.text_metrics import right_texts, score_texts

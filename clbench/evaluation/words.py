@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from clbench.errors import DataError, ModelError
 from clbench.evaluation.capabilities import CapabilityData, check_not_trained
 from clbench.models.checkpoint import load_config
+from clbench.models.families import attention_window
 from clbench.models.prompts import PromptEncoder
 from clbench.seeds import numpy_stream
 from clbench.shifts.scenario import Scenario
@@ -15,7 +16,7 @@ from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from clbench.evaluation.prepare import ScenarioPreparer
 
@@ -28,17 +29,35 @@ def prompt_encoder(
     Raises
     ------
     ModelError
-        If the tokenizer has no end token, or no chat template that is asked for.
+        If the tokenizer has no end token, or no usable chat template that is asked for, or rows
+        cannot be packed.
     """
     if not protocol.is_language_model:
         return None
     config = load_config(protocol.model, protocol.revision)
     encodes = bool(getattr(config, "is_encoder_decoder", False))
+    if protocol.packing:
+        _check_packing(protocol.model, config, max_length)
     chat = bool(tokenizer.chat_template) if protocol.chat is None else protocol.chat
     try:
         return PromptEncoder(tokenizer, max_length, protocol.answer_length, chat, encodes)
     except ModelError as error:
         raise ModelError(f"model {protocol.model!r}: {error}") from error
+
+
+def _check_packing(model: str, config: PreTrainedConfig, max_length: int) -> None:
+    """Raise a ModelError if packed rows would be read differently."""
+    window = attention_window(config)
+    if getattr(config, "is_encoder_decoder", False):
+        problem = "packing is for decoders"
+    elif window is not None and window < max_length:
+        problem = (
+            f"packing needs rows within its attention window of {window} tokens, and max_length = "
+            f"{max_length}"
+        )
+    else:
+        return
+    raise ModelError(f"model {model!r}: {problem}. Set packing = false in [protocol].")
 
 
 def capability_data(
@@ -58,8 +77,8 @@ def capability_data(
         return None
     if prompts.encoder_decoder:
         raise ModelError(
-            f"model {protocol.model!r}: capability_rows measures next tokens, which an "
-            "encoder-decoder does not predict. Leave it out of [protocol]."
+            f"model {protocol.model!r}: capability_rows needs a decoder, but this is "
+            "an encoder-decoder. Remove capability_rows from [protocol]."
         )
     check_not_trained(protocol.capability_tasks, scenario.tasks)
     tasks = []

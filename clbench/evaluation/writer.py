@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from clbench.models.answering import AnsweringModel, stop_tokens
 from clbench.models.families import usable_length
-from clbench.models.prompts import PromptEncoder, PromptRows
+from clbench.models.prompt_rows import PromptRows
+from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import IntArray
 from clbench.training.batches import TaskData
 from clbench.training.stage import Context
@@ -72,20 +73,25 @@ class Writer:
         model = context.model
         assert isinstance(model, AnsweringModel)
         model.eval()
-        order = np.argsort(-data.rows.lengths, kind="stable")
-        size, most = context.protocol.eval_batch_size, self.length(data)
+        lengths, most = data.rows.lengths, self.length(data)
+        room = np.full(len(lengths), most)
+        limit = usable_length(model.config)
+        if limit is not None and not model.encoder_decoder:
+            room = (limit - lengths).clip(1, most)  # the same as if each row were alone
+        size = context.protocol.eval_batch_size
         texts: dict[int, str] = {}
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            inputs = data.batch(rows, context.device).inputs
-            longest = usable_length(model.config) or most + inputs["input_ids"].shape[1]
-            room = longest - (0 if model.encoder_decoder else inputs["input_ids"].shape[1])
-            with context.precision.autocast():
-                written = model.write(inputs, self.stops, max(1, min(most, room)))
-            lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
-            for row, text in zip(rows.tolist(), lines, strict=True):
-                texts[row] = text.partition("\n")[0].strip()
-        return [texts[row] for row in range(len(order))]
+        for part in np.unique(room):
+            same = np.flatnonzero(room == part)
+            order = same[np.argsort(-lengths[same], kind="stable")]
+            for start in range(0, len(order), size):
+                rows = order[start : start + size]
+                inputs = data.batch(rows, context.device).inputs
+                with context.precision.autocast():
+                    written = model.write(inputs, self.stops, int(part))
+                lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+                for row, text in zip(rows.tolist(), lines, strict=True):
+                    texts[row] = text.partition("\n")[0].strip()
+        return [texts[row] for row in range(len(lengths))]
 
 
 def chosen_answers(texts: list[str], rows: PromptRows) -> IntArray:

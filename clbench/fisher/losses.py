@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from clbench.errors import DataError, SettingsError
 from clbench.models.answering import only_at
-from clbench.models.prompts import IGNORED
+from clbench.models.prompt_rows import IGNORED
 from clbench.training.batches import Batch
 
 LossName = Literal["mlm", "clm", "task"]

@@ -63,6 +63,8 @@ class Method(Configured):
     head_kinds
         Which values of the protocol's ``head`` the method can train. With a language model, labels
         are the tokens of answers: see `Batch.predictions`.
+    needs_decoder
+        Set to True if, with a language model, the method needs one that predicts every next token.
     control
         Set to True for a control: a simple way to forget less. The report says which methods do
         not beat every control of a run that keeps no rows.
@@ -82,6 +84,7 @@ class Method(Configured):
     only_consolidates: ClassVar[bool] = False
     needs_length: ClassVar[bool] = False
     head_kinds: ClassVar[tuple[str, ...]] = ("classification", "language-model")
+    needs_decoder: ClassVar[bool] = False
     control: ClassVar[bool] = False
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0

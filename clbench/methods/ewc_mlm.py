@@ -53,6 +53,7 @@ class EWCMLM(PullingMethod):
     """
 
     name: ClassVar[str] = "ewc-mlm"
+    needs_decoder: ClassVar[bool] = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 675.0
     half: bool = False
     mode: Literal["sampled", "empirical", "batched"] = "sampled"

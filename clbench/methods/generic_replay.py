@@ -52,6 +52,7 @@ class GenericReplay(Method):
     """
 
     name: ClassVar[str] = "generic-replay"
+    needs_decoder: ClassVar[bool] = True
     share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
     weight: Annotated[float, Field(gt=0.0, le=1e3)] = 1.0
     texts: Annotated[int, Field(ge=1)] = 1000
@@ -175,7 +176,7 @@ def table_rows(model: Classifier, tokens: int) -> Tensor:
 
 def _following(texts: Texts) -> Tensor:
     """Return the next token of each token, -100 where there is none."""
-    from clbench.models.prompts import IGNORED
+    from clbench.models.prompt_rows import IGNORED
 
     real = texts["input_ids"].masked_fill(texts["attention_mask"] == 0, IGNORED)
     return nn.functional.pad(real[:, 1:], (0, 1), value=IGNORED)

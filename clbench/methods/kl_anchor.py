@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clbench.errors import SettingsError
 from clbench.methods.base import Method, should_record
 from clbench.methods.lwf import distillation
 from clbench.tasks.corpus import corpus_name, read_corpus
@@ -41,6 +40,7 @@ class KLAnchor(Method):
     """
 
     name: ClassVar[str] = "kl-anchor"
+    needs_decoder: ClassVar[bool] = True
     head_kinds: ClassVar[tuple[str, ...]] = ("language-model",)
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
     at: Literal["prompts", "text"] = "prompts"
@@ -50,8 +50,6 @@ class KLAnchor(Method):
 
     def setup(self, context: Context) -> None:
         """Keep the base model's weights, and read the texts."""
-        if getattr(context.model.config, "is_encoder_decoder", False):
-            raise SettingsError("kl-anchor needs a decoder, which predicts the tokens of prompts.")
         self._base = context.snapshot()
         self._corpus: list[str] = []
         if self.at == "text":

@@ -32,7 +32,7 @@ class AnsweringModel(Classifier):
     """A language model with its own head, for which every task is a text to continue.
 
     Nothing is added to the model and no task has weights of its own. `forward` takes batches of
-    `clbench.models.prompts.PromptRows`.
+    `clbench.models.prompt_rows.PromptRows`.
 
     Parameters
     ----------
@@ -198,8 +198,8 @@ class AnsweringModel(Classifier):
         self._packing_checked = True
         if not gap <= PACKING_TOLERANCE[self.backbone.dtype == torch.float32]:
             raise ModelError(
-                f"packing: models of type {self.config.model_type!r} let packed rows see each "
-                "other. Set packing = false in [protocol]."
+                f"packing: in models of type {self.config.model_type!r}, packed rows attend to "
+                "each other. Set packing = false in [protocol]."
             )
 
 
@@ -324,7 +324,10 @@ def _family(model: PreTrainedModel) -> Family:
             for part in ("encoder", "decoder")
         )
         if encoder is None or decoder is None:
-            raise ModelError(f"models of type {model.config.model_type!r} have no known layers.")
+            raise ModelError(
+                f"clbench does not know the layers of encoder-decoders of type "
+                f"{model.config.model_type!r}. Use a model such as T5, or a decoder."
+            )
         table = model.get_input_embeddings()
         names = {id(value): name for name, value in model.named_parameters()}
         return Family(encoder, (names[id(table.weight)],), parallel=(decoder,))

@@ -168,6 +168,14 @@ def usable_length(config: PreTrainedConfig) -> int | None:
     return positions
 
 
+def attention_window(config: PreTrainedConfig) -> int | None:
+    """Return the fewest tokens that a layer attends to; None if all of them see the whole text."""
+    text = config.get_text_config()
+    names = ("sliding_window", "attention_chunk_size", "window_size")
+    found = [getattr(text, name, None) for name in names]
+    return min((n for n in found if isinstance(n, int) and n > 0), default=None)
+
+
 def _offset_positions(backbone: nn.Module, table: nn.Embedding) -> bool:
     """Whether the module around the token table numbers positions as RoBERTa does."""
     for module in backbone.modules():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clbench.errors import DataError
-from clbench.models.families import usable_length
+from clbench.models.families import attention_window, usable_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -94,9 +95,10 @@ class AnswerScorer:
         self._pad_id = pad_id
         self._mean = mean
         self._encodes = bool(getattr(model.config, "is_encoder_decoder", False))
+        self._window = attention_window(model.config)
         self._at_once: bool | None = None  # not known yet
         self._checked = 0  # tokens of the longest row that showed it
-        self._trees: dict[bytes, AnswerTree] = {}
+        self._trees: dict[tuple[str, bytes], AnswerTree] = {}
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the scores of all answers, float32, shape (b, k).
@@ -127,7 +129,9 @@ class AnswerScorer:
             logits = self._logits(last, input_ids=ids, attention_mask=mask)[:, 0]
             return logits.log_softmax(-1).gather(1, candidates[..., 0])
         longest = int(mask.sum(1).max()) + candidates.shape[-1]
-        # A sliding window shows only in longer rows.
+        if self._window is not None and longest > self._window:
+            return self._apart(ids, mask, candidates)
+        # What differs between the two ways may show only in longer rows.
         if self._at_once is None or longest > 2 * self._checked:
             row = mask.sum(1).argmax()[None]
             self._at_once = self._at_once is not False and self._allows_trees(
@@ -155,7 +159,7 @@ class AnswerScorer:
 
     def _tree(self, answers: Tensor) -> AnswerTree:
         """Return the tree of answers, shape (k, a)."""
-        key = answers.cpu().numpy().tobytes()
+        key = str(answers.shape), answers.cpu().numpy().tobytes()
         if key not in self._trees:
             if len(self._trees) >= ROWS:
                 self._trees.clear()
@@ -272,7 +276,8 @@ def likelihood(
     Parameters
     ----------
     model
-        A causal or encoder-decoder language model of transformers, in evaluation mode.
+        A causal or encoder-decoder language model of transformers. It is put into evaluation mode
+        meanwhile.
     tokenizer
         Its tokenizer.
     prompts
@@ -289,13 +294,17 @@ def likelihood(
         If there are no prompts or answers, an answer has no tokens, or it does not fit behind its
         prompt.
     """
+    if isinstance(prompts, str) or isinstance(answers, str):
+        raise DataError("likelihood: prompts and answers are lists of texts, not a text.")
+    prompts, answers = list(prompts), list(answers)
     own = [[a] if isinstance(a, str) else list(a) for a in answers]
     shared = bool(answers) and isinstance(answers[0], str)
     table = [[text for (text,) in own]] * len(prompts) if shared else own
     if not prompts or len(table) != len(prompts) or not table[0] or len({*map(len, table)}) > 1:
         raise DataError(
-            f"likelihood: {len(prompts)} prompts and {len(answers)} answers or lists of them. Give "
-            "prompts, and the same number of answers for each."
+            f"likelihood: got {len(prompts)} prompts and {len(answers)} answers or answer lists. "
+            "Give at least one prompt, and either one list of answers for all prompts or one list "
+            "of the same length for each."
         )
     encodes = bool(getattr(model.config, "is_encoder_decoder", False))
     starts = [list(row) for row in tokenizer(list(prompts))["input_ids"]]
@@ -338,5 +347,18 @@ def likelihood(
         padded = [[t + [-1] * (longest - len(t)) for t in row] for row in choices]
         inputs = {"input_ids": ids, "attention_mask": mask, "candidates": torch.tensor(padded)}
         inputs = {name: value.to(device) for name, value in inputs.items()}
-        scores[rows] = scorer(inputs).cpu().numpy()
+        with _evaluating(model):
+            scores[rows] = scorer(inputs).cpu().numpy()
     return scores
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Put a model into evaluation mode meanwhile."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

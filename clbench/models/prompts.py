@@ -3,139 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
+from jinja2 import TemplateError
 
 from clbench.errors import DataError, ModelError, join_names
 from clbench.messages import count
-from clbench.models.encoding import WIDTH_STEP, EncodedRows
-from clbench.tasks.task import IntArray, Rows, Task
+from clbench.models.prompt_rows import PromptRows, TokenArray
+from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-IGNORED = -100
-"""Label of a token that is not predicted, as in transformers."""
-BEGINNING = "an answer is the beginning of another one, so answers are ranked with their end."
+MESSAGE = "A message."
+"""Shows where a chat template puts the user's words."""
+BEGINNING = "one answer is a prefix of another, so the end token is scored too."
 Tokens = list[int]
-TokenArray = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class PromptRows(EncodedRows):
-    """Tokenised prompts, and the answers to train on, to choose from, or to compare with.
-
-    Attributes
-    ----------
-    answers
-        Shape (n, m): tokens of each row's answer to train on, -1 behind it; or None.
-    encoder_decoder
-        Whether the prompt goes to an encoder and the answer to a decoder.
-    candidates
-        Shape (c, k, a): tokens of the answers to choose from, -1 behind them; c is 1 if all rows
-        have the same ones, else n. None for rows to train on, or to write a text for.
-    values
-        The numbers that the candidates stand for, in regression; or None.
-    targets
-        Texts to compare what is written with; or None.
-    names
-        Texts of the candidates, shape (c, k); or None.
-    """
-
-    answers: TokenArray | None = None
-    encoder_decoder: bool = False
-    candidates: TokenArray | None = None
-    values: tuple[float, ...] | None = None
-    targets: tuple[str, ...] | None = None
-    names: tuple[tuple[str, ...], ...] | None = None
-
-    @cached_property
-    def lengths(self) -> IntArray:
-        """Tokens that the model reads of each row, shape (n,): an answer's last is only written."""
-        lengths: IntArray = self._sequence_lengths + np.maximum(self._answer_lengths - 1, 0)
-        return lengths
-
-    @cached_property
-    def _answer_lengths(self) -> IntArray:
-        if self.answers is None:
-            return np.zeros(len(self), dtype=np.int64)
-        lengths: IntArray = (self.answers >= 0).sum(axis=1)
-        return lengths
-
-    def take(self, positions: npt.ArrayLike) -> PromptRows:
-        """Return the rows at `positions`, in that order."""
-        rows = np.asarray(positions, dtype=np.int64)
-        own: dict[str, Any] = {}
-        for name in ("answers", "candidates", "targets", "names"):
-            value = getattr(self, name)
-            if value is None or (name in ("candidates", "names") and len(value) == 1):
-                continue
-            own[name] = tuple(value[i] for i in rows) if isinstance(value, tuple) else value[rows]
-        taken = super().take(rows)
-        assert isinstance(taken, PromptRows)
-        return replace(taken, **own)
-
-    def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Return one batch, padded on the right.
-
-        Returns
-        -------
-        inputs : dict of str to Tensor
-            ``input_ids`` and ``attention_mask``, shape (b, t). To train on, also ``predict``, shape
-            (b, m): the positions whose next token belongs to the answer; for encoder-decoders
-            ``decoder_input_ids`` instead, -1 for the start. To score, ``candidates``, shape
-            (b, k, a), and for regression ``values``, shape (b, k).
-        labels : Tensor
-            To train on, the answers' tokens, shape (b, m), with -100 behind them; to score, shape
-            (b,), as in `Rows`.
-        """
-        rows = np.asarray(positions, dtype=np.int64)
-        inputs, labels = super().collate(rows, pad_id)
-        if self.candidates is not None:
-            own = self.candidates[rows if len(self.candidates) > 1 else np.zeros_like(rows)]
-            inputs["candidates"] = torch.from_numpy(own.astype(np.int64))
-        if self.values is not None:
-            inputs["values"] = torch.tensor(self.values).expand(len(rows), -1)
-        if self.answers is None:
-            return inputs, labels
-        lengths = self._answer_lengths[rows]
-        answers = self.answers[rows, : int(lengths.max())]
-        real = answers >= 0
-        tokens = torch.from_numpy(np.where(real, answers, IGNORED).astype(np.int64))
-        if self.encoder_decoder:
-            before = np.where(real, answers, pad_id)[:, :-1]
-            start = np.full((len(rows), 1), -1)
-            inputs["decoder_input_ids"] = torch.from_numpy(np.hstack([start, before]))
-            return inputs, tokens
-        return self._with_answers(inputs, self._sequence_lengths[rows], answers, pad_id), tokens
-
-    def _with_answers(
-        self, inputs: dict[str, Tensor], prompts: IntArray, answers: TokenArray, pad_id: int
-    ) -> dict[str, Tensor]:
-        """Return inputs with each row's answer, but for its last token, behind its prompt."""
-        real = answers >= 0
-        total = prompts + real.sum(axis=1) - 1
-        width = min(-(-int(total.max()) // WIDTH_STEP) * WIDTH_STEP, int(self.lengths.max()))
-        table = np.full((len(answers), width), pad_id, dtype=np.int64)
-        ids = inputs["input_ids"].numpy()[:, :width]
-        table[:, : ids.shape[1]] = ids
-        at = prompts[:, None] + np.arange(answers.shape[1])
-        row, column = np.nonzero(real[:, 1:])
-        table[row, at[row, column]] = answers[row, column]
-        mask = np.arange(width) < total[:, None]
-        return {
-            "input_ids": torch.from_numpy(table),
-            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
-            "predict": torch.from_numpy(np.where(real, at - 1, 0)),
-        }
 
 
 @dataclass(frozen=True)
@@ -166,8 +53,21 @@ class PromptEncoder:
     def __post_init__(self) -> None:
         if self.tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no end token. Use another model.")
-        if self.chat and not self.tokenizer.chat_template:
+        if not self.chat:
+            return
+        if not self.tokenizer.chat_template:
             raise ModelError("the tokenizer has no chat template. Set chat = false in [protocol].")
+        try:
+            found = self._dress(MESSAGE).count(MESSAGE)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"the chat template fails: {error}. Set chat = false in [protocol]."
+            ) from error
+        if found != 1:
+            raise ModelError(
+                f"the chat template contains the user's message {found} times instead of once. Set "
+                "chat = false in [protocol]."
+            )
 
     def encode(self, task: Task, rows: Rows, *, to_train: bool) -> PromptRows:
         """Return prompts of `rows`, with answers to train on, or to choose from when scoring.
@@ -190,8 +90,12 @@ class PromptEncoder:
         names = [texts]
         tokens: list[list[Tokens]] = [[]]
         if rows.choices:
-            names = [list(choices) for choices in zip(*rows.choices, strict=True)]
+            names = [[c.strip() for c in choices] for choices in zip(*rows.choices, strict=True)]
             tokens = [[self.answer(text, template) for text in row] for row in names]
+            if same := sum(len({*row}) < len(row) for row in names):
+                notes.append(
+                    f"{count(same, 'row')} with equal choices, of which the first is taken."
+                )
             if any(_is_beginning(row) for row in tokens):
                 notes.append(BEGINNING)
                 end = int(self.tokenizer.eos_token_id)
@@ -202,7 +106,8 @@ class PromptEncoder:
         if to_train:
             answers = self._to_train(task, rows, template, tokens, values, notes)
         longest = max((len(t) for row in tokens for t in row), default=self.max_answer)
-        prompts = self._prompts(rows, template, self.max_length - longest, where, notes)
+        kind = "training" if to_train else "scored"
+        prompts = self._prompts(rows, template, self.max_length - longest, where, kind, notes)
         candidates = None if to_train or task.free_text else _padded(tokens)
         return PromptRows(
             ids=np.concatenate([np.asarray(p, np.int32) for p in prompts]),
@@ -226,16 +131,21 @@ class PromptEncoder:
         """
         tail = self._tail(template)
         blank = "" if not tail or tail[-1].isspace() else " "
-        whole, start = self._plain(tail + blank + text), self._plain(tail)
+        as_text = self._has_special([text])
+        whole, start = self._plain(tail + blank + text, as_text), self._plain(tail, as_text)
         tokens = whole[len(start) :]
         if whole[: len(start)] != start:  # the tokenizer joins the two
-            tokens = self._plain(blank + text)
+            tokens = self._plain(blank + text, as_text)
         if not tokens:
             raise DataError(f"the answer {text!r} has no tokens. Choose another one.")
         return tokens
 
-    def _plain(self, text: str) -> Tokens:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+    def _plain(self, text: str, as_text: bool = False) -> Tokens:
+        """Return the tokens of a text; with `as_text`, special tokens are ordinary characters."""
+        if not text:
+            return []
+        encoding = self.tokenizer(text, add_special_tokens=False, split_special_tokens=as_text)
+        return list(encoding["input_ids"])
 
     def _tail(self, template: Template) -> str:
         """Return what stands before every answer, as far as it is the same for all rows."""
@@ -243,7 +153,7 @@ class PromptEncoder:
             return ""
         last = template.pieces[-1]
         if self.chat:
-            return self._dress("").rpartition("\n")[2] or "\n"
+            return self._dress(MESSAGE).partition(MESSAGE)[2].rpartition("\n")[2] or "\n"
         return last if isinstance(last, str) else ":"
 
     def _dress(self, prompt: str) -> str:
@@ -288,7 +198,10 @@ class PromptEncoder:
         if rows.targets is not None:
             written = [self.answer(text, template) for text in rows.targets]
             if lines := sum("\n" in text.strip() for text in rows.targets):
-                notes.append(f"{count(lines, 'target')} of several lines; writing ends with one.")
+                some = count(lines, "target")
+                notes.append(
+                    f"{some} with several lines; generation stops at the first line break."
+                )
             if long := sum(len(t) > self.max_answer for t in written):
                 notes.append(f"{count(long, 'target')} cut to {self.max_answer} tokens.")
             written = [t[: self.max_answer] for t in written]
@@ -302,7 +215,13 @@ class PromptEncoder:
         return table
 
     def _prompts(
-        self, rows: Rows, template: Template, room: int, where: str, notes: list[str]
+        self,
+        rows: Rows,
+        template: Template,
+        room: int,
+        where: str,
+        kind: str,
+        notes: list[str],
     ) -> list[Tokens]:
         """Return the tokens of all prompts, at most `room` each."""
         texts = list(zip(*rows.columns, strict=True))
@@ -311,14 +230,18 @@ class PromptEncoder:
         for i in special:
             prompts[i] = self._as_text(template.render(texts[i]))
         if special:
-            notes.append(f"{count(len(special), 'row')} with special tokens, read as plain text.")
+            some = count(len(special), f"{kind} row")
+            notes.append(f"{some} with special tokens, read as plain text.")
         cut = 0
         for i, prompt in enumerate(prompts):
             if len(prompt) > room:
                 prompts[i] = self._cut(list(texts[i]), len(prompt), template, room, where)
                 cut += 1
         if cut:
-            notes.append(f"{count(cut, 'prompt')} cut to {room} tokens from the left of a text.")
+            some = count(cut, f"{kind} prompt")
+            notes.append(
+                f"{some} cut to {room} tokens by dropping the beginning of the longest text."
+            )
         return prompts
 
     def _cut(
@@ -328,22 +251,26 @@ class PromptEncoder:
         used = sorted({piece for piece in template.pieces if isinstance(piece, int)})
         while any(texts[i] for i in used):
             longest = max(used, key=lambda i: len(texts[i]))
-            text = texts[longest]
-            marks = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            text, as_text = texts[longest], self._has_special(texts)
+            marks = self.tokenizer(
+                text,
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                split_special_tokens=as_text,
+            )
             starts = [start for start, _ in marks["offset_mapping"]]
-            drop = length - room
+            drop = -((room - length) // template.pieces.count(longest))
             texts[longest] = text[starts[drop] :] if drop < len(starts) else ""
             if texts[longest] == text:  # the token begins where the text does
                 texts[longest] = text[1:]
             rendered = template.render(texts)
-            as_text = self._has_special(texts)
             prompt = self._as_text(rendered) if as_text else self._tokenise([rendered])[0]
             length = len(prompt)
             if length <= room and any(texts[i] for i in used):
                 return prompt
         raise DataError(
             f"{where}: the words of its prompt and answers leave no room for a text in max_length "
-            f"= {self.max_length} tokens. Raise max_length."
+            f"= {self.max_length} tokens. Raise max_length, or lower answer_length for targets."
         )
 
     def _has_special(self, texts: Sequence[str]) -> bool:
@@ -351,11 +278,10 @@ class PromptEncoder:
 
     def _as_text(self, prompt: str) -> Tokens:
         """Return the tokens of a prompt in which special tokens are ordinary characters."""
-        before, found, after = self._dress(prompt).partition(prompt.strip())
-        if not self.chat or not found:
+        if not self.chat:
             return self._tokenise([prompt], split_special_tokens=True)[0]
-        plain = self.tokenizer(found, add_special_tokens=False, split_special_tokens=True)
-        return [*self._plain(before), *plain["input_ids"], *self._plain(after)]
+        before, _, after = self._dress(MESSAGE).partition(MESSAGE)
+        return [*self._plain(before), *self._plain(prompt, as_text=True), *self._plain(after)]
 
     def _tokenise(self, prompts: Sequence[str], **options: Any) -> list[Tokens]:
         dressed = [self._dress(prompt) for prompt in prompts]

@@ -155,30 +155,32 @@ SCORES = (
     Score("forward_transfer", "FWT", "score of a linear probe of each later task right before the "
           "task, minus that of the pretrained model", forward_transfer, needs=("probes",),
           visibility="always"),
-    Score("zero_shot_transfer", "FWT", "zero-shot score of each later task right before the task, "
-          "minus that of the base model", lambda _, measures: zero_shot_transfer(measures),
-          needs=("measures",), visibility="page"),
+    Score("zero_shot_transfer", "zero-shot FWT", "zero-shot score of each later task right "
+          "before the task, minus that of the base model",
+          lambda _, measures: zero_shot_transfer(measures), needs=("measures",),
+          visibility="page"),
     Score("gained", "gained", "mean score over all tasks, minus that of the base model",
           lambda r, measures: sum(r[-1]) / len(r) - measures[0]["average"]
           if "average" in measures[0] else None, needs=("measures",), single_task=True,
           visibility="page"),
     # What a language model lost: its measures after the last stage, against the base model's
-    Score("text_loss_added", "text loss +", "loss on held-out text added by training, in nats per "
-          "token", lambda _, measures: measure_change(measures, "text_loss"), needs=("measures",),
-          higher_is_better=False, single_task=True, visibility="always"),
-    Score("zero_shot_lost", "zero-shot −", "accuracy lost on questions that no task trains",
+    Score("text_loss_added", "text loss +", "increase of the loss on held-out text by training, in "
+          "nats per token", lambda _, measures: measure_change(measures, "text_loss"),
+          needs=("measures",), higher_is_better=False, single_task=True, visibility="always"),
+    Score("zero_shot_lost", "zero-shot −", "zero-shot accuracy lost on text continuations and "
+          "on tasks that the scenario does not train",
           lambda _, measures: measure_change(measures, "zero_shot", -1.0), needs=("measures",),
           higher_is_better=False, single_task=True, visibility="always"),
-    Score("divergence", "KL from base", "mean divergence of the base model’s next-token "
-          "distribution from the present one, in nats", lambda _, measures: final_measure(
-          measures, "divergence"), needs=("measures",), higher_is_better=False, single_task=True,
-          visibility="page"),
-    Score("same_token", "same token", "share of places in held-out text with the base model’s most "
-          "probable next token", lambda _, measures: final_measure(measures, "same_token"),
+    Score("divergence", "KL from base", "mean KL(base ‖ current) of the next-token distributions "
+          "on held-out text, in nats", lambda _, measures: final_measure(measures, "divergence"),
+          needs=("measures",), higher_is_better=False, single_task=True, visibility="page"),
+    Score("same_token", "same token", "share of positions in held-out text where the most "
+          "probable next token is the base model’s",
+          lambda _, measures: final_measure(measures, "same_token"),
           needs=("measures",), single_task=True, visibility="page"),
-    Score("obedience", "obedience", "share of written answers that are allowed ones",
-          lambda _, measures: final_measure(measures, "obedience"), needs=("measures",),
-          single_task=True, visibility="page"),
+    Score("obedience", "valid answers", "share of generated answers that are among the "
+          "allowed ones", lambda _, measures: final_measure(measures, "obedience"),
+          needs=("measures",), single_task=True, visibility="page"),
 )  # fmt: skip
 """All scores in the order of their columns."""
 SCORE: Mapping[str, Score] = {score.name: score for score in SCORES}

@@ -104,9 +104,21 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
                         f"it needs head = {instance.head_kinds[0]!r} in [protocol]. Set that, or "
                         "leave the method out."
                     )
+                if instance.needs_decoder and protocol.is_language_model:
+                    _check_decoder(protocol)
                 instance.check_protocol(at_rate(instance, protocol))
         except SettingsError as error:
             raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
+
+
+def _check_decoder(protocol: Protocol) -> None:
+    from clbench.models.checkpoint import load_config
+
+    if getattr(load_config(protocol.model, protocol.revision), "is_encoder_decoder", False):
+        raise SettingsError(
+            f"it needs a decoder, and model {protocol.model!r} is an encoder-decoder. Use another "
+            "model, or leave the method out."
+        )
 
 
 def check_shared_head(question: Question, scenario: Scenario) -> None:

@@ -58,7 +58,7 @@ class FileTask:
             validation,
             head=self.name,
             source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
-            template=spec.template(labels),
+            template=spec.template(labels, f"task {self.name!r}: "),
         )
 
     def column(self, source: TaskSource, name: str) -> dict[str, dict[int, str]]:

@@ -92,7 +92,7 @@ class HubTask:
             validation=rows[1],
             head=self.name,
             source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
-            template=spec.template(classes),
+            template=spec.template(classes, f"task {self.name!r}: "),
         )
 
     def column(self, source: TaskSource, name: str) -> dict[str, dict[int, str]]:

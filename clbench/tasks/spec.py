@@ -166,8 +166,10 @@ class ColumnsSpec(BaseModel):
         """Whether labels are classes, not numbers or texts to write."""
         return not (self.regression or self.target)
 
-    def template(self, classes: Sequence[str]) -> Template:
+    def template(self, classes: Sequence[str], where: str = "") -> Template:
         """Return the template of prompts and answers for these classes.
+
+        Messages begin with `where`.
 
         Raises
         ------
@@ -179,10 +181,10 @@ class ColumnsSpec(BaseModel):
             if self.regression:
                 classes = answers
             elif classes and len(classes) != len(answers):
-                raise DataError(f"{len(classes)} classes, but {len(answers)} answers.")
+                raise DataError(f"{where}{len(classes)} classes, but {len(answers)} answers.")
             answers = dict(zip(classes, answers, strict=False))
         elif classes and (unknown := sorted(answers.keys() - set(classes))):
-            raise DataError(f"answers: there is no class {unknown[0]!r}.")
+            raise DataError(f"{where}answers: there is no class {unknown[0]!r}.")
         singles = [texts[0] if len(texts) == 1 else None for texts in self.texts]
         columns = (*singles, *(self.choices or ()))
         if self.prompt is None:

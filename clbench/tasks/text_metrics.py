@@ -17,7 +17,9 @@ from clbench.errors import SettingsError
 
 RowMetric = Callable[[str, str], float]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NUMBER = re.compile(r"(?<![\d.])[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+_NUMBER = re.compile(
+    r"(?<![\d.])(?:(?<!\w)[-+])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
+)
 
 
 def normalise(text: str) -> str:

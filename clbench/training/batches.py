@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clbench.models.encoding import EncodedRows
-from clbench.models.prompts import IGNORED
+from clbench.models.prompt_rows import IGNORED
 from clbench.seeds import numpy_stream
 from clbench.tasks.task import IntArray
 

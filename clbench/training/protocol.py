@@ -209,6 +209,8 @@ class Protocol(BaseModel):
     def _capabilities(self) -> Self:
         if self.capability_tasks and self.capability_rows is None:
             raise ValueError("capability_tasks needs capability_rows, the rows to measure on")
+        if len({*self.capability_tasks}) < len(self.capability_tasks):
+            raise ValueError("capability_tasks must name each task once")
         return self
 
     @property

@@ -164,7 +164,7 @@ def test_classes_may_arrive_in_steps(folder: Path) -> None:
 
 def test_notes_say_what_was_cut(folder: Path) -> None:
     result = cell(run(folder, "cut", changes={"max_length = 24": "max_length = 6"}))
-    assert any("cut to 4 tokens from the left of a text" in note for note in result.notes)
+    assert any("cut to 4 tokens by dropping the beginning" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,32 @@ def test_bad_input_is_refused_before_training(
 ) -> None:
     with pytest.raises(ClbenchError, match=message):
         run(folder, "bad", changes=changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({'methods = ["vanilla"]': 'methods = ["kl-anchor"]'}, "it needs a decoder, and model"),
+        ({'methods = ["vanilla"]': 'methods = ["ewc-mlm"]'}, "it needs a decoder, and model"),
+        ({"epochs = 10": "epochs = 10\npacking = true"}, "packing is for decoders"),
+    ],
+)
+def test_what_encoder_decoders_cannot_do_is_refused_before_training(
+    folder: Path, change: dict[str, str], message: str
+) -> None:
+    if not (folder / "t5-refused").exists():
+        save_generator("t5", folder / "t5-refused", appends_end=True)
+    with pytest.raises(ClbenchError, match=message):
+        run(folder, "t5-bad", changes={'model = "model"': 'model = "t5-refused"', **change})
+
+
+def test_packing_is_refused_beyond_an_attention_window(folder: Path) -> None:
+    save_generator("mistral", folder / "mistral")
+    changes = {'model = "model"': 'model = "mistral"', "epochs = 10": "packing = true"}
+    with pytest.raises(
+        ClbenchError, match="its attention window of 16 tokens, and max_length = 24"
+    ):
+        run(folder, "window", changes=changes)
 
 
 def test_an_option_that_does_not_fit_the_suite_says_so(folder: Path) -> None:

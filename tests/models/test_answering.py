@@ -13,7 +13,8 @@ from torch import Tensor
 
 from clbench.errors import ModelError
 from clbench.models.answering import AnsweringModel, build_answering_model, stop_tokens
-from clbench.models.prompts import IGNORED, PromptEncoder
+from clbench.models.prompt_rows import IGNORED
+from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 from clbench.training.batches import Batch, TaskData
@@ -65,7 +66,7 @@ def test_the_loss_is_that_of_the_whole_model_over_answers_only(name: str) -> Non
 @pytest.mark.parametrize("name", ["bloom"])
 def test_packing_is_refused_where_rows_would_see_each_other(name: str) -> None:
     model = AnsweringModel(make_generator(name), packs=True).train()
-    with pytest.raises(ModelError, match=r"packed rows see each other\. Set packing = false"):
+    with pytest.raises(ModelError, match=r"packed rows attend to each other\. Set packing = false"):
         model(batch_of(data()).inputs, "t")
 
 

@@ -106,7 +106,7 @@ def test_scores_may_be_means_over_tokens() -> None:
     ("prompts", "answers"), [([], [" a"]), (["a"], []), (["a", "b"], [["c"], ["d", "e"]])]
 )
 def test_missing_prompts_or_answers_are_refused(prompts: list[str], answers: Any) -> None:
-    with pytest.raises(DataError, match="same number of answers"):
+    with pytest.raises(DataError, match="Give at least one prompt, and either one list"):
         likelihood(make_generator("llama"), make_tokenizer(), prompts, answers)
 
 
@@ -129,3 +129,25 @@ def test_what_exceeds_the_positions_is_refused() -> None:
     assert np.isfinite(likelihood(model, tokenizer, ["a" * 126], ["bcd"])).all()
     with pytest.raises(DataError, match="127 tokens and an answer of 3 exceed the model's 128"):
         likelihood(model, tokenizer, ["a" * 127], ["bcd"])
+
+
+def test_longer_rows_than_an_attention_window_are_read_as_by_a_plain_loop() -> None:
+    model, tokenizer = make_generator("mistral"), make_tokenizer()
+    scorer = AnswerScorer(model)
+    answers = torch.tensor([[tokenizer(a)["input_ids"] for a in (" abc", " xyz")]])
+    for prompt in ("a", "rather longer than before"):
+        ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "candidates": answers}
+        with torch.inference_mode():
+            scores = scorer(inputs)[0]
+            wanted = [plain(model, tokenizer, prompt, answer) for answer in (" abc", " xyz")]
+        np.testing.assert_allclose(scores, wanted, atol=1e-5, rtol=1e-6)
+
+
+def test_a_text_is_no_list_of_prompts_and_the_mode_of_the_model_is_kept() -> None:
+    model, tokenizer = make_generator("gpt2").train(), make_tokenizer()
+    with pytest.raises(DataError, match="lists of texts, not a text"):
+        likelihood(model, tokenizer, "prompt", [" a"])
+    first, second = (likelihood(model, tokenizer, PROMPTS, [" yes"]) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert model.training

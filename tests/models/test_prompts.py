@@ -9,7 +9,8 @@ import pytest
 from generators import make_tokenizer
 
 from clbench.errors import DataError, ModelError
-from clbench.models.prompts import PromptEncoder, PromptRows
+from clbench.models.prompt_rows import PromptRows
+from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 
@@ -83,7 +84,7 @@ def test_choices_that_begin_another_one_are_ranked_with_their_end() -> None:
         " cat<|end|>",
         " cat food<|end|>",
     ]
-    assert "the beginning of another one" in encoded.notes[0]
+    assert "one answer is a prefix of another" in encoded.notes[0]
 
 
 def test_a_prompt_does_not_end_with_an_end_token() -> None:
@@ -123,7 +124,10 @@ def test_a_long_prompt_loses_the_beginning_of_its_longest_text() -> None:
     prompt = text_of(encoded.ids[: encoded.offsets[1]])
     assert prompt.endswith("6789 / keep\nGood:")
     assert len(prompt) == 30 - 1  # tokens are bytes here, but the answer is one
-    assert encoded.notes == ("task 't': 1 prompt cut to 29 tokens from the left of a text.",)
+    (note,) = encoded.notes
+    assert note.startswith(
+        "task 't': 1 training prompt cut to 29 tokens by dropping the beginning"
+    )
     with pytest.raises(DataError, match="leave no room for a text in max_length = 8 tokens"):
         encoder(max_length=8).encode(task(rows, template=pair), rows, to_train=True)
 
@@ -137,7 +141,7 @@ def test_answers_that_begin_another_one_are_ranked_with_their_end() -> None:
         " gas<|end|>",
         " gas type<|end|>",
     ]
-    assert "the beginning of another one" in encoded.notes[0]
+    assert "one answer is a prefix of another" in encoded.notes[0]
 
 
 def test_shared_first_tokens_are_noted_and_equal_answers_refused() -> None:
@@ -182,4 +186,46 @@ def test_special_tokens_in_a_text_are_read_as_characters(chat: bool) -> None:
         assert make_tokenizer().eos_token_id not in ids
         assert "<|end|> it ends" in text_of(ids)
         assert text_of(ids).endswith("Good:\n<assistant>\n" if chat else "Good:")
-        assert encoded.notes[0] == "task 't': 1 row with special tokens, read as plain text."
+        assert encoded.notes[0] == "task 't': 1 scored row with special tokens, read as plain text."
+
+
+def test_special_tokens_in_an_answer_are_characters_too() -> None:
+    rows = Rows(["a"], None, np.zeros(1, np.int64), np.arange(1), targets=["<|end|>hi"])
+    write = task(rows, (), template=Template("{text}:"))
+    _, labels = encoder(max_answer=30).encode(write, rows, to_train=True).collate([0], pad_id=0)
+    end = make_tokenizer().eos_token_id
+    assert labels[0].tolist().count(end) == 1
+    assert text_of(labels[0]) == " <|end|>hi<|end|>"
+
+
+def test_choices_lose_the_blanks_around_them_and_equal_ones_are_noted() -> None:
+    rows = Rows(["why"], None, np.array([1]), np.arange(1), ([" cat "], ["cat"]))
+    choice = task(rows, ("1", "2"), template=Template("{text}?"))
+    encoded = encoder().encode(choice, rows, to_train=False)
+    assert encoded.names == (("cat", "cat"),)
+    assert encoded.notes[0] == "task 't': 1 row with equal choices, of which the first is taken."
+
+
+def test_a_text_that_a_prompt_names_twice_is_cut_in_both_places() -> None:
+    rows = rows_of(["0123456789" * 9], [0])
+    twice = task(rows, template=Template("{text} Again: {text}:", {"neg": "no", "pos": "yes"}))
+    (ids,) = encoder().encode(twice, rows, to_train=False).collate([0], pad_id=0)[0]["input_ids"]
+    first, second = text_of(ids).removesuffix(":").split(" Again: ")
+    assert first == second
+    assert ("0123456789" * 9).endswith(first)
+    assert 50 <= len(ids) <= 60
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('no') }}", "the chat template fails: no"),
+        ("{% for", "the chat template fails: "),
+        ("<user>", "contains the user's message 0 times instead of once"),
+    ],
+)
+def test_a_chat_template_that_cannot_be_used_is_refused(template: str, message: str) -> None:
+    tokenizer = make_tokenizer(chat=True)
+    tokenizer.chat_template = template
+    with pytest.raises(ModelError, match=message):
+        PromptEncoder(tokenizer, 60, chat=True)
