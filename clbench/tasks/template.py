@@ -66,7 +66,11 @@ class Template:
                 pieces.append(literal)
             if name is None:
                 continue
-            if name not in fields or spec or conversion:
+            if spec or conversion:
+                raise DataError(
+                    f"prompt {self.prompt!r}: fields have no format. Write {{{name}}} alone."
+                )
+            if name not in fields:
                 raise DataError(
                     f"prompt {self.prompt!r}: there is no field {{{name}}}. Use {self._known()}, "
                     "and {{ and }} for braces."

@@ -125,9 +125,7 @@ def test_a_long_prompt_loses_the_beginning_of_its_longest_text() -> None:
     assert prompt.endswith("6789 / keep\nGood:")
     assert len(prompt) == 30 - 1  # tokens are bytes here, but the answer is one
     (note,) = encoded.notes
-    assert note.startswith(
-        "task 't': 1 training prompt cut to 29 tokens by dropping the beginning"
-    )
+    assert note.startswith("task 't': 1 training prompt cut to 29 tokens by dropping the beginning")
     with pytest.raises(DataError, match="leave no room for a text in max_length = 8 tokens"):
         encoder(max_length=8).encode(task(rows, template=pair), rows, to_train=True)
 

@@ -30,7 +30,8 @@ def test_an_answer_is_the_class_in_words_unless_given() -> None:
     [
         ("Sentiment:", r"has no field\. Use \{text\}"),
         ("{txt}", r"there is no field \{txt\}\. Use \{text\}"),
-        ("{text!r}", r"there is no field \{text\}"),
+        ("{text!r}", r"fields have no format\. Write \{text\} alone"),
+        ("{text:>5}", r"fields have no format"),
         ("{text} {", "Write {{ and }} for braces"),
     ],
 )

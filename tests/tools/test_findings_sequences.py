@@ -58,19 +58,19 @@ def test_the_answers_on_clinc150() -> None:
         return plain(mean[method]["average_mean"])
 
     ends = [average(name) for name in ("o-lora", "lora-shared", "frozen")]
-    told = plain(mean["o-lora"]["told_mean"])
     shown = (
-        "It ends at {}, where one adapter trained on ends at {} and a head on frozen features at {}"
+        "It ends at {}; a single adapter trained on all domains in turn ends at {}, and a head on "
+        "frozen features at {}."
     )
     assert shown.format(*ends) in text()
-    assert f"told the domain, it scores {told}" in text()
+    assert f"O-LoRA scores {plain(mean['o-lora']['told_mean'])} if told the domain" in text()
     learned = [plain(mean[name]["p_s_mean"]) for name in ("ewc-lora", "vanilla")]
-    assert "{} of the last domain, where plain fine-tuning learns {}".format(*learned) in text()
+    assert "it reaches {} on the last domain, plain fine-tuning {}.".format(*learned) in text()
     assert f"Plain EWC ends at {average('ewc')}" in text()
-    assert f"**SEQ\\* holds up**: {average('seq-star')}, ahead" in text()
+    assert f"**SEQ\\* holds up**: it ends at {average('seq-star')}, ahead" in text()
     best = max(row["told_mean"] for name, row in mean.items() if name != "multitask")
     assert best == mean["seq-star"]["told_mean"]
-    assert f"scores as much ({plain(best)})" in text()
+    assert f"it scores {plain(best)}, the best of all methods in sequence" in text()
     assert max(mean, key=lambda name: mean[name]["average_mean"]) == "multitask"
     without = {name: row["average_mean"] for name, row in mean.items() if name != "multitask"}
     assert max(without, key=lambda name: without[name]) == "prototypes"
