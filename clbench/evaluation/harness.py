@@ -62,7 +62,9 @@ def harness_scores(
 def _random_state() -> Iterator[None]:
     """Restore the global random state of Python, NumPy and PyTorch."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng():
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

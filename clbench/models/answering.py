@@ -16,7 +16,7 @@ from clbench.errors import ModelError
 from clbench.models.classifier import Classifier
 from clbench.models.families import Family, family_of
 from clbench.models.language import load_generator, random_language_model
-from clbench.models.likelihood import AnswerScorer
+from clbench.models.likelihood import AnswerScorer, evaluating
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -184,17 +184,13 @@ class AnsweringModel(Classifier):
     def _check_packing(self, arguments: Mapping[str, Tensor], predict: Tensor) -> None:
         """Raise a ModelError unless packed rows have the logits of padded ones."""
         few = {name: value[:2] for name, value in arguments.items()}
-        modes = [(module, module.training) for module in self.modules()]
-        self.eval()
-        with torch.autocast(predict.device.type, enabled=False):
+        with evaluating(self), torch.autocast(predict.device.type, enabled=False):
             try:
                 packed = self._packed_logits(few, predict[:2], few["attention_mask"].numel())
                 apart = logits_at(self.backbone, predict[:2], **few).float()
                 gap = float((packed.float().log_softmax(-1) - apart.log_softmax(-1)).abs().max())
             except (RuntimeError, TypeError, ValueError, IndexError):
                 gap = math.inf
-        for module, mode in modes:
-            module.training = mode
         self._packing_checked = True
         if not gap <= PACKING_TOLERANCE[self.backbone.dtype == torch.float32]:
             raise ModelError(

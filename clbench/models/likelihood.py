@@ -347,13 +347,13 @@ def likelihood(
         padded = [[t + [-1] * (longest - len(t)) for t in row] for row in choices]
         inputs = {"input_ids": ids, "attention_mask": mask, "candidates": torch.tensor(padded)}
         inputs = {name: value.to(device) for name, value in inputs.items()}
-        with _evaluating(model):
+        with evaluating(model):
             scores[rows] = scorer(inputs).cpu().numpy()
     return scores
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode meanwhile."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
