@@ -227,7 +227,7 @@ def _prepare_all(
         suffix = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)
         listener.note(f"{scenario.name}: {sizes}{suffix} [{seconds:.1f} s]")
-        for text in scenario.report.notes:
+        for text in (*scenario.report.notes, *prepared.notes):
             listener.note(f"{scenario.name}: {text}")
         for scorer in prepared.scorers:
             listener.note(f"{scenario.name}: {scorer.describe()}")

@@ -185,13 +185,12 @@ def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
         if rows >= FEW_ROWS:
             continue
         if metric in ("pearson", "spearman", "matthews"):
-            name, error = f"a {metric} correlation", 0.19 / max(rows - 1, 1) ** 0.5
+            error = 0.19 / max(rows - 1, 1) ** 0.5
         else:
-            article = "an" if metric[0] in "aeiou" or metric == "f1" else "a"
-            name, error = f"{article} {metric}", (0.9 * 0.1 / rows) ** 0.5
+            error = (0.9 * 0.1 / rows) ** 0.5
         yield (
-            f"{task.name}: {rows} {_scored_split(task)} rows, so the standard error of {name} of "
-            f"0.9 is {error:.3f}"
+            f"{task.name}: {rows} {_scored_split(task)} rows, so a score of 0.9 ({metric}) has a "
+            f"standard error of {error:.3f}"
         )
     for task in tasks:
         for split, number in task.source.get("blank", {}).items():

@@ -155,6 +155,8 @@ class ColumnsSpec(BaseModel):
             raise _error(f"{len(self.labels)} labels, but {len(self.answers)} answers")
         if self.answers and (self.target or self.choices):
             raise _error("answers are those of classes; remove answers")
+        if self.regression and isinstance(self.answers, dict):
+            raise _error('answers of a regression task are a list of numbers, such as ["0", "5"]')
         try:
             self.template(self.labels or [])
         except DataError as error:

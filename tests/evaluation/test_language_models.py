@@ -13,6 +13,7 @@ from workspace import rows, write_rows
 import clbench
 from clbench.conformance.toy_scenario import make_checkpoint
 from clbench.errors import ClbenchError
+from clbench.evaluation.listener import Listener
 from clbench.results.rows import correct_after
 
 SUITE = """
@@ -163,8 +164,13 @@ def test_classes_may_arrive_in_steps(folder: Path) -> None:
 
 
 def test_notes_say_what_was_cut(folder: Path) -> None:
-    result = cell(run(folder, "cut", changes={"max_length = 24": "max_length = 6"}))
-    assert any("cut to 4 tokens by dropping the beginning" in note for note in result.notes)
+    told: list[str] = []
+    listener = Listener()
+    listener.note = told.append  # type: ignore[method-assign]
+    changes = {"max_length = 24": "max_length = 6"}
+    result = cell(run(folder, "cut", changes=changes, listener=listener))
+    (note, *_) = (n for n in result.notes if "cut to 4 tokens by dropping the beginning" in n)
+    assert f"two: {note}" in told
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_task_with_few_validation_rows_is_noted() -> None:
     # sqrt(0.9 * 0.1 / 36) = 0.3 / 6
     notes = build_scenario(spec, context, severity=False).report.notes
     assert [note for note in notes if "standard error" in note] == [
-        "t36: 36 validation rows, so the standard error of an accuracy of 0.9 is 0.050",
+        "t36: 36 validation rows, so a score of 0.9 (accuracy) has a standard error of 0.050",
     ]
 
 
@@ -112,7 +112,7 @@ def test_the_note_on_few_rows_states_the_error_of_a_correlation() -> None:
     task = replace(make_task([text()] * 2, [text()] * 26, name="t"), metrics=("pearson",))
     # (1 - 0.9²) / sqrt(25) = 0.19 / 5
     assert next(uncertainties([task])) == (
-        "t: 26 validation rows, so the standard error of a pearson correlation of 0.9 is 0.038"
+        "t: 26 validation rows, so a score of 0.9 (pearson) has a standard error of 0.038"
     )
 
 

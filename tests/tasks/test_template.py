@@ -63,6 +63,7 @@ def spec(**values: Any) -> FileTaskSpec:
         ({"label": "y", "prompt": "{tex}"}, r"there is no field \{tex\}"),
         ({"target": "y", "label": "z"}, "a task with a target has no classes; remove label"),
         ({"target": "y", "answers": ["a", "b"]}, "answers are those of classes"),
+        ({"label": "y", "regression": True, "answers": {"a": "0", "b": "5"}}, "a list of numbers"),
         ({"label": "y", "answers": ["a ", "b"]}, "one line of text, without blanks"),
     ],
 )
