@@ -179,6 +179,16 @@ def load_backbone(
             f"{len(unused)} of its weights, such as {unused[0]!r}. Fetch or save the model again, "
             "or use a checkpoint that this version of transformers fully supports."
         )
+    check_finite(model, folder, name)
+    try:
+        family_of(model)
+    except ModelError as error:
+        raise ModelError(f"model {name!r}: {error}") from error
+    return model
+
+
+def check_finite(model: PreTrainedModel, folder: Path, name: str) -> None:
+    """Raise a ModelError if a weight of the model, read from `folder`, is infinite or NaN."""
     for key, value in model.state_dict().items():
         # The sum takes no memory; the elements are looked at only if it is not finite.
         if value.is_floating_point() and not (
@@ -188,11 +198,6 @@ def load_backbone(
                 f"model {name!r}: {key!r} in {folder} holds infinite numbers or NaN. Use a "
                 "checkpoint from before its training diverged."
             )
-    try:
-        family_of(model)
-    except ModelError as error:
-        raise ModelError(f"model {name!r}: {error}") from error
-    return model
 
 
 def read_weights(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clbench.cache import Facts, cached_tensors
 from clbench.models.classifier import Classifier, Pooling
-from clbench.models.encoding import encode, tokenizer_digest
+from clbench.models.encoding import EncodedRows, encode, tokenizer_digest
 from clbench.tasks.task import Rows
 
 if TYPE_CHECKING:
@@ -58,20 +58,12 @@ def embed_rows(
         encoded = encode(rows, tokenizer, max_length)
         model = Classifier(backbone, {}, head_seed=lambda name: 0, pooling=pooling)
         model.to(device).eval()
-        vectors = np.empty((len(rows), int(backbone.config.hidden_size)), dtype=np.float32)
-        # Rows of similar length together: little padding, and the same batches every time.
-        order = np.argsort(encoded.lengths, kind="stable")[::-1]
-        pad = int(tokenizer.pad_token_id)
-        start = 0
-        with torch.inference_mode():
-            while start < len(order):
-                longest = int(encoded.lengths[order[start]])
-                at = order[start : start + max(1, BATCH_TOKENS // max(1, longest))]
-                inputs, _ = encoded.collate(at, pad)
-                inputs = {name: value.to(device) for name, value in inputs.items()}
-                features = model.features(inputs).float()
-                vectors[at] = (features.mean(1) if encoded.choices else features).cpu().numpy()
-                start += len(at)
+
+        def features(inputs: dict[str, Tensor]) -> Tensor:
+            vectors = model.features(inputs).float()
+            return vectors.mean(1) if encoded.choices else vectors
+
+        vectors = map_rows(features, encoded, int(tokenizer.pad_token_id), device)
         return {"vectors": torch.from_numpy(vectors)}, {}
 
     if identity is None:
@@ -82,3 +74,29 @@ def embed_rows(
         tensors, _ = cached_tensors("embeddings", key, compute)
     array: npt.NDArray[np.float32] = tensors["vectors"].numpy()
     return array
+
+
+def map_rows(
+    function: Callable[[dict[str, Tensor]], Tensor],
+    encoded: EncodedRows,
+    pad: int,
+    device: str | torch.device,
+) -> npt.NDArray[np.float32]:
+    """Return `function`'s outputs for all rows, shape (n, …), in inference mode.
+
+    It gets padded batches on `device`, and returns shape (b, …).
+    """
+    # Rows of similar length together: little padding, and the same batches every time.
+    order = np.argsort(encoded.lengths, kind="stable")[::-1]
+    parts, start = [], 0
+    with torch.inference_mode():
+        while start < len(order):
+            longest = int(encoded.lengths[order[start]])
+            at = order[start : start + max(1, BATCH_TOKENS // max(1, longest))]
+            inputs, _ = encoded.collate(at, pad)
+            inputs = {name: value.to(device) for name, value in inputs.items()}
+            parts.append(function(inputs).float().cpu().numpy())
+            start += len(at)
+    result = np.empty((len(order), *parts[0].shape[1:]), dtype=np.float32)
+    result[order] = np.concatenate(parts)
+    return result

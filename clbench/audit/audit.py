@@ -1,0 +1,260 @@
+"""Audit tuned models against their base: language, features, behaviour, and where they moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import torch
+
+from clbench.audit.changes import Flips, Floats, Sample, judge, mean_change
+from clbench.audit.drift import drift, groups_of, put_back
+from clbench.audit.items import (
+    DEFAULT_TASKS,
+    Ints,
+    Items,
+    answer,
+    class_order,
+    classify,
+    load_items,
+    probe,
+)
+from clbench.audit.language import LanguageLoss
+from clbench.audit.models import AuditedModel, load_base, load_tuned
+from clbench.audit.outcome import (
+    Audit,
+    Between,
+    Comparison,
+    Flipped,
+    LanguageChange,
+    ModelAudit,
+    Part,
+    PutBack,
+    TaskChange,
+)
+from clbench.errors import DataError, SettingsError
+from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
+from clbench.training.device import resolve_device
+
+TEXTS = 300
+"""Held-out texts of the language loss."""
+DRIFT_TEXTS = 200
+"""Texts on which hidden states are compared."""
+MOST_SHOWN = 20
+"""Flipped items of each kind that are kept to be read."""
+MARGIN = 0.02
+"""Largest change that does not matter, in accuracy and in nats."""
+LANGUAGE = "language"
+
+Key = tuple[Part, str]
+
+
+def audit(
+    base: str,
+    tuned: Sequence[str],
+    *,
+    tasks: Sequence[str] = DEFAULT_TASKS,
+    data: str | Path | None = None,
+    corpus: str = "built-in",
+    rows: int = 500,
+    margin: float = MARGIN,
+    localise: bool = False,
+    device: str = "auto",
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Audit:
+    """Return what tuned models lost of their base model.
+
+    Parameters
+    ----------
+    base, tuned
+        Built-in models, folders, or names on the hub; tuned ones may be PEFT adapters in folders.
+    tasks
+        Tasks to probe: names, or suite files for all of their own tasks.
+    data
+        Folder with copies of hub repositories, such as ``data/glue``.
+    corpus
+        ``built-in``, ``wiki40b/en``, or a file with one text per line, of which a tenth is read.
+    rows
+        Most rows of each task.
+    margin
+        Largest change that does not matter, in accuracy and in nats.
+    localise
+        Whether to give each group of layers back to the base model in turn, and score again.
+    device
+        ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+    seed
+        Seed of rows, folds and masks.
+    tell
+        Called with a line on what is being done.
+
+    Raises
+    ------
+    ClbenchError
+        If a model cannot be loaded safely or is not of the base model's kind, a task cannot be
+        probed, or the corpus is too short; all of it before any long work.
+    """
+    names = [base, *tuned]
+    if not tuned:
+        raise SettingsError("there is no tuned model to audit. Name at least one.")
+    if not 0.0 < margin < 1.0:
+        raise SettingsError(f"margin {margin:g}: must be between 0 and 1, such as {MARGIN}.")
+    where = resolve_device(device)
+    corpus = resolve_corpus(corpus, Path.cwd(), "--corpus")
+    folder = None if data is None else Path(data)
+    items = list(load_items(tasks, data=folder, count=rows, seed=seed))
+    if len({each.name for each in items}) < len(items):
+        raise DataError("a task is given twice. Name each task once.")
+    tell("loading models")
+    first = load_base(base)
+    models = [load_tuned(name, first) for name in tuned]
+    tell("preparing texts")
+    auditor = _Auditor(
+        first,
+        items,
+        LanguageLoss(first, corpus, TEXTS, seed, where),
+        read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True),
+        where,
+        margin,
+        tuple(tasks) != DEFAULT_TASKS,
+        tell,
+    )
+    seen = [auditor.look(model) for model in (first, *models)]
+    audits = []
+    for model, after in zip(models, seen[1:], strict=True):
+        tell(f"{model.name}: weights and hidden states")
+        layers = drift(first, model, auditor.texts, where)
+        regained = tuple(auditor.put_back(model, after)) if localise else ()
+        comparison = auditor.compare(seen[0], after)
+        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, model.notes))
+    return Audit(
+        base,
+        tuple(audits),
+        tuple(
+            Between(names[1 + i], names[1 + j], auditor.compare(seen[1 + i], seen[1 + j]))
+            for i, j in combinations(range(len(models)), 2)
+        ),
+        {
+            "tasks": [each.name for each in items],
+            "rows": rows,
+            "corpus": corpus_name(corpus),
+            "margin": margin,
+            "seed": seed,
+        },
+        tuple(
+            f"{each.name}: {each.training} of the {len(each.rows)} rows are training rows of it."
+            for each in items
+            if each.training
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a model predicts for each row of each task, and its loss for each text."""
+
+    predictions: dict[Key, Ints]
+    losses: Floats
+
+
+@dataclass(frozen=True)
+class _Auditor:
+    base: AuditedModel
+    items: Sequence[Items]
+    loss: LanguageLoss
+    texts: Sequence[str]
+    device: torch.device
+    margin: float
+    generic: bool
+    """Whether a head without names of classes has those of a task of as many."""
+    tell: Callable[[str], None]
+
+    def look(self, model: AuditedModel) -> _Seen:
+        """Return what a model predicts."""
+        found = self._features(model)
+        for items in self.items:
+            order = class_order(model, items, generic=self.generic)
+            if order is None and not model.answers:
+                continue
+            self.tell(f"{model.name}: behaviour on {items.name}")
+            found["behaviour", items.name] = (
+                answer(model, items, self.device)
+                if order is None
+                else classify(model, items, order, self.device)
+            )
+        self.tell(f"{model.name}: language")
+        return _Seen(found, self.loss(model))
+
+    def _features(self, model: AuditedModel) -> dict[Key, Ints]:
+        found: dict[Key, Ints] = {}
+        for items in self.items:
+            self.tell(f"{model.name}: features of {items.name}")
+            found["features", items.name] = probe(model, items, self.device)
+        return found
+
+    def compare(self, before: _Seen, after: _Seen) -> Comparison:
+        """Return the changes between two models, judged as one family."""
+        items = {each.name: each for each in self.items}
+        hits = {
+            key: tuple(s.predictions[key] == items[key[1]].rows.labels for s in (before, after))
+            for key in before.predictions
+            if key in after.predictions
+        }
+        flips = {key: Flips.of(*both) for key, both in hits.items()}
+        samples: dict[str | Key, Sample] = {LANGUAGE: mean_change(-before.losses, -after.losses)}
+        samples |= {key: each.sample() for key, each in flips.items()}
+        changes = judge(samples, self.margin)
+        return Comparison(
+            LanguageChange(
+                self.loss.description,
+                float(before.losses.mean()),
+                float(after.losses.mean()),
+                changes[LANGUAGE],
+            ),
+            tuple(
+                TaskChange(
+                    name,
+                    part,
+                    float(hits[part, name][0].mean()),
+                    float(hits[part, name][1].mean()),
+                    items[name].chance,
+                    flips[part, name],
+                    changes[part, name],
+                    tuple(_flipped(items[name], before, after, (part, name))),
+                )
+                for part, name in hits
+            ),
+        )
+
+    def put_back(self, model: AuditedModel, after: _Seen) -> Iterator[PutBack]:
+        """Yield what the model regains with each group of the base model's layers."""
+        for group in groups_of(model):
+            self.tell(f"{model.name}: {group.name} put back")
+            with put_back(model, self.base, group):
+                found, losses = self._features(model), self.loss(model)
+            gains = [
+                float((found["features", each.name] == each.rows.labels).mean())
+                - float((after.predictions["features", each.name] == each.rows.labels).mean())
+                for each in self.items
+            ]
+            yield PutBack(
+                group.name, sum(gains) / len(gains), float(after.losses.mean() - losses.mean())
+            )
+
+
+def _flipped(items: Items, before: _Seen, after: _Seen, key: Key) -> Iterator[Flipped]:
+    """Yield the first items that the tuned model lost, then those that it gained."""
+    one, two, labels = before.predictions[key], after.predictions[key], items.rows.labels
+    for lost in (True, False):
+        right, wrong = (one, two) if lost else (two, one)
+        for i in ((right == labels) & (wrong != labels)).nonzero()[0][:MOST_SHOWN]:
+            names = items.task.labels
+            yield Flipped(
+                tuple(column[i] for column in items.rows.columns),
+                names[labels[i]],
+                names[one[i]],
+                names[two[i]],
+                lost,
+            )

@@ -1,0 +1,189 @@
+"""The items of an audit: rows of tasks, and which of them a model gets right."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from clbench.audit.models import AuditedModel
+from clbench.errors import DataError
+from clbench.evaluation.linear_probe import fit_classes
+from clbench.models.embed import embed_rows, map_rows
+from clbench.models.encoding import encode
+from clbench.models.families import usable_length
+from clbench.models.likelihood import AnswerScorer
+from clbench.models.prompts import PromptEncoder
+from clbench.seeds import numpy_stream
+from clbench.suite.read import read_suite
+from clbench.tasks.registry import load_task
+from clbench.tasks.task import Rows, Task, stratified
+
+DEFAULT_TASKS = (
+    "synthetic/sentiment",
+    "synthetic/acceptability",
+    "synthetic/paraphrase",
+    "synthetic/entailment3",
+)
+"""Built-in tasks that need no download: one sentence and two, meaning and grammar."""
+FOLDS = 5
+FEWEST_ROWS = 50
+"""Fewest rows of a task; below, hardly any loss can be shown."""
+MAX_LENGTH = 128
+"""Tokens after which a row is cut."""
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Items:
+    """Rows of a task, the same for all models.
+
+    Attributes
+    ----------
+    task
+        The task.
+    rows
+        Validation rows, and training rows where these are too few.
+    folds
+        Shape (n,): the fold in which a probe predicts each row, fitted on all others.
+    chance
+        Share of the most frequent class.
+    training
+        How many of the rows are training rows of the task.
+    """
+
+    task: Task
+    rows: Rows
+    folds: Ints
+    chance: float
+    training: int = 0
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @classmethod
+    def of(cls, task: Task, count: int, seed: int) -> Items:
+        """Return at most `count` rows of a task, stratified by class.
+
+        Raises
+        ------
+        DataError
+            If the task has no classes, a row of it has several texts to choose from, it has too
+            few rows, or all of them have one class.
+        """
+        if not task.labels or task.train.choices:
+            kind = "multiple choice" if task.train.choices else "no classes"
+            raise DataError(f"task {task.name!r}: an audit needs classes, and it has {kind}.")
+        rng = numpy_stream("audit", task.name, seed)
+        rows = task.validation.take(stratified(task.validation.labels, count, rng))
+        training = 0
+        if len(rows) < count:
+            more = task.train.take(stratified(task.train.labels, count - len(rows), rng))
+            rows, training = Rows.joined([rows, more]), len(more)
+        _, sizes = np.unique(rows.labels, return_counts=True)
+        if len(rows) < FEWEST_ROWS:
+            raise DataError(
+                f"task {task.name!r}: {len(rows)} rows are too few for an audit. Give "
+                f"{FEWEST_ROWS} or more."
+            )
+        if len(sizes) < 2:
+            raise DataError(f"task {task.name!r}: all {len(rows)} rows have the same class.")
+        order = rng.permutation(len(rows))
+        by_class = order[np.argsort(rows.labels[order], kind="stable")]
+        folds = np.empty(len(rows), dtype=np.int64)
+        folds[by_class] = np.arange(len(rows)) % FOLDS
+        return cls(task, rows, folds, int(sizes.max()) / len(rows), training)
+
+
+def load_items(
+    names: Sequence[str], *, data: Path | None, count: int, seed: int = 0
+) -> Iterator[Items]:
+    """Yield the items of tasks by name; a suite file (``*.toml``) stands for its own tasks.
+
+    Raises
+    ------
+    ClbenchError
+        If a task is unknown or cannot be used, or a suite file has no tasks of its own.
+    """
+    for name in names:
+        own, base, tasks = {}, Path.cwd(), [name]
+        if name.endswith(".toml"):
+            suite = read_suite(name)
+            own, base = suite.file.task, Path(name).resolve().parent
+            tasks = list(own)
+            if not tasks:
+                raise DataError(f"{name}: has no task of its own ([task.NAME]) to probe.")
+        for each in tasks:
+            yield Items.of(load_task(each, data=data, base=base, own=own), count, seed)
+
+
+def length_of(model: AuditedModel) -> int:
+    """Return the tokens after which a text is cut for this model."""
+    return min(MAX_LENGTH, usable_length(model.backbone.config) or MAX_LENGTH)
+
+
+def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
+    """Return the class that a linear probe predicts for each row, shape (n,).
+
+    The probe is a logistic regression on the mean of the last hidden states, fitted on the other
+    folds; the model is frozen.
+    """
+    vectors = embed_rows(
+        model.backbone, model.tokenizer, items.rows, length_of(model), device, "mean"
+    )
+    predicted = np.empty(len(items.rows), dtype=np.int64)
+    for fold in range(FOLDS):
+        inside = items.folds == fold
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = fit_classes(
+                vectors[~inside], items.rows.labels[~inside], len(items.task.labels)
+            )
+        predicted[inside] = fitted(vectors[inside]).argmax(1)
+    return predicted
+
+
+def class_order(model: AuditedModel, items: Items, *, generic: bool) -> list[int] | None:
+    """Return the output of a model's classification head for each class of a task.
+
+    None if the head is not that task's: its classes have other names. With `generic`, a head
+    whose classes have no names (``LABEL_0``) has those of any task of as many classes.
+    """
+    own = [name.casefold() for name in model.classes]
+    wanted = [name.casefold() for name in items.task.labels]
+    if sorted(own) == sorted(wanted):
+        return [own.index(name) for name in wanted]
+    unnamed = own == [f"label_{number}" for number in range(len(own))]
+    return list(range(len(own))) if generic and unnamed and len(own) == len(wanted) else None
+
+
+def classify(model: AuditedModel, items: Items, order: Sequence[int], device: torch.device) -> Ints:
+    """Return the class that a model's own head predicts for each row, shape (n,)."""
+    encoded = encode(items.rows, model.tokenizer, length_of(model))
+    network = model.model.to(device)
+    logits = map_rows(
+        lambda inputs: network(**inputs).logits[:, list(order)],
+        encoded,
+        int(model.tokenizer.pad_token_id),
+        device,
+    )
+    return np.asarray(logits.argmax(1), np.int64)
+
+
+def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
+    """Return the class whose answer a decoder finds most probable for each row, shape (n,)."""
+    tokenizer = model.tokenizer
+    pad, chat = int(tokenizer.pad_token_id or 0), bool(tokenizer.chat_template)
+    prompts = PromptEncoder(tokenizer, length_of(model), 1, chat, False)
+    rows = prompts.encode(items.task, items.rows, to_train=False)
+    scorer = AnswerScorer(model.model.to(device), pad_id=pad)
+    return np.asarray(map_rows(scorer, rows, pad, device).argmax(1), np.int64)

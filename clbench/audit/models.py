@@ -1,0 +1,269 @@
+"""Load the models of an audit: a base, and models that were tuned from it, adapters included."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from clbench.errors import ModelError
+from clbench.models.checkpoint import (
+    check_finite,
+    load_backbone,
+    load_tokenizer,
+    quiet,
+    read_config,
+    read_weights,
+)
+from clbench.models.encoding import tokenizer_digest
+from clbench.models.families import family_of
+from clbench.models.language import load_language_model
+from clbench.models.locate import local_folder, model_identity, resolve
+from clbench.models.safety import TOKENIZERS, one_line_errors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+HeadKind = Literal["classes", "language"]
+
+
+@dataclass(frozen=True)
+class AuditedModel:
+    """A model under audit, in float32 and evaluation mode, on the CPU until it is moved.
+
+    Attributes
+    ----------
+    name
+        As the user wrote it.
+    model
+        The whole model, with its head if the checkpoint has one.
+    backbone
+        The part of `model` without head.
+    tokenizer
+        The model's, or the base model's if its folder has none.
+    head
+        What kind of head `model` has; None if it has none.
+    notes
+        Lines for the user.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    head: HeadKind | None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def backbone(self) -> PreTrainedModel:
+        """The part of the model without its head."""
+        backbone: PreTrainedModel = self.model.base_model
+        return backbone
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether the model reads from left to right."""
+        return family_of(self.backbone).pooling == "last"
+
+    @property
+    def answers(self) -> bool:
+        """Whether the model can answer prompts: a decoder with a language-model head."""
+        return self.head == "language" and self.is_decoder
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of a classification head; empty without one."""
+        names = self.model.config.id2label if self.head == "classes" else {}
+        return tuple(names[number] for number in sorted(names))
+
+
+def load_base(name: str) -> AuditedModel:
+    """Return the base model of an audit.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be found, is not safe to load or not a text model with layers, is quantised,
+        is an adapter, or has weights that are not finite.
+    """
+    if is_adapter(name):
+        raise ModelError(
+            f"model {name!r} is an adapter. Give its base model first, and the adapter after it."
+        )
+    return _load(name, load_tokenizer(name))
+
+
+def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
+    """Return a model that was tuned from `base`: a whole model, or an adapter merged into it.
+
+    Raises
+    ------
+    ModelError
+        As `load_base`; and if the architecture, the vocabulary or the tokenizer is not the base
+        model's, if the classes are in another order, or if an adapter belongs to another base.
+    """
+    if is_adapter(name):
+        return _merge(name, base)
+    folder = local_folder(name)
+    notes: tuple[str, ...] = ()
+    tokenizer = base.tokenizer
+    if any((folder / file).is_file() for file in TOKENIZERS) or [*folder.glob("*.model")]:
+        tokenizer = load_tokenizer(name)
+    else:
+        notes = (f"{name} has no tokenizer of its own: the base model's is used.",)
+    config = read_config(folder, name, weights=True, tokenizer=False)
+    _check_architecture(name, config, base)
+    if tokenizer_digest(tokenizer) != tokenizer_digest(base.tokenizer):
+        raise ModelError(
+            f"model {name!r}: its tokenizer is not that of {base.name!r}, so the same text gives "
+            "other tokens. Give the base model that it was tuned from."
+        )
+    tuned = _load(name, tokenizer, notes)
+    _check_classes(tuned, base)
+    return tuned
+
+
+def is_adapter(name: str) -> bool:
+    """Whether `name` is a folder with a PEFT adapter and no whole model."""
+    folder = resolve(name)
+    return (
+        folder is not None
+        and (folder / ADAPTER).is_file()
+        and not (folder / "config.json").is_file()
+    )
+
+
+def _load(
+    name: str, tokenizer: PreTrainedTokenizerBase, notes: tuple[str, ...] = ()
+) -> AuditedModel:
+    """Return a whole model with the head that its checkpoint has."""
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
+
+    folder = local_folder(name)
+    config = read_config(folder, name, weights=True, tokenizer=False)
+    kind = str((config.architectures or [""])[0])
+    if kind.endswith("ForSequenceClassification") and type(config) in CLASSIFIERS:
+        model, report = read_weights(CLASSIFIERS[type(config)], config, folder, name)
+        if not report["missing_keys"]:
+            return _checked(AuditedModel(name, model, tokenizer, "classes", notes), folder)
+    elif kind.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel", "ForPreTraining")):
+        language = load_language_model(name)
+        if not language.missing:
+            model = language.model
+            return _checked(AuditedModel(name, model, tokenizer, "language", notes), folder)
+    return AuditedModel(name, load_backbone(name), tokenizer, None, notes)
+
+
+def _checked(audited: AuditedModel, folder: Path) -> AuditedModel:
+    check_finite(audited.model, folder, audited.name)
+    try:
+        family_of(audited.backbone)
+    except ModelError as error:
+        raise ModelError(f"model {audited.name!r}: {error}") from error
+    return audited
+
+
+def _check_architecture(name: str, config: PreTrainedConfig, base: AuditedModel) -> None:
+    """Refuse models of another kind, size or vocabulary than the base model."""
+    own = base.model.config
+    for key, what in (
+        ("model_type", "architecture"),
+        ("hidden_size", "width"),
+        ("num_hidden_layers", "number of layers"),
+    ):
+        one, other = getattr(config, key, None), getattr(own, key, None)
+        if one != other:
+            raise ModelError(
+                f"model {name!r}: its {what} ({key} = {one}) is not that of {base.name!r} "
+                f"({other}). Give the base model that it was tuned from."
+            )
+    if config.vocab_size != own.vocab_size:
+        raise ModelError(
+            f"model {name!r}: its vocabulary was resized, to {config.vocab_size} from the "
+            f"{own.vocab_size} tokens of {base.name!r}. Cut the embeddings back with "
+            "resize_token_embeddings, or give a base model of the same size."
+        )
+
+
+def _check_classes(tuned: AuditedModel, base: AuditedModel) -> None:
+    if sorted(tuned.classes) == sorted(base.classes) and tuned.classes != base.classes:
+        raise ModelError(
+            f"model {tuned.name!r}: its classes are those of {base.name!r} in another order "
+            f"({', '.join(tuned.classes)}; base: {', '.join(base.classes)}). Save it with the "
+            "base model's id2label."
+        )
+
+
+def _merge(name: str, base: AuditedModel) -> AuditedModel:
+    """Return a copy of the base model with the adapter in the folder `name` merged into it."""
+    try:
+        from peft import PeftConfig, PeftModel
+    except ImportError as error:
+        raise ModelError(
+            f"model {name!r} is an adapter, which needs peft: pip install 'clbench[lora]'."
+        ) from error
+
+    folder = resolve(name)
+    assert folder is not None
+    weights = folder / ADAPTER_WEIGHTS
+    if not weights.is_file():
+        raise ModelError(
+            f"model {name!r}: {folder} has no {ADAPTER_WEIGHTS}; other formats are refused because "
+            "they can run code when loaded. Save the adapter with safe_serialization=True."
+        )
+    with one_line_errors(name, f"{folder / ADAPTER} cannot be read"):
+        stored: dict[str, Any] = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
+        config = PeftConfig.from_pretrained(str(folder))
+    notes = _check_own_base(name, stored, base)
+    model, head = _bare_copy(name, stored, base, weights)
+    with quiet(), one_line_errors(name, f"the adapter does not fit {base.name!r}"):
+        adapted = PeftModel.from_pretrained(model, str(folder), config=config)
+        merged = adapted.merge_and_unload()
+    check_finite(merged, folder, name)
+    return AuditedModel(name, merged.eval(), base.tokenizer, head, notes)
+
+
+def _check_own_base(name: str, stored: dict[str, Any], base: AuditedModel) -> tuple[str, ...]:
+    """Refuse an adapter that says that it was trained on another model than `base`."""
+    own = stored.get("base_model_name_or_path")
+    if not own or own == base.name:
+        return ()
+    try:
+        same = model_identity(str(own)) == model_identity(base.name)
+    except (ModelError, OSError):
+        return (f"{name} was trained on {own!r}, which is not at hand to compare with the base.",)
+    if not same:
+        raise ModelError(
+            f"model {name!r}: the adapter was trained on {own!r}, which is not {base.name!r}. Give "
+            f"that base model."
+        )
+    return ()
+
+
+def _bare_copy(
+    name: str, stored: dict[str, Any], base: AuditedModel, weights: Path
+) -> tuple[PreTrainedModel, HeadKind | None]:
+    """Return a copy of the base model to put the adapter on, with the head that it needs."""
+    from safetensors import safe_open
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
+
+    folder = local_folder(base.name)
+    if stored.get("task_type") != "SEQ_CLS":
+        again = _load(base.name, base.tokenizer)
+        return again.model, again.head
+    with one_line_errors(name, f"{weights} is incomplete"), safe_open(weights, "np") as file:
+        shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+    outputs = [
+        shape[0]
+        for key, shape in shapes.items()
+        if key.endswith(("classifier.weight", "score.weight", "classifier.out_proj.weight"))
+    ]
+    config = read_config(folder, base.name, weights=True, tokenizer=False)
+    if outputs:
+        config.num_labels = outputs[-1]
+    with torch.random.fork_rng(devices=[]):
+        model, _ = read_weights(CLASSIFIERS[type(config)], config, folder, base.name)
+    return model, "classes" if outputs else None
