@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from clbench.audit.changes import Flips, Floats, Sample, judge, mean_change
+from clbench.audit.changes import UNCHANGED, Flips, Floats, Sample, judge, mean_change
 from clbench.audit.drift import drift, groups_of, put_back
 from clbench.audit.items import (
     DEFAULT_TASKS,
@@ -22,7 +22,7 @@ from clbench.audit.items import (
     probe,
 )
 from clbench.audit.language import LanguageLoss
-from clbench.audit.models import AuditedModel, load_base, load_tuned
+from clbench.audit.models import AuditedModel, digest_of, load_base, load_tuned
 from clbench.audit.outcome import (
     Audit,
     Between,
@@ -153,10 +153,11 @@ def audit(
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a model predicts for each row of each task, and its loss for each text."""
+    """What a model predicts for each row of each task, its loss for each text, and its weights."""
 
     predictions: dict[Key, Ints]
     losses: Floats
+    weights: dict[Part, str]  # digests of those that decide each part
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,11 @@ class _Auditor:
                 else classify(model, items, order, self.device)
             )
         self.tell(f"{model.name}: language")
-        return _Seen(found, self.loss(model))
+        weights: dict[Part, str] = {
+            "features": digest_of(model.backbone),
+            "behaviour": digest_of(model.model),
+        }
+        return _Seen(found, self.loss(model), weights)
 
     def _features(self, model: AuditedModel) -> dict[Key, Ints]:
         found: dict[Key, Ints] = {}
@@ -204,7 +209,10 @@ class _Auditor:
         }
         flips = {key: Flips.of(*both) for key, both in hits.items()}
         samples: dict[str | Key, Sample] = {LANGUAGE: mean_change(-before.losses, -after.losses)}
-        samples |= {key: each.sample() for key, each in flips.items()}
+        samples |= {
+            key: UNCHANGED if before.weights[key[0]] == after.weights[key[0]] else each.sample()
+            for key, each in flips.items()
+        }
         changes = judge(samples, self.margin)
         return Comparison(
             LanguageChange(

@@ -42,6 +42,10 @@ class Sample:
     interval: Callable[[float], Bounds]
 
 
+UNCHANGED = Sample(0.0, 1.0, lambda level: (0.0, 0.0))
+"""The change between two models with the same weights."""
+
+
 @dataclass(frozen=True)
 class Change:
     """A judged change.

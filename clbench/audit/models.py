@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import nn
 
 from clbench.errors import ModelError
 from clbench.models.checkpoint import (
@@ -18,7 +20,6 @@ from clbench.models.checkpoint import (
     read_config,
     read_weights,
 )
-from clbench.models.encoding import tokenizer_digest
 from clbench.models.families import family_of
 from clbench.models.language import load_language_model
 from clbench.models.locate import local_folder, model_identity, resolve
@@ -108,15 +109,13 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
     if is_adapter(name):
         return _merge(name, base)
     folder = local_folder(name)
-    notes: tuple[str, ...] = ()
-    tokenizer = base.tokenizer
-    if any((folder / file).is_file() for file in TOKENIZERS) or [*folder.glob("*.model")]:
-        tokenizer = load_tokenizer(name)
-    else:
-        notes = (f"{name} has no tokenizer of its own: the base model's is used.",)
     config = read_config(folder, name, weights=True, tokenizer=False)
     _check_architecture(name, config, base)
-    if tokenizer_digest(tokenizer) != tokenizer_digest(base.tokenizer):
+    notes: tuple[str, ...]
+    tokenizer, notes = base.tokenizer, (f"{name} has no tokenizer: the base model's is used.",)
+    if any((folder / file).is_file() for file in TOKENIZERS) or [*folder.glob("*.model")]:
+        tokenizer, notes = load_tokenizer(name), ()
+    if _rules(tokenizer) != _rules(base.tokenizer):
         raise ModelError(
             f"model {name!r}: its tokenizer is not that of {base.name!r}, so the same text gives "
             "other tokens. Give the base model that it was tuned from."
@@ -124,6 +123,16 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
     tuned = _load(name, tokenizer, notes)
     _check_classes(tuned, base)
     return tuned
+
+
+def digest_of(model: nn.Module) -> str:
+    """Return a digest of the names and values of a model's weights, poolers aside."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for name, value in model.state_dict().items():
+        if "pooler" not in name.split("."):
+            hasher.update(name.encode())
+            hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
 
 
 def is_adapter(name: str) -> bool:
@@ -164,6 +173,15 @@ def _checked(audited: AuditedModel, folder: Path) -> AuditedModel:
     except ModelError as error:
         raise ModelError(f"model {audited.name!r}: {error}") from error
     return audited
+
+
+def _rules(tokenizer: PreTrainedTokenizerBase) -> object:
+    """Return what decides a text's tokens, without the padding and truncation of some last call."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return tokenizer.get_vocab()
+    rules = json.loads(backend.to_str())
+    return {key: rules[key] for key in rules.keys() - {"padding", "truncation"}}
 
 
 def _check_architecture(name: str, config: PreTrainedConfig, base: AuditedModel) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import typer
 
+from clbench.cli.audit import audit
 from clbench.cli.check import check
 from clbench.cli.combine import combine
 from clbench.cli.list import listing
@@ -43,7 +44,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for verb in (run, search, tune, listing, report, compare, power, check, combine):
+for verb in (run, search, tune, listing, report, compare, power, check, combine, audit):
     app.command("list" if verb is listing else verb.__name__)(verb)
 
 

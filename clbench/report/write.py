@@ -128,7 +128,7 @@ def write_report(
         *([JOINED] if suites[0].get("grown") else []),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
-    figures = [_write_figure(drawing, folder / "figures", formats) for drawing in drawings]
+    figures = [write_figure(drawing, folder / "figures", formats) for drawing in drawings]
     frames = {
         "scores": content.frame,
         "means": content.means,
@@ -155,6 +155,7 @@ def write_report(
     rows = table_rows(content)
     claims = content.controls[content.controls["verdict"] != "no verdict"]
     text = render(
+        "page.html",
         notes=notes,
         title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
         overview=overview(content),
@@ -189,7 +190,7 @@ def write_report(
     return Report(page, content, tuple(notes))
 
 
-def _write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict[str, Any]:
+def write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict[str, Any]:
     """Write the files of a figure; return its values in the page."""
     name, title, caption, files = drawing
     for kind in formats:
@@ -216,8 +217,8 @@ def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
             yield scenario, lines
 
 
-def render(**values: Any) -> str:
-    """Return the HTML of the page, with every value escaped."""
+def render(template: str, **values: Any) -> str:
+    """Return the HTML of a page by its template, with every value escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -228,8 +229,14 @@ def render(**values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"score": _score, "signed": _signed, "amount": _amount, "share": _share}
-    return environment.get_template("page.html").render(**values)
+    environment.filters |= {
+        "score": _score,
+        "signed": _signed,
+        "amount": _amount,
+        "share": _share,
+        "p": _p,
+    }
+    return environment.get_template(template).render(**values)
 
 
 def _overall_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -352,3 +359,7 @@ def _amount(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}".replace("%", " %")
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"

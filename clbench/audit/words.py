@@ -1,0 +1,129 @@
+"""The verdict of an audit in words, and the conditions that make it fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from clbench.audit.changes import Change, Word
+from clbench.audit.outcome import Audit, Comparison, LanguageChange, ModelAudit, TaskChange
+from clbench.errors import SettingsError
+
+REMEDY = (
+    "The cheapest remedy measured with clbench: average the weights with those of the base model "
+    "(wise-ft), without any training. On the built-in model this kept 0.055 more accuracy on the "
+    "old task and cost 0.074 on the new one. Training again with old rows mixed in (replay) kept "
+    "0.132 more and cost 0.090."
+)
+"""From the README: ten seeds, differences from plain fine-tuning."""
+PARTS = ("language", "features", "behaviour")
+FailPart = Literal["language", "features", "behaviour"]
+
+
+def title(change: TaskChange | LanguageChange) -> str:
+    """Return what a change is about."""
+    if isinstance(change, LanguageChange):
+        return "language"
+    return f"{change.task}, {change.part}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the verdict: the word for a change, what it is about, and its numbers."""
+
+    word: Word
+    about: str
+    numbers: str
+
+
+def verdict(comparison: Comparison) -> list[Line]:
+    """Return a line for each change, losses first."""
+    order: tuple[Word, ...] = ("forgot", "unclear", "gained", "kept")
+    both: list[TaskChange | LanguageChange] = [comparison.language, *comparison.tasks]
+    return [
+        Line(each.change.word, title(each), _numbers(each))
+        for word in order
+        for each in both
+        if each.change.word == word
+    ]
+
+
+def _numbers(change: TaskChange | LanguageChange) -> str:
+    text = interval(change.change)
+    if isinstance(change, LanguageChange):
+        return f"{text} nats"
+    flips = change.flips
+    return f"{text}, {flips.lost} lost and {flips.gained} gained of {flips.n} items"
+
+
+def interval(change: Change) -> str:
+    """Return a change with its interval."""
+    values = (round(v, 3) + 0.0 for v in (change.difference, change.low, change.high))
+    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*values)
+
+
+def headline(name: str, comparison: Comparison) -> str:
+    """Return the verdict of a model in one line."""
+    what = {
+        "forgot": "forgot",
+        "unclear": "no loss is shown, but some changes remain unclear",
+        "gained": "nothing is forgotten, and something is gained",
+        "kept": "kept",
+    }
+    return f"{name}: {what[comparison.word]}"
+
+
+def certainty(audit: Audit) -> str:
+    """Return what the words mean, and how sure they are."""
+    number, margin = len(audit.models[0].comparison.changes), audit.settings["margin"]
+    return (
+        "Differences are tuned minus base, in accuracy and, for language, in nats of loss with the "
+        f"sign turned: below 0 is worse. Kept: the interval lies within ±{margin:g}. Forgot or "
+        f"gained: it excludes 0. Unclear: neither. The {number} tests of a model (exact McNemar "
+        "tests of flipped items, a paired t test of losses) are corrected together after Holm: if "
+        "two models do not differ, at most one audit in twenty says otherwise."
+    )
+
+
+def failures(audit: Audit, conditions: Sequence[tuple[FailPart, float]]) -> list[str]:
+    """Return a line for each change that fails a condition.
+
+    A condition such as ``("features", -0.02)`` fails if a change of that part is below the number
+    and its interval below 0.
+    """
+    return [
+        f"{model.name}: {title(each)} {interval(each.change)} is below {least:g}."
+        for model in audit.models
+        for part, least in conditions
+        for each in _of(model, part)
+        if each.change.difference < least and each.change.high < 0
+    ]
+
+
+def _of(model: ModelAudit, part: FailPart) -> Sequence[TaskChange | LanguageChange]:
+    if part == "language":
+        return [model.comparison.language]
+    return model.comparison.of(part)
+
+
+def parse_condition(text: str) -> tuple[FailPart, float]:
+    """Return part and number of a condition such as ``features:-0.02``.
+
+    Raises
+    ------
+    SettingsError
+        If it has another form, or the number is not below 0.
+    """
+    part, _, number = text.partition(":")
+    try:
+        least = float(number)
+    except ValueError:
+        least = 0.0
+    for known in PARTS:
+        if part.strip() == known and -100.0 <= least < 0.0:
+            return known, least  # type: ignore[return-value]
+    raise SettingsError(
+        f"--fail-if {text!r}: write {', '.join(PARTS)} and a number below 0, such as "
+        "features:-0.02."
+    )

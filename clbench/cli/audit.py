@@ -1,0 +1,130 @@
+"""`clbench audit`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clbench.cli.arguments import Data, Device, Plugins, flag, option
+
+if TYPE_CHECKING:
+    from clbench.audit.outcome import Audit, Comparison
+
+
+def audit(
+    base: Annotated[
+        str,
+        typer.Argument(metavar="BASE", help="Base model: built-in, a folder, or a hub name."),
+    ],
+    tuned: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TUNED", help="Models tuned from it, or folders of their PEFT adapters."
+        ),
+    ],
+    tasks: Annotated[
+        list[str] | None,
+        option(
+            "A,B",
+            "Tasks to probe, or suite files for their own tasks.  [default: four built-in tasks]",
+        ),
+    ] = None,
+    data: Data = None,
+    corpus: Annotated[
+        str,
+        option("FILE|NAME", "Text for the language loss: one text per line, or wiki40b/en."),
+    ] = "built-in",
+    rows: Annotated[int, option("ROWS", "Most rows of each task.")] = 500,
+    margin: Annotated[
+        float, option("X", "Largest change that does not matter, in accuracy and in nats.")
+    ] = 0.02,
+    localise: Annotated[
+        bool,
+        flag("--localise", "Put each layer back in turn to see which carry the damage; slower."),
+    ] = False,
+    fail_if: Annotated[
+        list[str] | None,
+        option(
+            "PART:X",
+            "Exit code 1 if a change of that part (language, features, behaviour) is shown and "
+            "below X, such as features:-0.02; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[Path, option("DIR", "Folder of the page and audit.json.")] = Path("audit"),
+    device: Device = "auto",
+    plugin: Plugins = None,
+) -> int:
+    """Find out what fine-tuned models forgot of their base model.
+
+    Compares language, features and behaviour item by item, and shows where the models moved. Writes
+    a page and audit.json. Exit code 1 if --fail-if applies.
+    """
+    from clbench.audit.audit import audit as run
+    from clbench.audit.items import DEFAULT_TASKS
+    from clbench.audit.page import write_audit
+    from clbench.audit.words import failures, parse_condition
+    from clbench.cli.arguments import words
+    from clbench.cli.console import duration, err
+    from clbench.cli.console import out as stdout
+    from clbench.suite.plugins import load_plugins
+
+    conditions = [parse_condition(text) for text in words("--fail-if", fail_if) or ()]
+    load_plugins(plugin or ())
+    console, start = err(), time.monotonic()
+    with console.status(console.render_str("loading models")) as status:
+        found = run(
+            base,
+            tuned,
+            tasks=words("--tasks", tasks) or DEFAULT_TASKS,
+            data=data,
+            corpus=corpus,
+            rows=rows,
+            margin=margin,
+            localise=localise,
+            device=device,
+            tell=lambda text: status.update(console.render_str(text)),
+        )
+        status.update(console.render_str("writing the page"))
+        page = write_audit(found, out)
+    _show(found)
+    stdout().print(f"Page: {page} ({duration(time.monotonic() - start)})", soft_wrap=True)
+    failed = failures(found, conditions)
+    for line in failed:
+        err().print(line, soft_wrap=True)
+    return 1 if failed else 0
+
+
+def _show(audit: Audit) -> None:
+    from clbench.audit.words import REMEDY, certainty, headline
+    from clbench.cli.console import out
+
+    for line in audit.notes:
+        out().print(line, soft_wrap=True)
+    for model in audit.models:
+        out().print(headline(model.name, model.comparison), soft_wrap=True)
+        _show_lines(model.comparison)
+        for line in model.notes:
+            out().print(f"  {line}", soft_wrap=True)
+    for pair in audit.between:
+        out().print(f"{pair.second} compared with {pair.first}:", soft_wrap=True)
+        _show_lines(pair.comparison)
+    out().print(certainty(audit), soft_wrap=True)
+    if any(model.comparison.word == "forgot" for model in audit.models):
+        out().print(REMEDY, soft_wrap=True)
+
+
+def _show_lines(comparison: Comparison) -> None:
+    from rich.table import Table
+
+    from clbench.audit.words import verdict
+    from clbench.cli.console import out, show_table
+
+    table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for line in verdict(comparison):
+        table.add_row(f"  {line.word}", line.about, line.numbers)
+    show_table(out(), table)

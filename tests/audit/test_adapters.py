@@ -1,0 +1,108 @@
+"""Adapters are merged into their base before they are audited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from clbench.audit.audit import audit
+from clbench.audit.models import load_base, load_tuned
+from clbench.errors import ModelError
+from clbench.models.locate import TINY, TINY_GPT
+
+peft = pytest.importorskip("peft")
+
+
+def save_adapter(folder: Path, model: Any, **options: Any) -> str:
+    """Save a LoRA of rank 2 on the queries, with weights that change the model."""
+    config = peft.LoraConfig(r=2, lora_alpha=4, **options)
+    adapted = peft.get_peft_model(model, config)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, value in adapted.named_parameters():
+            if "lora_B" in name:
+                value.normal_(std=0.5)
+    adapted.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    model = AutoModelForMaskedLM.from_pretrained(TINY)
+    folder = tmp_path_factory.mktemp("adapter")
+    return save_adapter(folder, model, target_modules=["query"])
+
+
+def test_merging_adds_the_product_of_the_adapter(adapter: str) -> None:
+    from safetensors.torch import load_file
+
+    base = load_base("tiny")
+    merged = load_tuned(adapter, base)
+    stored = load_file(Path(adapter) / "adapter_model.safetensors")
+    name = "base_model.model.bert.encoder.layer.0.attention.self.query.{}.weight"
+    product = stored[name.format("lora_B")] @ stored[name.format("lora_A")] * 4 / 2
+    before, after = (
+        model.backbone.encoder.layer[0].attention.self.query.weight for model in (base, merged)
+    )
+    torch.testing.assert_close(after, before + product)
+    assert merged.head == "language"
+
+
+def test_an_adapter_is_audited_beside_its_base(adapter: str) -> None:
+    (model,) = audit("tiny", [adapter], tasks=["synthetic/sentiment"], rows=100).models
+    moved = [layer.name for layer in model.layers if layer.weights > 0]
+    assert moved == [layer.name for layer in model.layers if layer.name.startswith("layer.")]
+    assert model.comparison.word == "forgot"
+    assert model.notes == ()
+
+
+def test_an_adapter_with_a_head_classifies(tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(TINY, num_labels=3)
+    options = {"task_type": "SEQ_CLS", "target_modules": ["query"]}
+    folder = save_adapter(tmp_path / "adapter", model, **options)
+    merged = load_tuned(folder, load_base("tiny"))
+    assert merged.head == "classes"
+    assert len(merged.classes) == 3
+    stored = merged.model.classifier.weight
+    torch.testing.assert_close(stored, model.classifier.modules_to_save.default.weight)
+
+
+def test_adapters_of_decoders_answer(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(TINY_GPT)
+    options = {"task_type": "CAUSAL_LM", "target_modules": ["q_proj"]}
+    merged = load_tuned(save_adapter(tmp_path, model, **options), load_base("tiny-gpt"))
+    assert merged.answers
+
+
+def test_adapters_of_another_base_are_refused(adapter: str, copy: Any, tmp_path: Path) -> None:
+    def change(model: Any) -> None:
+        model.base_model.embeddings.word_embeddings.weight[5] += 1
+
+    with pytest.raises(ModelError, match="the adapter was trained on"):
+        load_tuned(adapter, load_base(copy(change)))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    for file in Path(adapter).iterdir():
+        (gone / file.name).write_bytes(file.read_bytes())
+    config = json.loads((gone / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "/nowhere/model"
+    (gone / "adapter_config.json").write_text(json.dumps(config))
+    (note,) = load_tuned(str(gone), load_base("tiny")).notes
+    assert "not at hand to compare" in note
+    with pytest.raises(ModelError, match="does not fit"):
+        load_tuned(str(gone), load_base("tiny-gpt"))
+    (gone / "adapter_model.safetensors").rename(gone / "adapter_model.bin")
+    with pytest.raises(ModelError, match="can run code when loaded"):
+        load_tuned(str(gone), load_base("tiny"))
+
+
+def test_an_adapter_is_no_base(adapter: str) -> None:
+    with pytest.raises(ModelError, match="is an adapter"):
+        load_base(adapter)

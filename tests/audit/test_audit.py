@@ -1,0 +1,324 @@
+"""Audits of models whose damage is known."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from clbench.audit.audit import audit
+from clbench.audit.drift import cka
+from clbench.audit.items import Items, load_items, probe
+from clbench.audit.models import load_base, load_tuned
+from clbench.audit.outcome import Audit
+from clbench.audit.page import write_audit
+from clbench.audit.words import failures, parse_condition
+from clbench.cli.app import main
+from clbench.errors import ClbenchError, SettingsError
+from clbench.models.locate import TINY
+from clbench.tasks.task import Rows
+
+Copy = Callable[..., str]
+QUICK: Any = {"tasks": ["synthetic/sentiment"], "rows": 200}
+
+
+def items_of(name: str = "synthetic/sentiment", count: int = 200) -> Items:
+    (items,) = load_items([name], data=None, count=count)
+    return items
+
+
+def shuffle_layer(model: Any) -> None:
+    """Permute the entries of every weight of the second layer."""
+    generator = torch.Generator().manual_seed(0)
+    for value in model.base_model.encoder.layer[1].parameters():
+        order = torch.randperm(value.numel(), generator=generator)
+        value.copy_(value.flatten()[order].view_as(value))
+
+
+@pytest.fixture(scope="module")
+def damaged(copy: Copy) -> Audit:
+    return audit("tiny", [copy(shuffle_layer)], localise=True, rows=300)
+
+
+def test_a_model_audited_against_itself_has_kept_everything(copy: Copy) -> None:
+    found = audit("tiny", [copy()], rows=100)
+    (model,) = found.models
+    assert model.comparison.word == "kept"
+    assert all((t.flips.lost, t.flips.gained) == (0, 0) for t in model.comparison.tasks)
+    assert model.comparison.language.change.difference == 0.0
+    assert [layer.weights for layer in model.layers] == [0.0] * len(model.layers)
+    assert [layer.similarity for layer in model.layers] == pytest.approx([1.0] * len(model.layers))
+
+
+def test_planted_damage_is_found_and_located(damaged: Audit) -> None:
+    (model,) = damaged.models
+    assert model.comparison.word == "forgot"
+    assert model.comparison.language.change.word == "forgot"
+    layers = {layer.name: layer for layer in model.layers}
+    assert [name for name, layer in layers.items() if layer.weights > 0] == ["layer.1"]
+    assert layers["layer.0"].similarity == pytest.approx(1.0)
+    assert layers["layer.1"].similarity < 0.9
+    back = {each.name: each for each in model.put_back}
+    assert max(back, key=lambda name: back[name].features) == "layer.1"
+    # This layer put back, the model is the base model again.
+    language = model.comparison.language
+    assert back["layer.1"].language == pytest.approx(language.tuned - language.base)
+    lost = [task.base - task.tuned for task in model.comparison.tasks]
+    assert back["layer.1"].features == pytest.approx(np.mean(lost))
+    assert back["layer.0"].features == back["layer.0"].language == 0.0
+
+
+def test_the_change_of_weights_is_that_by_hand(damaged: Audit) -> None:
+    before = AutoModelForMaskedLM.from_pretrained(TINY).base_model.encoder.layer[1]
+    after = AutoModelForMaskedLM.from_pretrained(damaged.models[0].name).base_model.encoder.layer[1]
+    one, two = (torch.cat([p.flatten() for p in m.parameters()]) for m in (before, after))
+    layer = next(layer for layer in damaged.models[0].layers if layer.name == "layer.1")
+    assert layer.weights == pytest.approx(float((two - one).norm() / one.norm()), rel=1e-5)
+
+
+def test_a_shifted_bias_of_the_head_loses_the_items_of_the_other_class(copy: Copy) -> None:
+    def shift(model: Any) -> None:
+        model.classifier.bias += torch.tensor([-50.0, 50.0])
+
+    classes = ("negative", "positive")
+    base, tuned = copy(classes=classes), copy(shift, classes=classes)
+    (model,) = audit(base, [tuned], **QUICK).models
+    features, behaviour = model.comparison.tasks
+    assert (features.part, behaviour.part) == ("features", "behaviour")
+    assert (features.flips.lost, features.flips.gained) == (0, 0)
+    labels = items_of().rows.labels
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    from transformers import AutoModelForSequenceClassification
+
+    network = AutoModelForSequenceClassification.from_pretrained(base).eval()
+    with torch.no_grad():
+        batch = tokenizer(list(items_of().rows.first), padding=True, return_tensors="pt")
+        said = network(**batch).logits.argmax(1).numpy()
+    assert behaviour.flips.lost == int(((said == labels) & (labels == 0)).sum())
+    assert behaviour.flips.gained == int(((said != labels) & (labels == 1)).sum())
+    assert all(item.tuned == "positive" for item in behaviour.items)
+    assert [layer.weights for layer in model.layers] == [0.0] * len(model.layers)
+
+
+def test_losses_are_those_of_single_texts(copy: Copy) -> None:
+    from clbench.audit.language import LanguageLoss
+    from clbench.fisher.losses import masked_lm
+
+    base = load_base("tiny")
+    loss = LanguageLoss(base, "built-in", 40, 0, torch.device("cpu"))
+    tuned = load_tuned(copy(shuffle_layer), base)
+    found, row = loss(tuned), 0
+    for batch in loss._batches:
+        for i in range(len(batch["input_ids"])):
+            length = int(batch["attention_mask"][i].sum())
+            alone = {name: value[i : i + 1, :length] for name, value in batch.items()}
+            with torch.no_grad():
+                outputs = masked_lm(tuned.model, alone)
+            assert found[row] == pytest.approx(float(outputs.mean_loss()), abs=1e-5)
+            row += 1
+    assert row == len(found) == 40
+
+
+def test_a_head_that_is_missing_is_taken_from_the_base_model(copy: Copy) -> None:
+    plain = audit("tiny", [copy(shuffle_layer)], **QUICK).models[0].comparison.language
+    headless = copy(shuffle_layer, classes=("a", "b"))  # the same backbone under another head
+    found = audit("tiny", [headless], **QUICK).models[0].comparison.language
+    assert found.tuned == pytest.approx(plain.tuned, abs=1e-5)
+
+
+def test_every_row_is_predicted_by_a_probe_that_has_not_seen_it() -> None:
+    base, items = load_base("tiny"), items_of()
+    assert sorted(np.bincount(items.folds)) == [40] * 5
+    predicted = probe(base, items, torch.device("cpu"))
+    labels = items.rows.labels.copy()
+    labels[items.folds == 0] = 1 - labels[items.folds == 0]  # seen by the other folds' probes only
+    swapped = Items(
+        items.task,
+        type(items.rows)(items.rows.first, None, labels, items.rows.index),
+        items.folds,
+        items.chance,
+    )
+    again = probe(base, swapped, torch.device("cpu"))
+    np.testing.assert_array_equal(again[items.folds == 0], predicted[items.folds == 0])
+    assert (again != predicted).any()
+
+
+def test_decoders_answer_by_likelihood() -> None:
+    from clbench.audit.items import answer
+    from clbench.models.likelihood import likelihood
+
+    base, items = load_base("tiny-gpt"), items_of(count=60)
+    assert base.answers
+    template = items.task.template
+    assert template is not None
+    prompts = [template.render([text]) for text in items.rows.first]
+    answers = [" " + template.answer(label) for label in items.task.labels]
+    scores = likelihood(base.model, base.tokenizer, prompts, answers)
+    np.testing.assert_array_equal(answer(base, items, torch.device("cpu")), scores.argmax(1))
+
+
+def test_cka_is_its_definition() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 5))
+    y = np.tanh(x @ rng.normal(size=(5, 7))) + 3
+    centre = np.eye(40) - 1 / 40
+    k, m = (centre @ (z @ z.T) @ centre for z in (x, y))
+    expected = np.sum(k * m) / np.sqrt(np.sum(k * k) * np.sum(m * m))
+    assert cka(x, y) == pytest.approx(expected, abs=1e-12)
+    rotation = np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    assert cka(x, 3 * x @ rotation + 1) == pytest.approx(1.0)
+
+
+def test_the_page_shows_names_and_texts_as_text(damaged: Audit, tmp_path: Path, copy: Copy) -> None:
+    folder = tmp_path / "<b>model & co"
+    Path(copy(shuffle_layer)).rename(folder)
+    found = audit("tiny", [str(folder), damaged.models[0].name], **QUICK)
+    page = write_audit(found, tmp_path / "out", ("png",)).read_text()
+    assert "&lt;b&gt;model &amp; co" in page
+    assert "<b>model" not in page
+    stored = json.loads((tmp_path / "out" / "audit.json").read_text())
+    task = stored["models"][0]["features"]["synthetic/sentiment"]
+    assert {"flips_lost", "flips_gained", "n", "p"} <= task.keys()
+    assert (tmp_path / "out" / "figures" / "layers.png").exists()
+    # Both copies have the same damage.
+    assert stored["between"][0]["verdict"] == "kept"
+
+
+def test_conditions_fail_where_a_loss_is_shown(damaged: Audit) -> None:
+    change = damaged.models[0].comparison.language.change
+    assert failures(damaged, [("language", change.difference - 0.1)]) == []
+    (line,) = failures(damaged, [("language", change.difference + 0.1)])
+    assert "language" in line
+    assert parse_condition("features:-0.02") == ("features", -0.02)
+    for text in ("features", "features:0.1", "speed:-1", "features:x"):
+        with pytest.raises(SettingsError, match="--fail-if"):
+            parse_condition(text)
+
+
+def test_the_program_fails_if_asked_to(
+    copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["audit", "tiny", copy(shuffle_layer), "--tasks", "synthetic/sentiment"]
+    words += ["--rows", "100", "--out", str(tmp_path / "audit")]
+    assert main([*words, "--fail-if", "language:-0.1"]) == 1
+    shown = capsys.readouterr()
+    assert re.search(r"forgot +language +-", shown.out)
+    assert "is below -0.1" in shown.err
+    assert main(words) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": 64}, "width"),
+        ({"num_hidden_layers": 3}, "number of layers"),
+        ({"model_type": "roberta"}, "architecture"),
+        ({"vocab_size": 4242}, "vocabulary was resized"),
+        ({"quantization_config": {"bits": 4}}, "quantised"),
+    ],
+)
+def test_models_of_another_kind_are_refused(
+    copy: Copy, change: dict[str, Any], message: str
+) -> None:
+    folder = Path(copy())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(ClbenchError, match=message) as caught:
+        audit("tiny", [str(folder)], **QUICK)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_not_finite_are_refused(copy: Copy) -> None:
+    def spoil(model: Any) -> None:
+        model.base_model.encoder.layer[0].output.dense.bias[0] = float("nan")
+
+    with pytest.raises(ClbenchError, match="infinite numbers or NaN"):
+        audit("tiny", [copy(spoil)], **QUICK)
+    with pytest.raises(ClbenchError, match="infinite numbers or NaN"):
+        audit("tiny", [copy(spoil, classes=("a", "b"))], **QUICK)
+
+
+def test_other_tokenizers_and_orders_of_classes_are_refused(copy: Copy) -> None:
+    folder = Path(copy())
+    tokens = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokens["model"]["vocab"]
+    vocabulary["the"], vocabulary["of"] = vocabulary["of"], vocabulary["the"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    with pytest.raises(ClbenchError, match="its tokenizer is not that of 'tiny'"):
+        audit("tiny", [str(folder)], **QUICK)
+    with pytest.raises(ClbenchError, match="in another order"):
+        audit(copy(classes=("a", "b")), [copy(classes=("b", "a"))], **QUICK)
+
+
+def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
+    folder = Path(copy())
+    for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json"):
+        (folder / name).unlink(missing_ok=True)
+    (model,) = audit("tiny", [str(folder)], **QUICK).models
+    assert "has no tokenizer: the base model's is used" in model.notes[0]
+    assert model.comparison.word == "kept"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": ["synthetic/nothing"]}, "Unknown task"),
+        ({"tasks": ["synthetic/sentiment"] * 2}, "given twice"),
+        ({"rows": 20}, "too few"),
+        ({"margin": 0.0}, "margin 0"),
+    ],
+)
+def test_bad_input_is_refused(copy: Copy, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ClbenchError, match=message):
+        audit("tiny", [copy()], **{**QUICK, **options})
+
+
+def test_tokenizers_may_have_been_saved_after_other_calls(copy: Copy) -> None:
+    folder = Path(copy())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer(["a text", "another longer text"], padding=True, truncation=True, max_length=8)
+    tokenizer.save_pretrained(folder)
+    assert '"truncation":null' not in (folder / "tokenizer.json").read_text().replace(" ", "")
+    assert audit("tiny", [str(folder)], **QUICK).models[0].comparison.word == "kept"
+
+
+def test_tasks_without_classes_are_refused() -> None:
+    task = items_of().task
+    texts = list(task.train.first)
+    numbers = Rows.of(texts, None, np.linspace(0, 1, len(texts)), regression=True)
+    with pytest.raises(ClbenchError, match="an audit needs classes"):
+        Items.of(replace(task, labels=(), train=numbers, validation=numbers), 100, 0)
+    same = Rows.of(texts, None, [0] * len(texts))
+    with pytest.raises(ClbenchError, match="all 100 rows have the same class"):
+        Items.of(replace(task, train=same, validation=same), 100, 0)
+
+
+def test_a_corpus_may_be_too_short(copy: Copy, tmp_path: Path) -> None:
+    corpus = tmp_path / "short.txt"
+    corpus.write_text("\n".join(f"this is line number {i} of a text" for i in range(60)))
+    with pytest.raises(ClbenchError, match="too few for an audit"):
+        audit("tiny", [copy()], corpus=str(corpus), **QUICK)
+
+
+def test_own_tasks_of_a_suite_file_are_probed(copy: Copy, tmp_path: Path) -> None:
+    rows = [f"a {'good' if i % 2 else 'bad'} day number {i},{'up' if i % 2 else 'down'}"
+            for i in range(120)]  # fmt: skip
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.csv").write_text("text,mood\n" + "\n".join(rows))
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\nmethods = ["vanilla"]\n[task.mood]\ntrain = "train.csv"\n'
+        'validation = "dev.csv"\ntext = "text"\nlabel = "mood"\n'
+        '[[scenario]]\nshift = "sentence-length"\ntask = "mood"\n'
+    )
+    found = audit("tiny", [copy()], tasks=[str(tmp_path / "own.toml")], rows=150)
+    (task,) = found.models[0].comparison.tasks
+    assert (task.task, task.flips.n, task.base) == ("mood", 150, 1.0)
+    assert found.notes == ("mood: 30 of the 150 rows are training rows of it.",)
