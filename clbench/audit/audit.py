@@ -111,7 +111,7 @@ def audit(
     first = load_base(base)
     models = [load_tuned(name, first) for name in tuned]
     tell("preparing texts")
-    auditor = _Auditor(
+    auditor = Auditor(
         first,
         items,
         LanguageLoss(first, corpus, TEXTS, seed, where),
@@ -152,7 +152,7 @@ def audit(
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """What a model predicts for each row of each task, its loss for each text, and its weights."""
 
     predictions: dict[Key, Ints]
@@ -161,7 +161,9 @@ class _Seen:
 
 
 @dataclass(frozen=True)
-class _Auditor:
+class Auditor:
+    """Looks at models one by one, and compares what it saw."""
+
     base: AuditedModel
     items: Sequence[Items]
     loss: LanguageLoss
@@ -172,7 +174,7 @@ class _Auditor:
     """Whether a head without names of classes has those of a task of as many."""
     tell: Callable[[str], None]
 
-    def look(self, model: AuditedModel) -> _Seen:
+    def look(self, model: AuditedModel) -> Seen:
         """Return what a model predicts."""
         found = self._features(model)
         for items in self.items:
@@ -190,7 +192,7 @@ class _Auditor:
             "features": digest_of(model.backbone),
             "behaviour": digest_of(model.model),
         }
-        return _Seen(found, self.loss(model), weights)
+        return Seen(found, self.loss(model), weights)
 
     def _features(self, model: AuditedModel) -> dict[Key, Ints]:
         found: dict[Key, Ints] = {}
@@ -199,7 +201,7 @@ class _Auditor:
             found["features", items.name] = probe(model, items, self.device)
         return found
 
-    def compare(self, before: _Seen, after: _Seen) -> Comparison:
+    def compare(self, before: Seen, after: Seen) -> Comparison:
         """Return the changes between two models, judged as one family."""
         items = {each.name: each for each in self.items}
         hits = {
@@ -236,7 +238,7 @@ class _Auditor:
             ),
         )
 
-    def put_back(self, model: AuditedModel, after: _Seen) -> Iterator[PutBack]:
+    def put_back(self, model: AuditedModel, after: Seen) -> Iterator[PutBack]:
         """Yield what the model regains with each group of the base model's layers."""
         for group in groups_of(model):
             self.tell(f"{model.name}: {group.name} put back")
@@ -252,7 +254,7 @@ class _Auditor:
             )
 
 
-def _flipped(items: Items, before: _Seen, after: _Seen, key: Key) -> Iterator[Flipped]:
+def _flipped(items: Items, before: Seen, after: Seen, key: Key) -> Iterator[Flipped]:
     """Yield the first items that the tuned model lost, then those that it gained."""
     one, two, labels = before.predictions[key], after.predictions[key], items.rows.labels
     for lost in (True, False):
