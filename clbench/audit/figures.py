@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clbench.audit.changes import Change
+from clbench.audit.mend import BASE, TUNED, Mended
 from clbench.audit.outcome import Audit, TaskChange
 from clbench.figures import style
 
@@ -97,3 +98,49 @@ def layers(audit: Audit) -> Figure:
             "model’s weights back; above 0, it carries damage."
         )
     return style.captioned(figure, caption)
+
+
+def mended_front(mended: Mended) -> Figure:
+    """Draw what each recipe keeps against what it has learned, with the front and the choice."""
+    figure, (axes,) = style.panels(1, width=5.0, height=4.0)
+    uniform = [p for p in mended.points if not p.recipe.groups and p.recipe.keep == 1.0]
+    groups = [p for p in mended.points if p.recipe.groups]
+    trimmed = [p for p in mended.points if not p.recipe.groups and p.recipe.keep < 1.0]
+    for points, mark, name, line in (
+        (uniform, "o", "one α", "-"),
+        (groups, "v", "α by layer group", ""),
+        (trimmed, "^", "largest changes alone", ""),
+    ):
+        color = style.PALETTE["ov^".index(mark)]
+        axes.plot(
+            [p.learned for p in points],
+            [p.kept for p in points],
+            *(mark,),
+            ls=line or "none",
+            lw=0.8,
+            ms=5,
+            color=color,
+            alpha=0.7,
+            label=name,
+        )
+    best = mended.front
+    axes.plot(
+        [p.learned for p in best], [p.kept for p in best], color=style.GREY, lw=1.0, label="front"
+    )
+    places = {p.recipe: p for p in mended.points if not p.recipe.groups}
+    for name, recipe in (("base", BASE), ("tuned", TUNED)):
+        point = places[recipe]
+        at = (point.learned, point.kept)
+        axes.annotate(name, at, xytext=(5, 5), textcoords="offset points", fontsize="small")
+    chosen = next(p for p in mended.points if p.recipe == mended.chosen)
+    axes.plot(
+        chosen.learned, chosen.kept, "o", ms=12, mfc="none", color=style.BLACK, label="chosen"
+    )
+    axes.set_xlabel(f"accuracy on {mended.learn}")
+    axes.set_ylabel(f"mean accuracy on {', '.join(mended.keep)}")
+    axes.legend(frameon=False, fontsize="small")
+    return style.captioned(
+        figure,
+        "What mixtures of base and tuned weights keep and have learned, on the rows on which the "
+        "choice was made.",
+    )

@@ -97,11 +97,36 @@ class Items:
             )
         if len(sizes) < 2:
             raise DataError(f"task {task.name!r}: all {len(rows)} rows have the same class.")
-        order = rng.permutation(len(rows))
-        by_class = order[np.argsort(rows.labels[order], kind="stable")]
-        folds = np.empty(len(rows), dtype=np.int64)
-        folds[by_class] = np.arange(len(rows)) % FOLDS
+        folds = _folds(rows.labels, rng)
         return cls(task, rows, folds, int(sizes.max()) / len(rows), training)
+
+    def split(self, count: int) -> tuple[Items, Items]:
+        """Return two parts: `count` rows, or half of them if there are fewer, and the rest.
+
+        Raises a DataError if a part has too few rows.
+        """
+        labels, rng = self.rows.labels, numpy_stream("audit split", self.name, 0)
+        first = stratified(labels, min(count, len(labels) // 2), rng)
+        rest = np.setdiff1d(np.arange(len(labels)), first)
+        parts = []
+        for at in (first, rest):
+            if len(at) < FEWEST_ROWS:
+                raise DataError(
+                    f"task {self.name!r}: {len(labels)} rows are too few to choose on some and "
+                    f"score on others. Give {2 * FEWEST_ROWS} or more."
+                )
+            folds = _folds(labels[at], rng)
+            parts.append(Items(self.task, self.rows.take(at), folds, self.chance))
+        return parts[0], parts[1]
+
+
+def _folds(labels: Ints, rng: np.random.Generator) -> Ints:
+    """Return a fold for each row, with every class spread evenly over the folds."""
+    order = rng.permutation(len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    folds = np.empty(len(labels), dtype=np.int64)
+    folds[by_class] = np.arange(len(labels)) % FOLDS
+    return folds
 
 
 def load_items(

@@ -18,6 +18,7 @@ from clbench.cli.audit import audit
 from clbench.cli.check import check
 from clbench.cli.combine import combine
 from clbench.cli.list import listing
+from clbench.cli.mend import mend
 from clbench.cli.power import power
 from clbench.cli.report import compare, report
 from clbench.cli.run import run
@@ -44,7 +45,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for verb in (run, search, tune, listing, report, compare, power, check, combine, audit):
+for verb in (run, search, tune, listing, report, compare, power, check, combine, audit, mend):
     app.command("list" if verb is listing else verb.__name__)(verb)
 
 

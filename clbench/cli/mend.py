@@ -1,0 +1,80 @@
+"""`clbench mend`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clbench.cli.arguments import Data, Device, Plugins, option
+
+
+def mend(
+    base: Annotated[
+        str, typer.Argument(metavar="BASE", help="Base model: built-in, a folder, or a hub name.")
+    ],
+    tuned: Annotated[
+        str, typer.Argument(metavar="TUNED", help="Model tuned from it, or a PEFT adapter.")
+    ],
+    keep: Annotated[list[str], option("A,B", "Tasks that the base model can do.")],
+    learn: Annotated[str, option("TASK", "Task that the model was tuned on.")],
+    out: Annotated[Path, option("DIR", "Folder of the mended model.")],
+    data: Data = None,
+    rows: Annotated[int, option("ROWS", "Most rows of each task for the final scores.")] = 500,
+    device: Device = "auto",
+    plugin: Plugins = None,
+) -> int:
+    """Mix a tuned model's weights with its base model's, to get back what was forgotten.
+
+    Tries mixtures on some rows, chooses the best by what it keeps and has learned, and scores it on
+    others. Writes the model as safetensors with a card, unless no mixture beats the tuned model.
+    """
+    from rich.table import Table
+
+    from clbench.audit.mend import TUNED, WORDS, write_mended
+    from clbench.audit.mend import mend as run
+    from clbench.cli.arguments import words
+    from clbench.cli.console import err, show_table
+    from clbench.cli.console import out as stdout
+    from clbench.errors import RunFolderError
+    from clbench.suite.plugins import load_plugins
+
+    if out.exists() and (out.is_file() or any(out.iterdir())):
+        raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
+    load_plugins(plugin or ())
+    console = err()
+    with console.status(console.render_str("loading models")) as status:
+        mended, model = run(
+            base,
+            tuned,
+            keep=words("--keep", keep) or (),
+            learn=learn,
+            data=data,
+            rows=rows,
+            device=device,
+            tell=lambda text: status.update(console.render_str(text)),
+        )
+        write_mended(mended, model, out)
+    front = out / "front.png"
+    if mended.chosen == TUNED:
+        stdout().print(
+            f"None of {len(mended.points)} mixtures beats the tuned model in the mean of what it "
+            f"keeps and has learned, so no model is written. Picture: {front}",
+            soft_wrap=True,
+        )
+        return 0
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("task", "tuned", "mended", "difference", ""):
+        table.add_column(name, justify="left" if name in ("task", "") else "right")
+    for name, change in mended.changes.items():
+        interval = f"{change.difference:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+        scores = (f"{mended.before[name]:.3f}", f"{mended.after[name]:.3f}")
+        table.add_row(name, *scores, interval, WORDS[change.word])
+    show_table(stdout(), table)
+    stdout().print(
+        f"Chosen: {mended.chosen}. The accuracies are on rows that the choice did not see.\n"
+        f"Model: {out}, picture: {front}",
+        soft_wrap=True,
+    )
+    return 0

@@ -1,0 +1,134 @@
+"""Mending: mixtures by hand, the choice, and what is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from clbench.audit.items import load_items
+from clbench.audit.mend import GROUPS, TUNED, Mended, Point, Recipe, _largest, _Mixer, mend
+from clbench.audit.models import load_base, load_tuned
+from clbench.cli.app import main
+from clbench.errors import ClbenchError
+from clbench.models.locate import TINY
+
+Copy = Callable[..., str]
+TASKS = {"keep": ["synthetic/sentiment"], "learn": "synthetic/acceptability"}
+
+
+def blur(model: Any) -> None:
+    """Add noise to all weights of the backbone."""
+    generator = torch.Generator().manual_seed(0)
+    for value in model.base_model.parameters():
+        noise = torch.randn(value.shape, generator=generator)
+        value.add_(noise, alpha=float(value.std()) if value.numel() > 1 else 0.0)
+
+
+def weights(folder: str | Path) -> dict[str, torch.Tensor]:
+    model = AutoModel.from_pretrained(folder, add_pooling_layer=False)
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def test_mixtures_are_interpolations(copy: Copy) -> None:
+    folder = copy(blur)
+    base = load_base("tiny")
+    tuned = load_tuned(folder, base)
+    mixer = _Mixer(base, tuned)
+    one, two = weights(TINY), weights(folder)
+
+    def current() -> dict[str, torch.Tensor]:
+        return {n: v.detach().clone() for n, v in tuned.backbone.named_parameters()}
+
+    mixer.apply(Recipe(0.3))
+    for name, value in current().items():
+        torch.testing.assert_close(value, 0.7 * one[name] + 0.3 * two[name])
+    mixer.apply(Recipe(1.0).with_group("upper layers", 0.0))
+    for name, value in current().items():
+        is_upper = name.startswith("encoder.layer.3.")  # the fourth of four, in thirds
+        assert torch.equal(value, (one if is_upper else two)[name]), name
+    mixer.apply(TUNED)
+    assert all(torch.equal(value, two[name]) for name, value in current().items())
+
+
+def test_trimming_keeps_the_largest_changes() -> None:
+    change = torch.tensor([[0.1, -3.0], [2.0, 0.0]])
+    assert _largest(change, 0.5).tolist() == [[0.0, -3.0], [2.0, 0.0]]
+    assert _largest(change, 0.25).tolist() == [[0.0, -3.0], [0.0, 0.0]]
+    assert torch.equal(_largest(change, 1.0), change)
+
+
+def test_a_share_equal_to_that_of_all_names_no_group() -> None:
+    recipe = Recipe(0.5).with_group("embeddings", 0.0)
+    assert recipe.groups == (("embeddings", 0.0),)
+    assert str(recipe) == "α = 0.5, embeddings: 0"
+    assert recipe.with_group("embeddings", 0.5) == Recipe(0.5)
+
+
+@pytest.fixture(scope="module")
+def damaged(copy: Copy, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A model whose backbone is nothing but damage, and the folder of its mended version."""
+    folder, out = copy(blur), tmp_path_factory.mktemp("mended") / "out"
+    words = ["mend", "tiny", folder, "--keep", "synthetic/sentiment", "--out", str(out)]
+    assert main([*words, "--learn", "synthetic/acceptability", "--rows", "200"]) == 0
+    return folder, out
+
+
+def test_damage_is_undone_on_rows_that_the_sweep_did_not_see(damaged: tuple[str, Path]) -> None:
+    folder, out = damaged
+    found = json.loads((out / "mend.json").read_text())
+    chosen = found["chosen"]
+    assert chosen["alpha"] < 1 or chosen["groups"]
+    assert sum(v["mended"] - v["tuned"] for v in found["unseen"].values()) > 0
+    # The model on disk is the mixture that was chosen.
+    one, two, three = weights(TINY), weights(folder), weights(out)
+    name = "encoder.layer.3.output.dense.weight"
+    alpha = chosen["groups"].get("upper layers", chosen["alpha"])
+    if chosen["largest"] == 1:
+        torch.testing.assert_close(three[name], (1 - alpha) * one[name] + alpha * two[name])
+    assert (out / "model.safetensors").is_file()
+    assert (out / "front.png").is_file()
+    card = (out / "README.md").read_text()
+    assert "rows that the choice did not see" in card
+    assert len(found["points"]) <= 11 + 3 + 3 * len(GROUPS)
+    (again,) = {name for name in found["unseen"] if name == "synthetic/sentiment"}
+    assert again
+
+
+def test_the_sweep_and_the_final_scores_use_different_rows() -> None:
+    (items,) = load_items(["synthetic/sentiment"], data=None, count=300)
+    sweep, final = items.split(100)
+    assert (len(sweep.rows), len(final.rows)) == (100, 200)
+    assert not set(sweep.rows.first) & set(final.rows.first)
+
+
+def test_a_tuned_model_that_nothing_beats_is_left_alone(
+    copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ["mend", "tiny", copy(), "--keep", "synthetic/sentiment", "--out", str(out)]
+    assert main([*words, "--learn", "synthetic/acceptability", "--rows", "100"]) == 0
+    assert "None of 22 mixtures beats the tuned model" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == ["front.png", "mend.json"]
+
+
+def test_the_front_holds_the_points_that_none_beats() -> None:
+    scores = [(1, 0.5, 0.9), (0.5, 0.7, 0.8), (0.2, 0.6, 0.7), (0, 0.9, 0.5)]
+    points = tuple(Point(Recipe(alpha), kept, learned) for alpha, kept, learned in scores)
+    mended = Mended("b", "t", ("k",), "l", points, TUNED, {}, {}, {}, {})
+    assert [point.recipe.alpha for point in mended.front] == [1, 0.5, 0]
+
+
+def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(ClbenchError, match="either kept or learned"):
+        mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/sentiment")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    words = ["mend", "tiny", "tiny-gpt", "--keep", "synthetic/sentiment", "--learn", "glue/sst2"]
+    assert main([*words, "--out", str(tmp_path / "full")]) == 2
+    assert "is not empty" in capsys.readouterr().err
