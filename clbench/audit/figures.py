@@ -137,7 +137,7 @@ def mended_front(mended: Mended) -> Figure:
         chosen.learned, chosen.kept, "o", ms=12, mfc="none", color=style.BLACK, label="chosen"
     )
     axes.set_xlabel(f"accuracy on {mended.learn}")
-    axes.set_ylabel(f"mean accuracy on {', '.join(mended.keep)}")
+    axes.set_ylabel("mean accuracy on the tasks to keep")
     axes.legend(frameon=False, fontsize="small")
     return style.captioned(
         figure,

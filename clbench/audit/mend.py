@@ -108,9 +108,10 @@ class Mended:
 
     @property
     def front(self) -> list[Point]:
-        """The points that none other beats in both scores."""
-        best = front({str(p.recipe): (p.learned, p.kept) for p in self.points})
-        return [point for point in self.points if str(point.recipe) in best]
+        """The points that none other beats in both scores, from the least learned."""
+        by_name = {str(point.recipe): point for point in self.points}
+        best = front({name: (p.learned, p.kept) for name, p in by_name.items()})
+        return [by_name[name] for name in best]
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``mend.json``."""

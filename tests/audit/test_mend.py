@@ -121,7 +121,7 @@ def test_the_front_holds_the_points_that_none_beats() -> None:
     scores = [(1, 0.5, 0.9), (0.5, 0.7, 0.8), (0.2, 0.6, 0.7), (0, 0.9, 0.5)]
     points = tuple(Point(Recipe(alpha), kept, learned) for alpha, kept, learned in scores)
     mended = Mended("b", "t", ("k",), "l", points, TUNED, {}, {}, {}, {})
-    assert [point.recipe.alpha for point in mended.front] == [1, 0.5, 0]
+    assert [point.recipe.alpha for point in mended.front] == [0, 0.5, 1]
 
 
 def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:
