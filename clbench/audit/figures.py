@@ -69,7 +69,10 @@ def _draw(axes: Axes, change: Change, place: float, look: style.Look) -> None:
 def layers(audit: Audit) -> Figure:
     """Draw how far each group of layers moved, and what putting it back regains."""
     looks = style.looks_of([model.name for model in audit.models])
-    names = [layer.name.replace("layer.", "") for layer in audit.models[0].layers]
+    names = [
+        layer.name.replace("layer.", "").replace("embeddings", "emb.")
+        for layer in audit.models[0].layers
+    ]
     back = any(model.put_back for model in audit.models)
     figure, grid = style.panels(3 if back else 2, width=3.6, height=2.8)
     for model in audit.models:
