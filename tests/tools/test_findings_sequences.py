@@ -11,7 +11,7 @@ import pytest
 from clbench.results.score_tables import means, score_rows
 from clbench.results.store import Store
 from tools import findings_sequences as page
-from tools.findings import Claim, answers, plain
+from tools.findings import Claim, answers, plain, signed
 
 
 @cache
@@ -22,9 +22,17 @@ def text() -> str:
 
 @cache
 def scores(name: str) -> dict[str, dict[str, float]]:
-    """Return the mean scores of a study's methods, in a study of one scenario."""
-    cells = Store(study(name).folder).read().cells
-    return {row["method"]: row for row in means(score_rows(cells))}
+    """Return the mean scores of a study's methods, over its scenarios."""
+    rows = means(score_rows(Store(study(name).folder).read().cells))
+    wanted = ("average_mean", "mean_forgetting_mean", "told_mean", "p_s_mean")
+    return {
+        method: {
+            key: fmean(row[key] for row in rows if row["method"] == method)
+            for key in wanted
+            if rows[0].get(key) is not None
+        }
+        for method in {row["method"] for row in rows}
+    }
 
 
 def study(name: str) -> page.Study:
@@ -47,7 +55,12 @@ def test_every_method_has_three_seeds_and_was_tuned_on_others(some: page.Study) 
     assert {frozenset(seeds) for seeds in by_block.values()} == {frozenset({0, 1, 2})}
     assert len({cell.baseline for cell in cells}) >= 10
     tuned = json.loads((some.tuning / "tune.json").read_text(encoding="utf-8"))["methods"]
-    assert {len(method["proposals"]) for method in tuned.values()} == {3}
+    trials = {"clinc150": {3}, "sequence-4": {5, 6}}.get(some.name, {5, 6})
+    assert {len(method["proposals"]) for method in tuned.values()} == trials
+    assert all(
+        len(method["proposals"]) == max(trials) or list(method["sweep"]) == ["lr_multiple"]
+        for method in tuned.values()
+    )
     assert not {cell.seed for cell in Store(some.tuning).read().cells} & {0, 1, 2}
 
 
@@ -90,6 +103,42 @@ def test_the_intervals_on_clinc150() -> None:
         numbers = [plain(x) for x in (one.difference, one.difference_low, one.difference_high)]
         assert "{} {} [{}, {}]".format(words, *numbers) in text()
     assert found[Claim("seq-star", "replay"), page.SCORE].verdict == "no difference shown"
+
+
+def test_the_answers_on_four_tasks() -> None:
+    mean = scores("sequence-4")
+    average = {name: plain(row["average_mean"]) for name, row in mean.items()}
+    forgotten = {name: plain(row["mean_forgetting_mean"]) for name, row in mean.items()}
+    ranked = sorted(mean, key=lambda name: mean[name]["average_mean"])
+    assert (ranked[0], ranked[-2:]) == ("frozen", ["wise-ft", "replay"])
+    assert f"end between {average['frozen']} (`frozen`) and {average['replay']}" in text()
+    assert f"plain fine-tuning at {average['vanilla']}." in text()
+    ends = forgotten["o-lora"], forgotten["vanilla"], average["o-lora"]
+    assert "It forgets {}, plain fine-tuning {}, but it ends at {}.".format(*ends) in text()
+    assert forgotten["ewc-lora"] == ".001"
+    assert f"it ends at {average['ewc-lora']}, and the difference" in text()
+    assert f"It ends at {average['seq-star']}; no difference is shown" in text()
+    ends = average["wise-ft"], forgotten["wise-ft"]
+    assert "`wise-ft` ends at {} and forgets {}.".format(*ends) in text()
+
+
+def test_the_intervals_on_four_tasks() -> None:
+    cells, question = study("sequence-4").read()
+    found = answers(cells, question.margin, page.CLAIMS, (page.SCORE,))
+    shown = {
+        (claim.method, claim.reference): answer.verdict for (claim, _), answer in found.items()
+    }
+    differ = {pair: verdict for pair, verdict in shown.items() if not verdict.startswith("no ")}
+    assert differ == {("o-lora", "replay"): "worse", ("seq-star", "frozen"): "better"}
+    one = found[Claim("o-lora", "replay"), page.SCORE]
+    numbers = (-one.difference, -one.difference_high, -one.difference_low)
+    assert "replay is ahead by {} [{}, {}]".format(*map(plain, numbers)) in text()
+    one = found[Claim("seq-star", "frozen"), page.SCORE]
+    numbers = (one.difference, one.difference_low, one.difference_high)
+    assert "beats a frozen encoder** by {} [{}, {}]".format(*map(plain, numbers)) in text()
+    one = found[Claim("ewc-lora", "lora-shared"), page.SCORE]
+    numbers = (one.difference, one.difference_low, one.difference_high)
+    assert "the difference is {} [{}, {}].".format(*map(signed, numbers)) in text()
 
 
 def test_what_the_trials_of_ewc_and_seq_star_learned() -> None:
