@@ -82,7 +82,8 @@ def audit(
     margin
         Largest change that does not matter, in accuracy and in nats.
     localise
-        Whether to give each group of layers back to the base model in turn, and score again.
+        Whether to restore the base model's weights in one group of layers at a time, and score
+        again.
     device
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
     seed
@@ -105,8 +106,9 @@ def audit(
     corpus = resolve_corpus(corpus, Path.cwd(), "--corpus")
     folder = None if data is None else Path(data)
     items = list(load_items(tasks, data=folder, count=rows, seed=seed))
-    if len({each.name for each in items}) < len(items):
-        raise DataError("a task is given twice. Name each task once.")
+    given = [each.name for each in items]
+    if twice := sorted({name for name in given if given.count(name) > 1}):
+        raise DataError(f"--tasks names {', '.join(twice)} more than once. Name each task once.")
     tell("loading models")
     first = load_base(base)
     models = [load_tuned(name, first) for name in tuned]
@@ -144,7 +146,8 @@ def audit(
             "seed": seed,
         },
         tuple(
-            f"{each.name}: {each.training} of the {len(each.rows)} rows are training rows of it."
+            f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training set; "
+            "a model tuned on them looks better than it is."
             for each in items
             if each.training
         ),

@@ -45,8 +45,8 @@ def changes(audit: Audit) -> Figure:
     return style.captioned(
         figure,
         f"Change from {audit.base}, by probes of the features where no part is named; left of 0 is "
-        "worse. The intervals of a model are corrected together after Holm. Filled marks: a loss "
-        f"or gain is shown. Changes inside the grey band, ±{margin:g}, do not matter.",
+        "worse. Intervals have the levels of Holm's procedure over a model's tests. Filled marks: "
+        f"a loss or gain is shown. Changes inside the grey band, ±{margin:g}, do not matter.",
     )
 
 
@@ -83,7 +83,7 @@ def layers(audit: Audit) -> Figure:
             series.append([each.features for each in model.put_back])
         for axes, values in zip(grid, series, strict=True):
             axes.plot(names, values, marker=mark, ms=4 * scale, ls=line, lw=1.5, color=color)
-    texts = ("relative change of weights", "CKA of hidden states", "accuracy regained if put back")
+    texts = ("relative change of weights", "CKA of hidden states", "accuracy regained if restored")
     for axes, text in zip(grid, texts, strict=False):
         axes.set_ylabel(text)
         axes.set_xlabel("layer")
@@ -98,7 +98,7 @@ def layers(audit: Audit) -> Figure:
     if back:
         caption += (
             " Right: change of the probes’ mean accuracy if this group alone gets the base "
-            "model’s weights back; above 0, it carries damage."
+            "model’s weights back; above 0, restoring it helps."
         )
     return style.captioned(figure, caption)
 

@@ -81,8 +81,8 @@ class Items:
             few rows, or all of them have one class.
         """
         if not task.labels or task.train.choices:
-            kind = "multiple choice" if task.train.choices else "no classes"
-            raise DataError(f"task {task.name!r}: an audit needs classes, and it has {kind}.")
+            kind = "is multiple choice" if task.train.choices else "has no classes"
+            raise DataError(f"task {task.name!r} {kind}. Choose a classification task.")
         rng = numpy_stream("audit", task.name, seed)
         rows = task.validation.take(stratified(task.validation.labels, count, rng))
         training = 0
@@ -92,11 +92,14 @@ class Items:
         _, sizes = np.unique(rows.labels, return_counts=True)
         if len(rows) < FEWEST_ROWS:
             raise DataError(
-                f"task {task.name!r}: {len(rows)} rows are too few for an audit. Give "
-                f"{FEWEST_ROWS} or more."
+                f"task {task.name!r}: {len(rows)} rows are too few, at least {FEWEST_ROWS} are "
+                "needed. Raise --rows, or choose a task with more rows."
             )
         if len(sizes) < 2:
-            raise DataError(f"task {task.name!r}: all {len(rows)} rows have the same class.")
+            raise DataError(
+                f"task {task.name!r}: all {len(rows)} rows have the same class. Choose "
+                "another task."
+            )
         folds = _folds(rows.labels, rng)
         return cls(task, rows, folds, int(sizes.max()) / len(rows), training)
 

@@ -17,7 +17,7 @@ from clbench.errors import DataError, ModelError
 from clbench.fisher.language_modelling import text_batches
 from clbench.fisher.losses import named_loss, on_device
 from clbench.fisher.pretrained import fit_missing_head
-from clbench.models.language import load_language_model
+from clbench.models.language import LanguageModel, load_language_model
 from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import resolve_precision
@@ -62,10 +62,12 @@ class LanguageLoss:
                 f"corpus {corpus_name(corpus)}: {len(texts)} held-out texts (about a tenth of its "
                 f"lines) are too few for an audit. Give {10 * FEWEST_TEXTS} lines or more."
             )
-        language = load_language_model(base.name, head_seed=stream_seed("language-head", seed))
-        self._language, self._device = language, device
-        self._loss = named_loss(language.loss)
-        tokenizer, masked = base.tokenizer, language.loss == "mlm"
+        self._language: LanguageModel | None = None
+        self._base, self._device, self._seed = base, device, seed
+        masked = not base.is_decoder
+        if base.head != "language":  # else it is loaded only for tuned models without a head
+            masked = self._load().loss == "mlm"
+        self._loss, tokenizer = named_loss("mlm" if masked else "clm"), base.tokenizer
         if masked and tokenizer.mask_token_id is None:
             raise ModelError(f"model {base.name!r}: its tokenizer has no mask token.")
         length = length_of(base)
@@ -86,18 +88,25 @@ class LanguageLoss:
         self.texts = sum(len(batch["input_ids"]) for batch in self._batches)
         kind = "masked-token" if masked else "next-token"
         self.description = f"{kind} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
-        if language.missing:
-            self._fit(base.name, corpus, batches, seed)
+        if self._language is not None and self._language.missing:
+            self._fit(self._language, base.name, corpus, batches)
             self.description += ", by a head fitted to the base model, whose checkpoint has none"
 
-    def _fit(self, name: str, corpus: str, batches: Any, seed: int) -> None:
-        settings = {"texts": HEAD_TEXTS, "steps": HEAD_STEPS, "seed": seed}
+    def _load(self) -> LanguageModel:
+        """Return the base model with its language-model head, for models without one."""
+        if self._language is None:
+            head_seed = stream_seed("language-head", self._seed)
+            self._language = load_language_model(self._base.name, head_seed=head_seed)
+        return self._language
+
+    def _fit(self, language: LanguageModel, name: str, corpus: str, batches: Any) -> None:
+        settings = {"texts": HEAD_TEXTS, "steps": HEAD_STEPS, "seed": self._seed}
         fit_missing_head(
-            self._language,
+            language,
             name,
             None,
             {"audit": settings, "corpus": corpus_identity(corpus)},
-            lambda: batches(read_corpus(corpus, HEAD_TEXTS, seed), "head-masks"),
+            lambda: batches(read_corpus(corpus, HEAD_TEXTS, self._seed), "head-masks"),
             steps=HEAD_STEPS,
             device=self._device,
             precision=resolve_precision("auto", self._device),
@@ -118,7 +127,7 @@ class LanguageLoss:
         if audited.head == "language":
             yield audited.model.to(self._device).eval()
             return
-        model: Any = self._language.model
+        model: Any = self._load().model
         prefix, projection = model.base_model_prefix, model.get_output_embeddings()
         own, table = getattr(model, prefix), projection.weight
         tied = table is model.get_input_embeddings().weight

@@ -1,4 +1,4 @@
-"""Mend a tuned model: weights between it and its base, chosen by what they keep and know."""
+"""Mend a tuned model: mix its weights with its base's, and choose the mixture by accuracy."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Mended:
 
     @property
     def front(self) -> list[Point]:
-        """The points that none other beats in both scores, from the least learned."""
+        """The Pareto front of the points, sorted by accuracy learned, lowest first."""
         by_name = {str(point.recipe): point for point in self.points}
         best = front({name: (p.learned, p.kept) for name, p in by_name.items()})
         return [by_name[name] for name in best]
@@ -156,9 +156,9 @@ def mend(
 ) -> tuple[Mended, AuditedModel]:
     """Return the best weights between a base model and one tuned from it, and what they score.
 
-    Tried are the `ALPHAS` for all weights; the best of them with other shares for one group of
-    layers after the other; and the largest changes alone (`TRIMS`). A task is scored by the model's
-    own head, if the base model (tasks to keep) or the tuned one (the task to learn) has its
+    Tries the `ALPHAS` for all weights, then the largest changes alone (`TRIMS`), then other shares
+    for one group of layers at a time, starting from the best recipe so far. A task is scored by the
+    model's own head, if the base model (tasks to keep) or the tuned one (the task to learn) has its
     classes, and else by a linear probe of the features.
 
     Parameters
@@ -186,9 +186,11 @@ def mend(
         few rows.
     """
     if learn in keep or len(set(keep)) < len(keep):
-        raise SettingsError("each task is either kept or learned, and named once.")
+        raise SettingsError(
+            f"--keep {','.join(keep)} --learn {learn}: name each task only once, in one of the two."
+        )
     if not keep:
-        raise SettingsError("there is no task to keep. Name at least one.")
+        raise SettingsError("--keep names no task. Name at least one.")
     where, folder = resolve_device(device), None if data is None else Path(data)
     count = rows + SWEEP_ROWS
     items = list(load_items([*keep, learn], data=folder, count=count, seed=seed))
@@ -358,10 +360,10 @@ def card(mended: Mended) -> str:
         f"# {Path(mended.tuned).name}, mended",
         "",
         f"Weights between `{mended.base}` and `{mended.tuned}`: {mended.chosen}, chosen by clbench "
-        f"on {SWEEP_ROWS} rows of each task, for the mean of what is kept "
-        f"({', '.join(mended.keep)}) and what was learned ({mended.learn}).",
+        f"on at most {SWEEP_ROWS} rows of each task, by the mean of accuracy kept "
+        f"({', '.join(mended.keep)}) and accuracy learned ({mended.learn}).",
         "",
-        "Accuracy on rows that the choice did not see:",
+        "Accuracy on rows not used to choose the mixture:",
         "",
         "| task | tuned | mended | difference | verdict |",
         "| --- | --- | --- | --- | --- |",
@@ -375,5 +377,10 @@ def card(mended: Mended) -> str:
     return "\n".join(lines) + "\n"
 
 
-WORDS = {"forgot": "worse", "gained": "better", "kept": "equal", "unclear": "no difference shown"}
-"""What the words of a change say of a mended model beside the tuned one."""
+WORDS = {
+    "forgot": "worse",
+    "gained": "better",
+    "kept": "equivalent",
+    "unclear": "no difference shown",
+}
+"""Labels for a mended model compared with the tuned one, by the word for each change."""

@@ -200,9 +200,9 @@ def _check_architecture(name: str, config: PreTrainedConfig, base: AuditedModel)
             )
     if config.vocab_size != own.vocab_size:
         raise ModelError(
-            f"model {name!r}: its vocabulary was resized, to {config.vocab_size} from the "
-            f"{own.vocab_size} tokens of {base.name!r}. Cut the embeddings back with "
-            "resize_token_embeddings, or give a base model of the same size."
+            f"model {name!r}: its vocabulary has {config.vocab_size} tokens, that of {base.name!r} "
+            f"has {own.vocab_size}. Give the base model that it was tuned from; if tokens were "
+            "added, remove them and resize with resize_token_embeddings."
         )
 
 
@@ -210,8 +210,8 @@ def _check_classes(tuned: AuditedModel, base: AuditedModel) -> None:
     if sorted(tuned.classes) == sorted(base.classes) and tuned.classes != base.classes:
         raise ModelError(
             f"model {tuned.name!r}: its classes are those of {base.name!r} in another order "
-            f"({', '.join(tuned.classes)}; base: {', '.join(base.classes)}). Save it with the "
-            "base model's id2label."
+            f"({', '.join(tuned.classes)}; base: {', '.join(base.classes)}). Reorder the rows of "
+            "its classification head together with id2label and label2id, and save it again."
         )
 
 
@@ -252,11 +252,13 @@ def _check_own_base(name: str, stored: dict[str, Any], base: AuditedModel) -> tu
     try:
         same = model_identity(str(own)) == model_identity(base.name)
     except (ModelError, OSError):
-        return (f"{name} was trained on {own!r}, which is not at hand to compare with the base.",)
+        return (
+            f"{name} was trained on {own!r}, which was not found: not checked against {base.name!r}.",
+        )
     if not same:
         raise ModelError(
             f"model {name!r}: the adapter was trained on {own!r}, which is not {base.name!r}. Give "
-            f"that base model."
+            f"{own!r} as BASE."
         )
     return ()
 

@@ -29,7 +29,7 @@ def audit(
         list[str] | None,
         option(
             "A,B",
-            "Tasks to probe, or suite files for their own tasks.  [default: four built-in tasks]",
+            "Tasks to audit, or suite files that define tasks.  [default: four built-in tasks]",
         ),
     ] = None,
     data: Data = None,
@@ -37,20 +37,21 @@ def audit(
         str,
         option("FILE|NAME", "Text for the language loss: one text per line, or wiki40b/en."),
     ] = "built-in",
-    rows: Annotated[int, option("ROWS", "Most rows of each task.")] = 500,
+    rows: Annotated[int, option("ROWS", "Maximum rows per task.")] = 500,
     margin: Annotated[
-        float, option("X", "Largest change that does not matter, in accuracy and in nats.")
+        float,
+        option("X", "A change counts as kept if its interval lies within ±X (accuracy, nats)."),
     ] = 0.02,
     localise: Annotated[
         bool,
-        flag("--localise", "Put each layer back in turn to see which carry the damage; slower."),
+        flag("--localise", "Restore one layer at a time to find where the loss arises; slower."),
     ] = False,
     fail_if: Annotated[
         list[str] | None,
         option(
             "PART:X",
-            "Exit code 1 if a change of that part (language, features, behaviour) is shown and "
-            "below X, such as features:-0.02; repeatable.",
+            "Exit with code 1 if a change in language, features or behaviour is below X and its "
+            "interval below 0, such as features:-0.02; repeatable.",
         ),
     ] = None,
     out: Annotated[Path, option("DIR", "Folder of the page and audit.json.")] = Path("audit"),

@@ -21,7 +21,7 @@ def mend(
     learn: Annotated[str, option("TASK", "Task that the model was tuned on.")],
     out: Annotated[Path, option("DIR", "Folder of the mended model.")],
     data: Data = None,
-    rows: Annotated[int, option("ROWS", "Most rows of each task for the final scores.")] = 500,
+    rows: Annotated[int, option("ROWS", "Maximum rows per task for the final scores.")] = 500,
     device: Device = "auto",
     plugin: Plugins = None,
 ) -> int:
@@ -59,8 +59,8 @@ def mend(
     front = out / "front.png"
     if mended.chosen == TUNED:
         stdout().print(
-            f"None of {len(mended.points)} mixtures beats the tuned model in the mean of what it "
-            f"keeps and has learned, so no model is written. Picture: {front}",
+            f"None of the {len(mended.points) - 1} mixtures has a better mean of accuracy kept and "
+            f"accuracy learned than the tuned model, so no model is written. Plot: {front}",
             soft_wrap=True,
         )
         return 0
@@ -73,8 +73,8 @@ def mend(
         table.add_row(name, *scores, interval, WORDS[change.word])
     show_table(stdout(), table)
     stdout().print(
-        f"Chosen: {mended.chosen}. The accuracies are on rows that the choice did not see.\n"
-        f"Model: {out}, picture: {front}",
+        f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.\n"
+        f"Model: {out}, plot: {front}",
         soft_wrap=True,
     )
     return 0

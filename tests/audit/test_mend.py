@@ -94,7 +94,7 @@ def test_damage_is_undone_on_rows_that_the_sweep_did_not_see(damaged: tuple[str,
     assert (out / "model.safetensors").is_file()
     assert (out / "front.png").is_file()
     card = (out / "README.md").read_text()
-    assert "rows that the choice did not see" in card
+    assert "rows not used to choose the mixture" in card
     assert len(found["points"]) <= 11 + 3 + 3 * len(GROUPS)
     (again,) = {name for name in found["unseen"] if name == "synthetic/sentiment"}
     assert again
@@ -113,7 +113,7 @@ def test_a_tuned_model_that_nothing_beats_is_left_alone(
     out = tmp_path / "out"
     words = ["mend", "tiny", copy(), "--keep", "synthetic/sentiment", "--out", str(out)]
     assert main([*words, "--learn", "synthetic/acceptability", "--rows", "100"]) == 0
-    assert "None of 22 mixtures beats the tuned model" in capsys.readouterr().out
+    assert "None of the 21 mixtures has a better mean" in capsys.readouterr().out
     assert sorted(path.name for path in out.iterdir()) == ["front.png", "mend.json"]
 
 
@@ -125,7 +125,7 @@ def test_the_front_holds_the_points_that_none_beats() -> None:
 
 
 def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:
-    with pytest.raises(ClbenchError, match="either kept or learned"):
+    with pytest.raises(ClbenchError, match="name each task only once"):
         mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/sentiment")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("x")

@@ -1,0 +1,5 @@
+"""clbench inside the Trainer of transformers, and trainers made from it, such as TRL's."""
+
+from clbench.hf.watch import ForgettingCallback
+
+__all__ = ["ForgettingCallback"]

@@ -1,0 +1,275 @@
+"""Watch what a model forgets while somebody's Trainer trains it."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from transformers import TrainerCallback
+
+from clbench.audit.items import DEFAULT_TASKS, Items, load_items, probe
+from clbench.audit.language import LanguageLoss
+from clbench.audit.models import AuditedModel, HeadKind
+from clbench.errors import ModelError, SettingsError
+from clbench.tasks.corpus import resolve_corpus
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+Action = Literal["warn", "stop", "restore"]
+PREFIX = "forgetting/"
+LANGUAGE = "language"
+
+
+class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
+    """Scores what the model could do before, during training, and logs it with the Trainer's logs.
+
+    Before training, then every `every` steps as far as the `budget` allows, and at the end, it fits
+    linear probes on the features for each of `tasks`, and takes the loss on held-out texts. The
+    logs have ``forgetting/<task>`` (accuracy) and ``forgetting/language`` (loss in nats), and both
+    again with ``_change``, the difference from the start: below 0 is worse. Every logger that the
+    Trainer reports to gets them, and so does ``state.log_history``, from which a training that
+    resumes takes the start. The model is scored in evaluation mode; weights, dropout and order of
+    rows are as without the callback.
+
+    Parameters
+    ----------
+    tasks
+        Tasks to probe: names, or suite files for their own tasks; by default four built-in ones.
+    corpus
+        ``built-in``, ``wiki40b/en``, or a file with one text per line; None leaves language out.
+    every
+        Steps between scorings.
+    budget
+        Largest share of the time that scorings between the first and the last may take: one that
+        would exceed it is skipped.
+    limits
+        Smallest changes that are allowed, by task or ``language``, such as ``{"language": -0.5}``;
+        ``features`` stands for all tasks.
+    action
+        What to do below a limit: ``warn``; ``stop`` training as well; or also ``restore`` the
+        weights of the last scoring within the limits, of which a copy is kept on the CPU.
+    data, rows, texts, seed
+        Folder with copies of hub repositories; most rows of a task; most texts; their seed.
+
+    Raises
+    ------
+    ClbenchError
+        At the start of the training, if a task or the corpus cannot be used, or if the weights are
+        spread over processes (FSDP, DeepSpeed).
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[str] = DEFAULT_TASKS,
+        corpus: str | None = "built-in",
+        every: int = 100,
+        budget: float = 0.05,
+        *,
+        limits: Mapping[str, float] | None = None,
+        action: Action = "warn",
+        data: str | Path | None = None,
+        rows: int = 200,
+        texts: int = 100,
+        seed: int = 0,
+    ) -> None:
+        if every < 1 or not 0.0 < budget <= 1.0:
+            raise SettingsError("ForgettingCallback: every must be 1 or more, and 0 < budget ≤ 1.")
+        if action not in ("warn", "stop", "restore"):
+            raise SettingsError(f"ForgettingCallback: action {action!r} is unknown.")
+        self.every, self.budget, self.action = every, budget, action
+        self.limits = dict(limits or {})
+        self.curve: list[dict[str, float]] = []
+        """The scores of every scoring, with ``step``."""
+        self.seconds = 0.0
+        """Time that scorings between the first and the last took."""
+        self._corpus = None if corpus is None else resolve_corpus(corpus, Path.cwd(), "corpus")
+        folder = None if data is None else Path(data)
+        self._items: list[Items] = list(load_items(tasks, data=folder, count=rows, seed=seed))
+        self._texts, self._seed = texts, seed
+        self._loss: LanguageLoss | None = None
+        self._start = self._longest = 0.0
+        self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
+        known = {LANGUAGE, "features", *(items.name for items in self._items)}
+        if unknown := sorted(self.limits.keys() - known):
+            raise SettingsError(
+                f"ForgettingCallback: limits name {unknown[0]!r}, which is not scored. Use "
+                f"{', '.join(sorted(known))}."
+            )
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Score the model before training, or take these scores from the logs if it resumes."""
+        if getattr(args, "fsdp", None) or getattr(args, "deepspeed", None):
+            raise ModelError(
+                "ForgettingCallback: the weights are spread over processes (FSDP or DeepSpeed), "
+                "so the model cannot be scored. Remove the callback."
+            )
+        self._start, self.seconds, self._longest = time.monotonic(), 0.0, 0.0
+        self.curve = [
+            {
+                **{
+                    key.removeprefix(PREFIX): value
+                    for key, value in entry.items()
+                    if key.startswith(PREFIX) and not key.endswith("_change")
+                },
+                "step": entry["step"],
+            }
+            for entry in state.log_history
+            if any(key.startswith(PREFIX) for key in entry)
+        ]
+        model = _audited(kwargs["model"], kwargs["processing_class"])
+        if self._corpus is not None and self._loss is None:
+            self._loss = LanguageLoss(
+                model, self._corpus, self._texts, self._seed, model.model.device
+            )
+        if not self.curve:
+            self._score(args, state, control, model, _handler())
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Score the model every so many steps, within the budget."""
+        if state.global_step % self.every or state.global_step >= state.max_steps:
+            return
+        elapsed = time.monotonic() - self._start
+        if _agreed(self.seconds + self._longest <= self.budget * elapsed):
+            model = _audited(kwargs["model"], kwargs["processing_class"])
+            self.seconds += self._score(args, state, control, model, _handler())
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Score the trained model, unless this step was scored already."""
+        if self.curve[-1]["step"] != state.global_step:
+            model = _audited(kwargs["model"], kwargs["processing_class"])
+            self._score(args, state, control, model, _handler())
+
+    def _score(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: AuditedModel,
+        handler: Any,
+    ) -> float:
+        """Score, log, and act on limits; return the seconds that it took."""
+        start, training = time.monotonic(), model.model.training
+        try:
+            with torch.random.fork_rng():
+                scores = self._scores(model)
+        finally:
+            model.model.train(training)
+        self.curve.append({**scores, "step": state.global_step})
+        changes = self.changes()
+        logs = {f"{PREFIX}{name}": value for name, value in scores.items()}
+        logs |= {f"{PREFIX}{name}_change": value for name, value in changes.items()}
+        if state.epoch is not None:
+            logs["epoch"] = state.epoch
+        state.log_history.append({**logs, "step": state.global_step})
+        handler.on_log(args, state, control, logs)
+        self._act(control, state, model, changes)
+        self._longest = max(self._longest, time.monotonic() - start)
+        return time.monotonic() - start
+
+    def _scores(self, model: AuditedModel) -> dict[str, float]:
+        device = model.model.device
+        scores = {
+            items.name: float((probe(model, items, device) == items.rows.labels).mean())
+            for items in self._items
+        }
+        if self._loss is not None:
+            scores[LANGUAGE] = float(self._loss(model).mean())
+        return scores
+
+    def changes(self) -> dict[str, float]:
+        """Return the changes from the first to the last scoring; below 0 is worse."""
+        first, last = self.curve[0], self.curve[-1]
+        signs = {name: -1 if name == LANGUAGE else 1 for name in last if name != "step"}
+        return {name: sign * (last[name] - first[name]) for name, sign in signs.items()}
+
+    def _act(
+        self,
+        control: TrainerControl,
+        state: TrainerState,
+        model: AuditedModel,
+        changes: Mapping[str, float],
+    ) -> None:
+        below = {}
+        for name, change in changes.items():
+            limit = self.limits.get(name)
+            if limit is None and name != LANGUAGE:
+                limit = self.limits.get("features")
+            if limit is not None and change < limit:
+                below[name] = f"{name} {change:+.3f} (limit {limit:g})"
+        if not below:
+            if self.action == "restore":
+                weights = model.model.state_dict()
+                copies = {name: value.detach().cpu().clone() for name, value in weights.items()}
+                self._kept = state.global_step, copies
+            return
+        text = f"step {state.global_step}: forgotten more than allowed: {', '.join(below.values())}"
+        if self.action != "warn":
+            control.should_training_stop = True
+            text += "; training stops"
+        if self.action == "restore" and self._kept is not None:
+            step, copies = self._kept
+            model.model.load_state_dict(copies)
+            text += f" with the weights of step {step}"
+        warnings.warn(text, stacklevel=2)
+
+
+def _audited(model: Any, tokenizer: Any) -> AuditedModel:
+    """Return the model that a Trainer trains, as one under audit."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if tokenizer is None or not hasattr(tokenizer, "pad_token_id"):
+        raise ModelError(
+            "ForgettingCallback: the Trainer has no tokenizer. Give it as processing_class."
+        )
+    head: HeadKind | None = None
+    if type(inner).__name__.endswith("ForSequenceClassification"):
+        head = "classes"
+    elif inner.get_output_embeddings() is not None:
+        head = "language"
+    return AuditedModel(str(inner.config._name_or_path), inner, tokenizer, head)
+
+
+def _handler() -> Any:
+    """Return the Trainer's list of callbacks, whose loggers are to get the scores.
+
+    Callbacks are not given it; it is the object whose method called that of the callback.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        handler = frame.f_locals.get("self")
+        if isinstance(handler, TrainerCallback) and hasattr(handler, "callbacks"):
+            return handler
+        frame = frame.f_back
+    raise ModelError("ForgettingCallback: not called by a Trainer. Give it to one as a callback.")
+
+
+def _agreed(decision: bool) -> bool:
+    """Return the first process's decision, so that all processes score at the same steps."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return decision
+    shared = [decision]
+    torch.distributed.broadcast_object_list(shared, src=0)
+    return bool(shared[0])
