@@ -253,7 +253,8 @@ def _check_own_base(name: str, stored: dict[str, Any], base: AuditedModel) -> tu
         same = model_identity(str(own)) == model_identity(base.name)
     except (ModelError, OSError):
         return (
-            f"{name} was trained on {own!r}, which was not found: not checked against {base.name!r}.",
+            f"{name} was trained on {own!r}, which was not found: not checked against "
+            f"{base.name!r}.",
         )
     if not same:
         raise ModelError(

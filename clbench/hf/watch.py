@@ -19,6 +19,7 @@ from clbench.errors import ModelError, SettingsError
 from clbench.tasks.corpus import resolve_corpus
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
 Action = Literal["warn", "stop", "restore"]
@@ -205,6 +206,27 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         first, last = self.curve[0], self.curve[-1]
         signs = {name: -1 if name == LANGUAGE else 1 for name in last if name != "step"}
         return {name: sign * (last[name] - first[name]) for name, sign in signs.items()}
+
+    def draw(self) -> Figure:
+        """Return a figure of the changes over the steps; left accuracies, right language."""
+        from clbench.figures import style
+
+        names = [name for name in self.curve[0] if name not in ("step", LANGUAGE)]
+        parts = [(names, "change in accuracy"), ([LANGUAGE], "change in nats of loss, sign turned")]
+        parts = [part for part in parts if {*part[0]} <= self.curve[0].keys()]
+        figure, grid = style.panels(len(parts), width=4.2, height=3.0, columns=2)
+        looks = style.looks_of([name for part, _ in parts for name in part])
+        for axes, (part, text) in zip(grid, parts, strict=True):
+            for name in part:
+                sign = -1 if name == LANGUAGE else 1
+                points = [(p["step"], sign * (p[name] - self.curve[0][name])) for p in self.curve]
+                look = looks[name]
+                axes.plot(*zip(*points, strict=True), marker=look.mark, color=look.color, lw=1.5)
+            axes.axhline(0, color=style.GREY, lw=0.8)
+            axes.set_xlabel("step")
+            axes.set_ylabel(text)
+        style.legend(figure, looks)
+        return style.captioned(figure, "Changes from the start of the training; below 0 is worse.")
 
     def _act(
         self,
