@@ -13,6 +13,7 @@ from clbench.audit.changes import UNCHANGED, Flips, Floats, Sample, judge, mean_
 from clbench.audit.drift import drift, groups_of, put_back
 from clbench.audit.items import (
     DEFAULT_TASKS,
+    FEWEST_ROWS,
     Ints,
     Items,
     answer,
@@ -35,6 +36,7 @@ from clbench.audit.outcome import (
     TaskChange,
 )
 from clbench.errors import DataError, SettingsError
+from clbench.models.locate import resolve
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
 
@@ -100,6 +102,13 @@ def audit(
     names = [base, *tuned]
     if not tuned:
         raise SettingsError("there is no tuned model to audit. Name at least one.")
+    if rows < FEWEST_ROWS:
+        raise SettingsError(f"--rows {rows}: must be {FEWEST_ROWS} or more.")
+    folders = [resolve(name) or name for name in tuned]
+    if twice := [
+        name for name, each in zip(tuned, folders, strict=True) if folders.count(each) > 1
+    ]:
+        raise SettingsError(f"model {twice[0]!r} is given twice. Name each tuned model once.")
     if not 0.0 < margin < 1.0:
         raise SettingsError(f"margin {margin:g}: must be between 0 and 1, such as {MARGIN}.")
     where = resolve_device(device)
@@ -107,8 +116,8 @@ def audit(
     folder = None if data is None else Path(data)
     items = list(load_items(tasks, data=folder, count=rows, seed=seed))
     given = [each.name for each in items]
-    if twice := sorted({name for name in given if given.count(name) > 1}):
-        raise DataError(f"--tasks names {', '.join(twice)} more than once. Name each task once.")
+    if repeated := sorted({name for name in given if given.count(name) > 1}):
+        raise DataError(f"--tasks names {', '.join(repeated)} more than once. Name each task once.")
     tell("loading models")
     first = load_base(base)
     models = [load_tuned(name, first) for name in tuned]
@@ -130,7 +139,8 @@ def audit(
         layers = drift(first, model, auditor.texts, where)
         regained = tuple(auditor.put_back(model, after)) if localise else ()
         comparison = auditor.compare(seen[0], after)
-        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, model.notes))
+        notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
+        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
     return Audit(
         base,
         tuple(audits),
@@ -161,6 +171,7 @@ class Seen:
     predictions: dict[Key, Ints]
     losses: Floats
     weights: dict[Part, str]  # digests of those that decide each part
+    heads: dict[Part, str | None]
 
 
 @dataclass(frozen=True)
@@ -195,7 +206,7 @@ class Auditor:
             "features": digest_of(model.backbone),
             "behaviour": digest_of(model.model),
         }
-        return Seen(found, self.loss(model), weights)
+        return Seen(found, self.loss(model), weights, {"behaviour": model.head})
 
     def _features(self, model: AuditedModel) -> dict[Key, Ints]:
         found: dict[Key, Ints] = {}
@@ -210,7 +221,7 @@ class Auditor:
         hits = {
             key: tuple(s.predictions[key] == items[key[1]].rows.labels for s in (before, after))
             for key in before.predictions
-            if key in after.predictions
+            if key in after.predictions and before.heads.get(key[0]) == after.heads.get(key[0])
         }
         flips = {key: Flips.of(*both) for key, both in hits.items()}
         samples: dict[str | Key, Sample] = {LANGUAGE: mean_change(-before.losses, -after.losses)}
@@ -240,6 +251,23 @@ class Auditor:
                 for part, name in hits
             ),
         )
+
+    def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:
+        """Yield why the own heads of base and tuned model are not compared, if they are not."""
+        if comparison.of("behaviour"):
+            return
+        base = self.base
+        if base.head is None or model.head is None:
+            lacks = base if base.head is None else model
+            yield f"No behaviour: {lacks.name} has no head of its own."
+        elif base.head != model.head:
+            yield "No behaviour: one model has classes, the other a language-model head."
+        elif base.head == "classes":
+            known = "; ".join(f"{each.name}: {', '.join(each.task.labels)}" for each in self.items)
+            yield (
+                f"No behaviour: no task has the classes of both heads ({', '.join(base.classes)} "
+                f"and {', '.join(model.classes)}). Classes of the tasks: {known}."
+            )
 
     def put_back(self, model: AuditedModel, after: Seen) -> Iterator[PutBack]:
         """Yield what the model regains with each group of the base model's layers."""

@@ -26,7 +26,6 @@ def changes(audit: Audit) -> Figure:
     height = 1.1 + ROW * max(2, len(names)) * (0.6 + 0.4 * len(audit.models))
     figure, (left, right) = style.panels(2, width=4.2, height=height, columns=2)
     places = {name: len(names) - 1 - i for i, name in enumerate(names)}
-    labels = style.short_labels(names)
     for number, model in enumerate(audit.models):
         look = looks[model.name]
         shift = 0.5 * ((number + 0.5) / len(audit.models) - 0.5)
@@ -34,7 +33,7 @@ def changes(audit: Audit) -> Figure:
             _draw(left, task.change, places[_label(task)] - shift, look)
         _draw(right, model.comparison.language.change, -shift, look)
     margin = audit.settings["margin"]
-    for axes, ticks in ((left, {places[n]: labels[n] for n in names}), (right, {0: "language"})):
+    for axes, ticks in ((left, {places[n]: n for n in names}), (right, {0: "language"})):
         axes.axvspan(-margin, margin, color=style.LIGHT, lw=0, alpha=0.6)
         axes.axvline(0, color=style.GREY, lw=0.8)
         axes.set_yticks(list(ticks), list(ticks.values()))

@@ -33,8 +33,9 @@ Floats = npt.NDArray[np.float64]
 class LanguageLoss:
     """Computes the loss of held-out texts: of the masked tokens, or of every next token.
 
-    A model without a language-model head of its own gets that of the base model, which is fitted
-    on the rest of the corpus if its checkpoint has none.
+    A model without a language-model head of its own gets that of the base model. If the base
+    model's checkpoint has none either, a head is fitted to it on the rest of the corpus, and serves
+    all models: their own heads could not be compared with it.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ class LanguageLoss:
     @contextmanager
     def _model_of(self, audited: AuditedModel) -> Iterator[nn.Module]:
         """Yield a model with a language-model head: its own, or the base model's around it."""
-        if audited.head == "language":
+        if audited.head == self._base.head == "language":
             yield audited.model.to(self._device).eval()
             return
         model: Any = self._load().model

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from clbench.audit.changes import UNCHANGED, Bools, Change, Flips, judge
 from clbench.audit.drift import groups_of
-from clbench.audit.items import Ints, Items, answer, class_order, classify, load_items, probe
+from clbench.audit.items import (
+    FEWEST_ROWS,
+    Ints,
+    Items,
+    answer,
+    class_order,
+    classify,
+    load_items,
+    probe,
+)
 from clbench.audit.models import AuditedModel, load_base, load_tuned
 from clbench.errors import SettingsError
 from clbench.models.checkpoint import quiet
@@ -189,6 +198,8 @@ def mend(
         raise SettingsError(
             f"--keep {','.join(keep)} --learn {learn}: name each task only once, in one of the two."
         )
+    if rows < FEWEST_ROWS:
+        raise SettingsError(f"--rows {rows}: must be {FEWEST_ROWS} or more.")
     if not keep:
         raise SettingsError("--keep names no task. Name at least one.")
     where, folder = resolve_device(device), None if data is None else Path(data)
@@ -242,8 +253,8 @@ def mend(
         {name: float(hit.mean()) for name, hit in zip(names, after, strict=True)},
         judge(samples, MARGIN),
         {
-            "rows": rows,
-            "sweep_rows": SWEEP_ROWS,
+            "rows": {each.name: len(each.rows) for each in finals},
+            "sweep_rows": {each.name: len(each.rows) for each in sweeps},
             "seed": seed,
             "scored_by": {each.name: scorer.part(each) for each in finals},
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -154,15 +155,20 @@ def _load(
     folder = local_folder(name)
     config = read_config(folder, name, weights=True, tokenizer=False)
     kind = str((config.architectures or [""])[0])
+    lacking: list[str] = []
     if kind.endswith("ForSequenceClassification") and type(config) in CLASSIFIERS:
         model, report = read_weights(CLASSIFIERS[type(config)], config, folder, name)
         if not report["missing_keys"]:
             return _checked(AuditedModel(name, model, tokenizer, "classes", notes), folder)
+        lacking = sorted(report["missing_keys"])
     elif kind.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel", "ForPreTraining")):
         language = load_language_model(name)
         if not language.missing:
             model = language.model
             return _checked(AuditedModel(name, model, tokenizer, "language", notes), folder)
+        lacking = [*language.missing]
+    if lacking:
+        notes = (*notes, f"{name}: its head lacks {lacking[0]} and is not used.")
     return AuditedModel(name, load_backbone(name), tokenizer, None, notes)
 
 
@@ -218,7 +224,12 @@ def _check_classes(tuned: AuditedModel, base: AuditedModel) -> None:
 def _merge(name: str, base: AuditedModel) -> AuditedModel:
     """Return a copy of the base model with the adapter in the folder `name` merged into it."""
     try:
-        from peft import PeftConfig, PeftModel
+        from peft import (
+            PEFT_TYPE_TO_CONFIG_MAPPING,
+            PeftConfig,
+            PeftModel,
+            get_peft_model_state_dict,
+        )
     except ImportError as error:
         raise ModelError(
             f"model {name!r} is an adapter, which needs peft: pip install 'clbench[lora]'."
@@ -232,16 +243,40 @@ def _merge(name: str, base: AuditedModel) -> AuditedModel:
             f"model {name!r}: {folder} has no {ADAPTER_WEIGHTS}; other formats are refused because "
             "they can run code when loaded. Save the adapter with safe_serialization=True."
         )
-    with one_line_errors(name, f"{folder / ADAPTER} cannot be read"):
-        stored: dict[str, Any] = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
+    shapes = _shapes(weights, name)
+    with one_line_errors(name, f"{folder / ADAPTER} is not the configuration of an adapter"):
+        stored = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
+        if (
+            not isinstance(stored, dict)
+            or stored.get("peft_type") not in PEFT_TYPE_TO_CONFIG_MAPPING
+        ):
+            raise ValueError("peft_type names no adapter that peft knows")
         config = PeftConfig.from_pretrained(str(folder))
+    if config.is_prompt_learning:
+        raise ModelError(
+            f"model {name!r}: adapters of the type {stored['peft_type']} add tokens to every text "
+            "and cannot be merged. Use an adapter of weights, such as LoRA."
+        )
     notes = _check_own_base(name, stored, base)
-    model, head = _bare_copy(name, stored, base, weights)
-    with quiet(), one_line_errors(name, f"the adapter does not fit {base.name!r}"):
-        adapted = PeftModel.from_pretrained(model, str(folder), config=config)
-        merged = adapted.merge_and_unload()
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, head = _bare_copy(stored, base, shapes)
+        with one_line_errors(name, f"the adapter does not fit {base.name!r}"):
+            adapted = PeftModel.from_pretrained(model, str(folder), config=config)
+            expected = get_peft_model_state_dict(adapted).keys()
+            if other := sorted(expected ^ shapes.keys()):
+                raise ValueError(f"{len(other)} weights match nothing, such as {other[0]}")
+            merged = adapted.merge_and_unload()
     check_finite(merged, folder, name)
     return AuditedModel(name, merged.eval(), base.tokenizer, head, notes)
+
+
+def _shapes(weights: Path, name: str) -> dict[str, list[int]]:
+    """Return the shapes of an adapter's weights by name."""
+    from safetensors import safe_open
+
+    with one_line_errors(name, f"{weights} is damaged"), safe_open(weights, "np") as file:
+        return {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
 
 
 def _check_own_base(name: str, stored: dict[str, Any], base: AuditedModel) -> tuple[str, ...]:
@@ -265,18 +300,15 @@ def _check_own_base(name: str, stored: dict[str, Any], base: AuditedModel) -> tu
 
 
 def _bare_copy(
-    name: str, stored: dict[str, Any], base: AuditedModel, weights: Path
+    stored: dict[str, Any], base: AuditedModel, shapes: dict[str, list[int]]
 ) -> tuple[PreTrainedModel, HeadKind | None]:
     """Return a copy of the base model to put the adapter on, with the head that it needs."""
-    from safetensors import safe_open
     from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
 
     folder = local_folder(base.name)
     if stored.get("task_type") != "SEQ_CLS":
         again = _load(base.name, base.tokenizer)
         return again.model, again.head
-    with one_line_errors(name, f"{weights} is incomplete"), safe_open(weights, "np") as file:
-        shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
     outputs = [
         shape[0]
         for key, shape in shapes.items()

@@ -10,6 +10,9 @@ from clbench.audit.drift import Drift
 
 Part = Literal["features", "behaviour"]
 SCHEMA = 1
+LOST = ("chance_adjusted_loss", "chance_adjusted_low", "chance_adjusted_high")
+LEAST_ABOVE = 0.05
+"""Least accuracy above chance of which a share is taken: those of less are noise."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,16 @@ class TaskChange:
     items: tuple[Flipped, ...] = field(default=(), repr=False)
 
     @property
-    def lost_share(self) -> float | None:
-        """Share that is lost of what the base model knew above chance; None if it knew nothing."""
+    def lost_share(self) -> tuple[float, float, float] | None:
+        """Share that is lost of what the base model knew above chance, and its interval.
+
+        That of the difference, divided by the base model's accuracy above chance; None if that is
+        less than `LEAST_ABOVE`.
+        """
         above = self.base - self.chance
-        return (self.base - self.tuned) / above if above > 0 else None
+        if above < LEAST_ABOVE:
+            return None
+        return -self.change.difference / above, -self.change.high / above, -self.change.low / above
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -62,7 +71,7 @@ class TaskChange:
             "base": self.base,
             "tuned": self.tuned,
             "chance": self.chance,
-            "chance_adjusted_loss": self.lost_share,
+            **dict(zip(LOST, self.lost_share or (None, None, None), strict=True)),
             **_change(self.change),
         }
 

@@ -10,11 +10,28 @@ import clbench
 from clbench.audit import figures
 from clbench.audit.outcome import Audit
 from clbench.audit.words import REMEDY, certainty, headline, title, verdict
+from clbench.errors import RunFolderError
 from clbench.report.drawing import draw_all
 from clbench.report.write import render, write_figure
 from clbench.results.output_folder import as_folder_error, write_text
 
 FILE = "audit.json"
+
+
+def check_folder(out: Path) -> None:
+    """Make the folder of an audit.
+
+    Raises
+    ------
+    RunFolderError
+        If it cannot be made, or holds a page that no audit wrote.
+    """
+    with as_folder_error(out):
+        out.mkdir(parents=True, exist_ok=True)
+    if (out / "index.html").exists() and not (out / FILE).exists():
+        raise RunFolderError(
+            f"{out} has an index.html that no audit wrote. Give another folder with --out."
+        )
 
 
 def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")) -> Path:
@@ -25,8 +42,7 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
     RunFolderError
         If something cannot be written.
     """
-    with as_folder_error(out):
-        out.mkdir(parents=True, exist_ok=True)
+    check_folder(out)
     write_text(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
     drawn = [
         ("changes", "What changed", figures.changes(audit)),

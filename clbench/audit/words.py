@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clbench.audit.changes import Change, Word
-from clbench.audit.outcome import Audit, Comparison, LanguageChange, ModelAudit, TaskChange
+from clbench.audit.outcome import Audit, Between, Comparison, LanguageChange, ModelAudit, TaskChange
 from clbench.errors import SettingsError
+from clbench.messages import printable
 
 REMEDY = (
     "What to try: clbench mend BASE TUNED --keep TASK --learn TASK --out DIR averages the weights "
@@ -71,7 +72,12 @@ def headline(name: str, comparison: Comparison) -> str:
         "gained": "no loss is shown, and a gain is",
         "kept": "all changes are within the margin",
     }
-    return f"{name}: {what[comparison.word]}"
+    return f"{printable(name)}: {what[comparison.word]}"
+
+
+def between(pair: Between) -> str:
+    """Return the title of a comparison of two tuned models."""
+    return f"{printable(pair.second)} compared with {printable(pair.first)}:"
 
 
 def certainty(audit: Audit) -> str:
@@ -94,7 +100,8 @@ def failures(audit: Audit, conditions: Sequence[tuple[FailPart, float]]) -> list
     and its interval below 0.
     """
     return [
-        f"--fail-if {part}:{least:g}: {model.name} fails on {title(each)}, {interval(each.change)}."
+        f"--fail-if {part}:{least:g}: {printable(model.name)} fails on {title(each)}, "
+        f"{interval(each.change)}."
         for model in audit.models
         for part, least in conditions
         for each in _of(model, part)

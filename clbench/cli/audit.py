@@ -65,7 +65,7 @@ def audit(
     """
     from clbench.audit.audit import audit as run
     from clbench.audit.items import DEFAULT_TASKS
-    from clbench.audit.page import write_audit
+    from clbench.audit.page import check_folder, write_audit
     from clbench.audit.words import failures, parse_condition
     from clbench.cli.arguments import words
     from clbench.cli.console import duration, err
@@ -73,6 +73,7 @@ def audit(
     from clbench.suite.plugins import load_plugins
 
     conditions = [parse_condition(text) for text in words("--fail-if", fail_if) or ()]
+    check_folder(out)
     load_plugins(plugin or ())
     console, start = err(), time.monotonic()
     with console.status(console.render_str("loading models")) as status:
@@ -99,19 +100,21 @@ def audit(
 
 
 def _show(audit: Audit) -> None:
-    from clbench.audit.words import REMEDY, certainty, headline
+    from clbench.audit.words import REMEDY, between, certainty, headline
     from clbench.cli.console import out
+    from clbench.messages import printable
 
     for line in audit.notes:
-        out().print(line, soft_wrap=True)
+        out().print(printable(line), soft_wrap=True)
     for model in audit.models:
         out().print(headline(model.name, model.comparison), soft_wrap=True)
         _show_lines(model.comparison)
         for line in model.notes:
-            out().print(f"  {line}", soft_wrap=True)
+            out().print(f"  {printable(line)}", soft_wrap=True)
     for pair in audit.between:
-        out().print(f"{pair.second} compared with {pair.first}:", soft_wrap=True)
+        out().print(between(pair), soft_wrap=True)
         _show_lines(pair.comparison)
+        out().print("  (forgot: the first is worse than the second)", soft_wrap=True)
     out().print(certainty(audit), soft_wrap=True)
     if any(model.comparison.word == "forgot" for model in audit.models):
         out().print(REMEDY, soft_wrap=True)

@@ -38,10 +38,13 @@ def mend(
     from clbench.cli.console import err, show_table
     from clbench.cli.console import out as stdout
     from clbench.errors import RunFolderError
+    from clbench.results.output_folder import as_folder_error
     from clbench.suite.plugins import load_plugins
 
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
+    with as_folder_error(out):
+        out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
     load_plugins(plugin or ())
     console = err()
     with console.status(console.render_str("loading models")) as status:
@@ -72,6 +75,8 @@ def mend(
         scores = (f"{mended.before[name]:.3f}", f"{mended.after[name]:.3f}")
         table.add_row(name, *scores, interval, WORDS[change.word])
     show_table(stdout(), table)
+    if not any(change.word == "gained" for change in mended.changes.values()):
+        stdout().print("On these rows no task is shown to be better.", soft_wrap=True)
     stdout().print(
         f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.\n"
         f"Model: {out}, plot: {front}",

@@ -103,6 +103,35 @@ def test_adapters_of_another_base_are_refused(adapter: str, copy: Any, tmp_path:
         load_tuned(str(gone), load_base("tiny"))
 
 
+def test_adapters_that_match_nothing_are_refused(adapter: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    for file in Path(adapter).iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = tmp_path / "adapter_model.safetensors"
+    stored = load_file(weights)
+    save_file({name.replace("layer.", "layers."): v for name, v in stored.items()}, weights)
+    with pytest.raises(ModelError, match="weights match nothing"):
+        load_tuned(str(tmp_path), load_base("tiny"))
+    weights.write_bytes(b"abc")
+    with pytest.raises(ModelError, match="is damaged"):
+        load_tuned(str(tmp_path), load_base("tiny"))
+    (tmp_path / "adapter_config.json").write_text("[]")
+    weights.write_bytes((Path(adapter) / weights.name).read_bytes())
+    with pytest.raises(ModelError, match="is not the configuration of an adapter"):
+        load_tuned(str(tmp_path), load_base("tiny"))
+
+
+def test_adapters_of_prompts_cannot_be_merged(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(TINY_GPT)
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    peft.get_peft_model(model, config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="cannot be merged"):
+        load_tuned(str(tmp_path), load_base("tiny-gpt"))
+
+
 def test_an_adapter_is_no_base(adapter: str) -> None:
     with pytest.raises(ModelError, match="is an adapter"):
         load_base(adapter)

@@ -15,15 +15,16 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from clbench.audit.audit import audit
+from clbench.audit.changes import Change, Flips
 from clbench.audit.drift import cka
 from clbench.audit.items import Items, load_items, probe
 from clbench.audit.models import load_base, load_tuned
-from clbench.audit.outcome import Audit
+from clbench.audit.outcome import Audit, TaskChange
 from clbench.audit.page import write_audit
 from clbench.audit.words import failures, parse_condition
 from clbench.cli.app import main
 from clbench.errors import ClbenchError, SettingsError
-from clbench.models.locate import TINY
+from clbench.models.locate import TINY, TINY_GPT
 from clbench.tasks.task import Rows
 
 Copy = Callable[..., str]
@@ -215,6 +216,46 @@ def test_the_program_fails_if_asked_to(
     assert main(words) == 0
 
 
+def test_heads_of_different_kinds_are_not_compared(copy: Copy, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    AutoModelForSequenceClassification.from_pretrained(TINY_GPT).save_pretrained(tmp_path)
+    (model,) = audit("tiny-gpt", [str(tmp_path)], **QUICK).models
+    assert [task.part for task in model.comparison.tasks] == ["features"]
+    assert any("the other a language-model head" in note for note in model.notes)
+    one, two = copy(classes=("a", "b")), copy(classes=("a", "b"))
+    notes = audit(one, [two], tasks=["synthetic/sentiment"], rows=100).models[0].notes
+    assert "no task has the classes of both heads (a, b and a, b)" in notes[0]
+    assert "synthetic/sentiment: negative, positive" in notes[0]
+
+
+def test_a_head_that_lacks_weights_is_told(copy: Copy, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(copy())
+    stored = load_file(folder / "model.safetensors")
+    stored.pop("cls.predictions.transform.dense.weight")
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    (model,) = audit("tiny", [str(folder)], **QUICK).models
+    assert "its head lacks cls.predictions.transform.dense.weight" in model.notes[0]
+
+
+def test_a_share_of_little_above_chance_is_not_taken() -> None:
+    change = Change(-0.02, -0.04, 0.0, 0.95, 0.05, 0.05, "unclear")
+    near = TaskChange("t", "features", 0.54, 0.52, 0.5, Flips(2, 0, 100), change)
+    assert near.lost_share is None
+    far = replace(near, base=0.7, tuned=0.68)
+    assert far.lost_share == pytest.approx((0.1, 0.0, 0.2))
+
+
+def test_folders_are_checked_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("my page")
+    words = ["audit", "tiny", "nowhere", "--out"]
+    assert main([*words, str(tmp_path)]) == 2
+    (tmp_path / "file").write_text("x")
+    assert main([*words, str(tmp_path / "file")]) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -272,13 +313,19 @@ def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
     [
         ({"tasks": ["synthetic/nothing"]}, "Unknown task"),
         ({"tasks": ["synthetic/sentiment"] * 2}, "more than once"),
-        ({"rows": 20}, "too few"),
+        ({"rows": 20}, "must be 50 or more"),
         ({"margin": 0.0}, "margin 0"),
     ],
 )
 def test_bad_input_is_refused(copy: Copy, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ClbenchError, match=message):
         audit("tiny", [copy()], **{**QUICK, **options})
+
+
+def test_a_model_is_named_once(copy: Copy) -> None:
+    folder = copy()
+    with pytest.raises(ClbenchError, match="given twice"):
+        audit("tiny", [folder, f"{folder}/"], **QUICK)
 
 
 def test_tokenizers_may_have_been_saved_after_other_calls(copy: Copy) -> None:
