@@ -141,6 +141,25 @@ def test_the_intervals_on_four_tasks() -> None:
     assert "the difference is {} [{}, {}].".format(*map(signed, numbers)) in text()
 
 
+def test_the_answers_on_fifteen_tasks() -> None:
+    mean = scores("sequence-15")
+    average = {name: plain(row["average_mean"]) for name, row in mean.items()}
+    forgotten = {name: plain(row["mean_forgetting_mean"]) for name, row in mean.items()}
+    above = {name for name in mean if mean[name]["average_mean"] > mean["frozen"]["average_mean"]}
+    assert above == {"seq-star", "replay"}
+    ends = [average[name] for name in ("frozen", "vanilla", "seq-star", "replay")]
+    shown = "ends at {}, plain fine-tuning at {}, and only SEQ\\* ({}) and `replay` ({})"
+    assert shown.format(*ends) in text()
+    least = sorted(mean, key=lambda name: mean[name]["mean_forgetting_mean"])
+    assert set(least[:4]) == {"frozen", "seq-star", "ewc-lora", "o-lora"}
+    ends = [forgotten[name] for name in ("o-lora", "ewc-lora", "vanilla")]
+    assert "({} and {}, plain fine-tuning {})".format(*ends) in text()
+    assert f"they end at {average['o-lora']} and {average['ewc-lora']}." in text()
+    cells, question = study("sequence-15").read()
+    found = answers(cells, question.margin, page.CLAIMS, (page.SCORE,))
+    assert {answer.verdict for answer in found.values()} == {"no difference shown"}
+
+
 def test_what_the_trials_of_ewc_and_seq_star_learned() -> None:
     learned: dict[str, list[list[float]]] = {"ewc": [], "seq-star": []}
     for cell in Store(study("clinc150").tuning).read().cells:
