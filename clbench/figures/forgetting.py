@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 
     from clbench.results.cell import CellResult
 
+
 LABEL = f"{SCORE['forgetting'].label} × 100"
+
+
+def score_of(cell: CellResult) -> str:
+    """Return the score that says what a cell forgot: of pairs that of the first task."""
+    return "mean_forgetting" if len(cell.tasks) > 2 else "forgetting"
 
 
 def with_forgetting(cells: list[CellResult]) -> tuple[list[CellResult], list[float]]:
     """Return the cells that have this score, and 100 × the score; ValueError if none has."""
-    pairs = [(c, 100 * lost) for c in cells if (lost := c.scores.get("forgetting")) is not None]
+    pairs = [(c, 100 * lost) for c in cells if (lost := c.scores.get(score_of(c))) is not None]
     if not pairs:
         names = join_names(dict.fromkeys(cell.scenario for cell in cells))
         raise ValueError(f"no cell of {names} has a score for forgetting")
@@ -33,7 +39,9 @@ def with_forgetting(cells: list[CellResult]) -> tuple[list[CellResult], list[flo
 
 @style.in_report("Forgetting", order=20)
 def forgetting(results: style.Results) -> Figure:
-    """Draw the forgetting of each method on the first task, a panel for each scenario.
+    """Draw the forgetting of each method, a panel for each scenario.
+
+    Of pairs it is that of the first task, of longer sequences the mean over the earlier tasks.
 
     Small marks are seeds, large ones means; lines are 95 % t intervals of the mean, drawn
     from three seeds on.
@@ -59,13 +67,15 @@ def forgetting(results: style.Results) -> Figure:
         axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
         axes.set_yticks(range(len(order)), [labels[name] for name in order])
         axes.set_ylim(-0.6, len(order) - 0.4)
-        axes.set_xlabel(LABEL)
+        name = score_of(next(iter(methods.values()))[0])
+        axes.set_xlabel(f"{SCORE[name].label} × 100")
         axes.set_title(labels[scenario], fontsize="medium")
         axes.locator_params(axis="x", nbins=style.TICKS)
         axes.grid(axis="x", lw=0.4, alpha=0.6)
     return style.captioned(
         figure,
-        "Forgetting: the score lost on the first task by the end, × 100; negative if it rose. "
+        "Forgetting: the score lost by the end on the first of two tasks, or the mean drop of the "
+        "earlier tasks of a longer sequence from their best score, × 100; negative if it rose. "
         f"Small marks are seeds, large marks their means, {style.count_seeds(cells)}; "
         f"lines are 95 % t intervals of the mean, drawn from {FEWEST} seeds on.",
     )

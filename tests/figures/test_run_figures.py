@@ -142,6 +142,15 @@ def test_forgetting_is_in_points_with_the_worst_method_below() -> None:
     render(figure)
 
 
+def test_forgetting_of_sequences_is_the_mean_over_earlier_tasks() -> None:
+    rows = [[0.9, 0.1, 0.1], [0.9, 0.8, 0.1], [0.9, 0.2, 0.7]]
+    scores = {"forgetting": 0.0, "mean_forgetting": 0.3}
+    long = [cell(m, 0, rows, scores=scores) for m in ("vanilla", "ewc")]
+    (axes,) = figures.forgetting(long).axes
+    assert {round(x, 6) for x, _ in points(axes, 7)} == {30.0}
+    assert axes.get_xlabel() == "mean forg. × 100"
+
+
 def test_curves_show_both_tasks() -> None:
     figure = figures.curves(CELLS)
     old, new = figure.axes
