@@ -55,6 +55,8 @@ def embed_rows(
     """
 
     def compute() -> tuple[dict[str, Tensor], Facts]:
+        if not len(rows):
+            return {"vectors": torch.empty(0, int(backbone.config.hidden_size))}, {}
         encoded = encode(rows, tokenizer, max_length)
         model = Classifier(backbone, {}, head_seed=lambda name: 0, pooling=pooling)
         model.to(device).eval()

@@ -109,7 +109,7 @@ def test_the_same_command_makes_a_decoder(
     monkeypatch.setattr(sys, "argv", ["", "--decoder", *files, *folders, *size, *SMALL])
     script.main()
     facts = json.loads((tmp_path / "out" / "pretraining.json").read_text())
-    assert facts["tokens_seen"] == 256 * facts["steps"] > 0
+    assert 0 < facts["tokens_seen"] <= 256 * facts["steps"]  # the last batch of a pass is smaller
     assert "decoder" in (tmp_path / "out" / "README.md").read_text()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     for odd in ("a {b}\n\tc  d", "näïve — 1234", "<unk> [PAD]"):
