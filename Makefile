@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 ARGS ?=
-SOURCES := $(wildcard clbench tests tools benchmarks)
+SOURCES := $(wildcard clbench tests tools benchmarks examples)
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
