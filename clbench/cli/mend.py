@@ -32,8 +32,9 @@ def mend(
     """
     from rich.table import Table
 
-    from clbench.audit.mend import TUNED, WORDS, write_mended
+    from clbench.audit.mend import WORDS, write_mended
     from clbench.audit.mend import mend as run
+    from clbench.audit.mixtures import TUNED
     from clbench.cli.arguments import words
     from clbench.cli.console import err, show_table
     from clbench.cli.console import out as stdout

@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModel
 
 from clbench.audit.items import load_items
-from clbench.audit.mend import GROUPS, TUNED, Mended, Point, Recipe, _largest, _Mixer, mend
+from clbench.audit.mend import Mended, Point, mend
+from clbench.audit.mixtures import GROUPS, TUNED, Mixer, Recipe, largest
 from clbench.audit.models import load_base, load_tuned
 from clbench.cli.app import main
 from clbench.errors import ClbenchError
@@ -39,7 +40,7 @@ def test_mixtures_are_interpolations(copy: Copy) -> None:
     folder = copy(blur)
     base = load_base("tiny")
     tuned = load_tuned(folder, base)
-    mixer = _Mixer(base, tuned)
+    mixer = Mixer(base, tuned)
     one, two = weights(TINY), weights(folder)
 
     def current() -> dict[str, torch.Tensor]:
@@ -58,9 +59,9 @@ def test_mixtures_are_interpolations(copy: Copy) -> None:
 
 def test_trimming_keeps_the_largest_changes() -> None:
     change = torch.tensor([[0.1, -3.0], [2.0, 0.0]])
-    assert _largest(change, 0.5).tolist() == [[0.0, -3.0], [2.0, 0.0]]
-    assert _largest(change, 0.25).tolist() == [[0.0, -3.0], [0.0, 0.0]]
-    assert torch.equal(_largest(change, 1.0), change)
+    assert largest(change, 0.5).tolist() == [[0.0, -3.0], [2.0, 0.0]]
+    assert largest(change, 0.25).tolist() == [[0.0, -3.0], [0.0, 0.0]]
+    assert torch.equal(largest(change, 1.0), change)
 
 
 def test_a_share_equal_to_that_of_all_names_no_group() -> None:
