@@ -65,6 +65,12 @@ class Method(Configured):
         are the tokens of answers: see `Batch.predictions`.
     needs_decoder
         Set to True if, with a language model, the method needs one that predicts every next token.
+    runs_in_trainer
+        Set to True if the method needs only the model, the batch and the gradient, so that
+        `clbench.hf.protect` can run it in a Trainer.
+    takes_fisher
+        Set to True if there it starts from Fisher information, in the state ``fisher`` and
+        ``anchor``.
     control
         Set to True for a control: a simple way to forget less. The report says which methods do
         not beat every control of a run that keeps no rows.
@@ -85,6 +91,8 @@ class Method(Configured):
     needs_length: ClassVar[bool] = False
     head_kinds: ClassVar[tuple[str, ...]] = ("classification", "language-model")
     needs_decoder: ClassVar[bool] = False
+    runs_in_trainer: ClassVar[bool] = False
+    takes_fisher: ClassVar[bool] = False
     control: ClassVar[bool] = False
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0

@@ -45,6 +45,8 @@ class EWC(PullingMethod):
     """
 
     name: ClassVar[str] = "ewc"
+    runs_in_trainer: ClassVar[bool] = True
+    takes_fisher: ClassVar[bool] = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 1000.0
     half: bool = True
     mode: Mode = "sampled"

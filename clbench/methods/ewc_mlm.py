@@ -53,6 +53,7 @@ class EWCMLM(PullingMethod):
     """
 
     name: ClassVar[str] = "ewc-mlm"
+    runs_in_trainer: ClassVar[bool] = True
     needs_decoder: ClassVar[bool] = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 675.0
     half: bool = False

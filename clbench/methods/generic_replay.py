@@ -52,6 +52,7 @@ class GenericReplay(Method):
     """
 
     name: ClassVar[str] = "generic-replay"
+    runs_in_trainer: ClassVar[bool] = True
     needs_decoder: ClassVar[bool] = True
     share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
     weight: Annotated[float, Field(gt=0.0, le=1e3)] = 1.0

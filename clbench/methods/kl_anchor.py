@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from clbench.errors import SettingsError
 from clbench.methods.base import Method, should_record
 from clbench.methods.lwf import distillation
 from clbench.tasks.corpus import corpus_name, read_corpus
@@ -40,6 +41,7 @@ class KLAnchor(Method):
     """
 
     name: ClassVar[str] = "kl-anchor"
+    runs_in_trainer: ClassVar[bool] = True
     needs_decoder: ClassVar[bool] = True
     head_kinds: ClassVar[tuple[str, ...]] = ("language-model",)
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
@@ -95,7 +97,13 @@ class KLAnchor(Method):
             inputs = {name: encoded[name].to(stage.device) for name in names}
             lengths = inputs["attention_mask"].sum(1)
         else:
-            lengths = inputs["predict"][:, 0].clamp(min=1)  # the last place predicts the answer
+            lengths = inputs["predict"][:, 0]
+            if not lengths.any():
+                raise SettingsError(
+                    "kl-anchor: every token of the rows is trained, so there are no prompts to "
+                    "compare. Set at = 'text'."
+                )
+            lengths = lengths.clamp(min=1)  # the last place predicts the answer
         chance = torch.rand((len(lengths), self.tokens), generator=stage.rng("places"))
         places = (chance.to(lengths.device) * lengths[:, None]).long()
         inputs["predict"] = places

@@ -34,6 +34,7 @@ class L2SP(PullingMethod):
     """
 
     name: ClassVar[str] = "l2-sp"
+    runs_in_trainer: ClassVar[bool] = True
     alpha: Strength = 0.01
     beta: Strength = 0.01
     anchor: Literal["pretrained", "previous"] = "pretrained"

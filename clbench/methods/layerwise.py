@@ -48,6 +48,7 @@ class Layerwise(Method):
     """
 
     name: ClassVar[str] = "layerwise"
+    runs_in_trainer: ClassVar[bool] = True
     rates: Rates | None = None
     multiples: Multiples | None = None
     depth: Annotated[int, Field(ge=1, le=MOST_LAYERS)] | None = None

@@ -25,7 +25,7 @@ class LwF(Method):
     squared difference. There is no factor T². The earlier heads are trained too, as in the
     paper; a head that all tasks share is distilled from its own outputs. The paper's warm-up
     of the new head alone is left out. In a language model, every token of the new answers is
-    distilled; the model of before is kept and evaluated at each step.
+    distilled; the model of before is kept and evaluated at each step, as in a Trainer.
 
     Attributes
     ----------
@@ -36,6 +36,7 @@ class LwF(Method):
     """
 
     name: ClassVar[str] = "lwf"
+    runs_in_trainer: ClassVar[bool] = True
     temperature: Annotated[float, Field(gt=0.0, le=1e3)] = 2.0
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
 
@@ -46,7 +47,9 @@ class LwF(Method):
     def before_stage(self, stage: Stage) -> None:
         """Record every earlier head's outputs for the stage's rows."""
         self._regression, self._targets = {}, {}
-        self._before = stage.snapshot() if stage.protocol.is_language_model else None
+        in_trainer = not stage.tasks  # which shows the rows batch by batch
+        keeps = stage.protocol.is_language_model or in_trainer
+        self._before = stage.snapshot(stage.shared_names()) if keeps else None
         if self._before is not None:
             return
         self._regression = {task.head: task.regression for task in stage.tasks[: stage.index]}
@@ -67,7 +70,7 @@ class LwF(Method):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the task's loss and the earlier heads' terms, from one backbone pass."""
         if self._before is not None:
-            return self._with_distilled_words(stage, batch, self._before)
+            return self._with_distilled_outputs(stage, batch, self._before)
         model = stage.model
         with stage.precision.autocast():
             pooled = model.dropout(model.features(batch.inputs))
@@ -90,13 +93,13 @@ class LwF(Method):
             stage.record("distillation", total)
         return loss + self.weight * total
 
-    def _with_distilled_words(self, stage: Stage, batch: Batch, before: Snapshot) -> Tensor:
+    def _with_distilled_outputs(self, stage: Stage, batch: Batch, before: Snapshot) -> Tensor:
         outputs, targets = stage.logits(batch), stage.logits_of(before, batch)
         term = distillation(
             batch.predictions(outputs),
             batch.predictions(targets),
             temperature=self.temperature,
-            regression=False,
+            regression=batch.regression,
         )
         if should_record(stage):
             stage.record("distillation", term)

@@ -36,6 +36,7 @@ class Mixout(Method):
     """
 
     name: ClassVar[str] = "mixout"
+    runs_in_trainer: ClassVar[bool] = True
     p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     anchor: Literal["pretrained", "previous"] = "pretrained"
     dropout: bool = False

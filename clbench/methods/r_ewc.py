@@ -43,6 +43,8 @@ class REWC(EWCOnline):
     """
 
     name: ClassVar[str] = "r-ewc"
+    runs_in_trainer: ClassVar[bool] = False
+    takes_fisher: ClassVar[bool] = False
     sides: Literal["narrow", "both"] = "narrow"
 
     def pull(self, stage: Stage) -> QuadraticPull | None:

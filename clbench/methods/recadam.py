@@ -63,6 +63,7 @@ class RecAdam(Method):
     """
 
     name: ClassVar[str] = "recadam"
+    runs_in_trainer: ClassVar[bool] = True
     anchor: Literal["pretrained", "previous"] = "pretrained"
     initialisation: Literal["pretrained", "random"] = "pretrained"
     annealing: optim.Annealing = "sigmoid"

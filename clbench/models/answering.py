@@ -60,7 +60,7 @@ class AnsweringModel(Classifier):
         model.generation_config = GenerationConfig()  # a checkpoint's may not be greedy
         self.backbone = model
         self.config = model.config
-        self.family = _family(model)
+        self.family = family_of_whole(model)
         self.heads = nn.ModuleDict()
         self.shown = {}
         self.insert = None
@@ -311,7 +311,7 @@ def stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return sorted(stops | {int(tokenizer.eos_token_id or 0)})
 
 
-def _family(model: PreTrainedModel) -> Family:
+def family_of_whole(model: PreTrainedModel) -> Family:
     """Return the family of a model with a head: that of its body, with paths from the whole."""
     if getattr(model.config, "is_encoder_decoder", False):
         parts = [name for name, _ in model.named_modules() if name.endswith((".block", ".layers"))]

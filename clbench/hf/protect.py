@@ -1,0 +1,181 @@
+"""Protect what a model can do, with a method of clbench, while somebody's Trainer trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer
+
+from clbench.errors import SettingsError
+from clbench.hf.host import HostedModel
+from clbench.hf.protection import Protection
+from clbench.messages import count
+from clbench.methods.base import METHODS, Method
+from clbench.suite.baselines import read_baseline
+from clbench.tasks.corpus import resolve_corpus
+
+
+Fisher = Mapping[str, Tensor] | str | Path
+
+
+def protect(
+    trainer: Trainer,
+    method: str = "l2-sp",
+    *,
+    fisher: Fisher | None = None,
+    corpus: str = "built-in",
+    **settings: Any,
+) -> Protection:
+    """Let a method of clbench protect what the model of a Trainer can do now; then call `train`.
+
+    The class of the method is the one that ``clbench run`` trains with. Its terms are added to the
+    Trainer's own loss or gradients, before they are clipped, whatever computes them: gradient
+    accumulation, mixed precision, several processes, PEFT and TRL's ``SFTTrainer`` work as before.
+    What must not be lost is what the model can do at this call, also where the Trainer resumes
+    from a checkpoint later: so call it with the base model. With adapters, whose base weights are
+    frozen, a method acts on the weights that are trained. The curves of the method, such as the
+    penalty, are in the Trainer's logs as ``<method>/<curve>``.
+
+    Parameters
+    ----------
+    trainer
+        A Trainer of transformers, or one made from it, before `train` is called.
+    method
+        A method or baseline (``clbench list methods``) that needs only the model, the batch and
+        the gradient: ``ewc``, ``ewc-mlm``, ``l2-sp``, ``recadam``, ``kl-anchor``, ``mixout``,
+        ``lwf``, ``layerwise`` (``bertcl-combined``) or ``generic-replay``.
+    fisher
+        For ``ewc``: the Fisher information of what was learned before, as `diagonal_fisher` of
+        `clbench.fisher` returns it, or a safetensors file of it. Its names are those of the
+        Trainer's model or of its part without head.
+    corpus
+        Texts for ``ewc-mlm``, ``generic-replay`` and ``kl-anchor``: ``built-in``, ``wiki40b/en``,
+        or a file with one text per line.
+    settings
+        Settings of the method; by default those of the baseline.
+
+    Returns
+    -------
+    Protection
+        With the method and its `notes`.
+
+    Raises
+    ------
+    ClbenchError
+        If the method needs more than a Trainer has, or the Trainer does what the method cannot
+        take part in; if a setting is wrong; or if `fisher` is missing or does not fit the model.
+    """
+    baseline = read_baseline(method)
+    if "lr" in settings or "lr_multiple" in settings:
+        raise SettingsError(f"protect: {method!r}: set learning_rate in TrainingArguments.")
+    chosen = METHODS.get(baseline.method)(**{**baseline.settings, **settings})
+    _check(trainer, chosen)
+    protection = Protection(trainer, chosen, resolve_corpus(corpus, Path.cwd(), "corpus"))
+    if fisher is None and chosen.takes_fisher:
+        raise SettingsError(
+            f"protect: {method!r} needs fisher=: what clbench.fisher.diagonal_fisher returns for "
+            "rows of the old data. Without old data, use 'ewc-mlm' or 'l2-sp'."
+        )
+    if fisher is not None:
+        if not chosen.takes_fisher:
+            raise SettingsError(f"protect: {method!r} takes no fisher=.")
+        values = _by_own_names(protection, fisher)
+        anchor = protection.stage.snapshot(list(values))
+        chosen.load_state({"fisher": values, "anchor": anchor})
+    protection.start()
+    return protection
+
+
+def _by_own_names(protection: Protection, fisher: Fisher) -> dict[str, Tensor]:
+    """Return Fisher information by the names of the hosted model, on its device.
+
+    Raises a SettingsError if it does not fit the weights that are trained.
+    """
+    stage = protection.stage
+    given = _read(fisher) if isinstance(fisher, str | Path) else fisher
+    values, missing = {}, []
+    names = _names(protection.whole, stage.model)
+    for name, weight in stage.model.named_parameters():
+        if not weight.requires_grad:
+            continue
+        value = next((given[n] for n in names[id(weight)] if n in given), None)
+        if value is None:
+            missing.append(name.removeprefix("backbone."))
+            continue
+        if value.shape != weight.shape:
+            raise SettingsError(
+                f"protect: fisher: {name} has the shape {tuple(value.shape)}, the weight "
+                f"{tuple(weight.shape)}. Compute it with this model."
+            )
+        values[name] = value.detach().to(weight.device, torch.float32)
+    if not values:
+        raise SettingsError(
+            "protect: fisher names no weight that the Trainer trains. Compute it with this "
+            "model; with adapters, use 'l2-sp'."
+        )
+    if missing:
+        stage.note(
+            f"{protection.method.name}: {count(len(missing), 'trained weight')} without Fisher "
+            f"information, not held: {', '.join(missing[:3])}{' …' if missing[3:] else ''}"
+        )
+    return values
+
+
+def _read(path: str | Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+        return tensors
+    except (OSError, SafetensorError) as error:
+        raise SettingsError(f"protect: fisher: {path} cannot be read: {error}") from error
+
+
+def _names(model: Any, hosted: HostedModel) -> dict[int, list[str]]:
+    """Return the names that each weight has in the Trainer's model, in its body and for methods."""
+    names: dict[int, list[str]] = {}
+    for part in (hosted, model, hosted.backbone.base_model):
+        for name, weight in part.named_parameters(remove_duplicate=False):
+            names.setdefault(id(weight), []).append(name)
+    return names
+
+
+def _check(trainer: Trainer, method: Method) -> None:
+    """Raise a SettingsError if a Trainer cannot have this method."""
+    problem, args, model = None, trainer.args, trainer.model
+    if hasattr(trainer, "protection"):
+        problem = f"the Trainer is protected by {trainer.protection.method.name!r} already."
+    elif not method.runs_in_trainer:
+        problem = f"{method.name!r} {_needs(method)}"
+    elif model is None or trainer.model_init is not None:
+        problem = "the Trainer makes its model later, by model_init. Give it the model."
+    elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        problem = "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP."
+    elif args.n_gpu > 1:
+        problem = "several GPUs in one process. Start a process for each, with torchrun."
+    elif args.torch_compile:
+        problem = "a compiled model keeps its own copy of the step. Set torch_compile=False."
+    elif getattr(trainer.model, "is_quantized", False) and not hasattr(
+        trainer.model, "get_base_model"
+    ):
+        problem = "the weights are quantised. Train adapters, with PEFT."
+    if problem is not None:
+        raise SettingsError(f"protect: {problem}")
+
+
+def _needs(method: Method) -> str:
+    """Say what a method needs that a Trainer does not have."""
+    if method.name == "vanilla":
+        return "is what the Trainer does by itself."
+    if method.keeps_rows:
+        return "keeps rows of earlier tasks, which the Trainer does not have."
+    if method.only_consolidates:
+        return "changes the weights after training. Use `clbench mend`."
+    if method.needs_task_id:
+        return "has weights for each task. Use `clbench run`."
+    return "needs the rows or the training loop of clbench. Use `clbench run`."

@@ -1,0 +1,240 @@
+"""A method of clbench at work in a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from transformers import Trainer, TrainerCallback
+
+from clbench.errors import ModelError, SettingsError
+from clbench.hf.host import HostedModel, HostedPrecision, HostedStage
+from clbench.methods.base import Method
+from clbench.models.safety import one_line_errors
+from clbench.training import hook_checks
+from clbench.training.protocol import Protocol
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+
+class Protection:
+    """A method at work in a Trainer; see `protect`.
+
+    Attributes
+    ----------
+    method, stage
+        The method, and what it sees.
+    whole
+        The Trainer's model.
+    """
+
+    def __init__(self, trainer: Trainer, method: Method, corpus: str) -> None:
+        self.method = method
+        self._trainer = trainer
+        self._in_step = False
+        args = trainer.args
+        model: Any = trainer.model
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.whole, hosted = model, HostedModel(inner)
+        known = {id(value) for value in hosted.parameters()}
+        outside = [n for n, v in model.named_parameters() if v.requires_grad and id(v) not in known]
+        if outside:
+            raise ModelError(
+                f"protect: the weights {outside[0]} are outside of the model's modules, as those "
+                "of prompts are. Use LoRA or whole-model training."
+            )
+        device = next(hosted.parameters()).device
+        name = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
+        recomputes = any(getattr(m, "gradient_checkpointing", False) for m in inner.modules())
+        self.stage = HostedStage(
+            model=hosted,
+            model_name=str(inner.config._name_or_path),
+            revision=None,
+            protocol=Protocol(
+                lr=args.learning_rate,
+                betas=(args.adam_beta1, args.adam_beta2),
+                eps=args.adam_epsilon,
+                weight_decay=args.weight_decay,
+                batch_size=args.per_device_train_batch_size * args.gradient_accumulation_steps,
+                head="language-model" if hosted.is_language_model else "classification",
+                corpus=corpus,
+                data_seed=args.seed,
+            ),
+            device=device,
+            precision=HostedPrecision(name, device.type),
+            seed=args.seed,
+            scenario=f"protect: {method.name!r}",
+            stages=2,
+            masks=None,
+            index=1,
+            rank=args.process_index,
+            make_optimizer=self._optimizer_of,
+            recomputes=recomputes or args.gradient_checkpointing,
+        )
+        self._check_method()
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines of the method for the user, such as which texts it reads."""
+        return self.stage.notes
+
+    def start(self) -> None:
+        """Set the method up with the present weights, and take part in the Trainer's steps."""
+        own = type(self._trainer)
+        with one_line_errors(self.stage.model_name, "read"):
+            self.method.setup(self.stage)
+        self.method.before_stage(self.stage)
+        self._trainer.__class__ = type(f"Protected{own.__name__}", (_Protected, own), {})
+        self._trainer.protection = self
+        self._trainer.add_callback(_Steps(self))
+
+    def loss(self, own_loss: Callable[..., Any], inputs: dict[str, Any], items: Any) -> Tensor:
+        """Return the method's loss of a batch, as the Trainer's `compute_loss` returns its own."""
+        if self._is_plain:
+            return torch.as_tensor(own_loss())
+        trainer, stage = self._trainer, self.stage
+        is_share = getattr(trainer, "loss_is_scaled_for_ga", None)
+        if is_share is None:
+            counts = trainer.model_accepts_loss_kwargs and items is not None
+            is_share = counts or trainer.compute_loss_func is not None
+        parts = float(trainer.current_gradient_accumulation_steps) if is_share else 1.0
+        stage.model.train()
+        batch = stage.begin(inputs, own_loss, parts)
+        loss = hook_checks.loss(self.method.loss(stage, batch))
+        if (penalty := hook_checks.penalty(self.method.penalty(stage))) is not None:
+            loss = loss + penalty
+        return loss / parts
+
+    def edit_gradients(self) -> None:
+        """Let the method change the gradients of a step, before they are clipped."""
+        if type(self.method).edit_gradients is Method.edit_gradients:
+            return
+        scaler = getattr(self._trainer.accelerator, "scaler", None)
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        gradients = [p.grad for p in self.stage.trainable() if p.grad is not None]
+        if scale != 1.0:  # of fp16, which the Trainer removes later
+            torch._foreach_div_(gradients, scale)
+        self.method.edit_gradients(self.stage)
+        if scale != 1.0:
+            torch._foreach_mul_(
+                [p.grad for p in self.stage.trainable() if p.grad is not None], scale
+            )
+
+    def optimizer(self) -> Optimizer | None:
+        """Return the method's optimizer, or None if the Trainer's own is as good."""
+        kind, stage, trainer = type(self.method), self.stage, self._trainer
+        stage.steps = stage.total_steps = trainer.state.max_steps
+        own = kind.parameter_groups is not Method.parameter_groups
+        if not own and kind.optimizer is Method.optimizer:
+            return None
+        if trainer.optimizer is not None:
+            raise SettingsError(
+                f"{stage.scenario} makes the optimizer, but the Trainer was given one. Leave "
+                "optimizers out."
+            )
+        groups = hook_checks.parameter_groups(self.method.parameter_groups(stage), stage.model)
+        return hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
+
+    def logs(self) -> dict[str, float]:
+        """Return the last point of each curve of the method since the last call."""
+        points = {f"{self.method.name}/{name}": p[-1][1] for name, p in self.stage.log.items()}
+        self.stage.log.clear()
+        return points
+
+    def _optimizer_of(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Return the Trainer's kind of optimizer; biases and norms have no weight decay."""
+        trainer: Any = self._trainer
+        make, options = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(
+            trainer.args, self.whole
+        )
+        if not isinstance(make, type) or {"params", "model", "optimizer_dict"} & options.keys():
+            raise SettingsError(
+                f"{self.stage.scenario} divides the weights into groups, which optim = "
+                f"{trainer.args.optim!s} does itself. Use adamw_torch."
+            )
+        names = {*trainer.get_decay_parameter_names(self.whole)}
+        decayed = {id(v) for name, v in self.whole.named_parameters() if name in names}
+        parts = []
+        for group in groups:
+            for is_decayed, decay in ((True, trainer.args.weight_decay), (False, 0.0)):
+                inside = [p for p in group["params"] if (id(p) in decayed) == is_decayed]
+                if inside:
+                    parts.append({**group, "params": inside, "weight_decay": decay})
+        optimizer: Optimizer = make(parts, **options)
+        return optimizer
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the method leaves the loss to the Trainer."""
+        kind = type(self.method)
+        return kind.loss is Method.loss and kind.penalty is Method.penalty
+
+    def _check_method(self) -> None:
+        method, stage = self.method, self.stage
+        if stage.protocol.head not in method.head_kinds:
+            raise SettingsError(f"{stage.scenario} needs a model with a language-model head.")
+        is_decoder = stage.model.family.pooling == "last"
+        if method.needs_decoder and stage.protocol.is_language_model and not is_decoder:
+            raise SettingsError(f"{stage.scenario} needs a decoder, such as GPT-2 or Llama.")
+        method.check_protocol(stage.protocol)
+
+
+class _Protected:
+    """What the class of a protected Trainer has before its own: a method's part in its steps."""
+
+    protection: Protection
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        protection = self.protection
+        protection._in_step = True
+        try:
+            loss = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            protection._in_step = False
+        if self.accelerator.sync_gradients:  # type: ignore[attr-defined]
+            protection.edit_gradients()
+        return loss
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        own = super().compute_loss  # type: ignore[misc]
+        if not self.protection._in_step:
+            return own(model, inputs, *args, **kwargs)
+
+        def own_loss(**options: Any) -> Any:
+            return own(model, dict(inputs), *args, **{**kwargs, **options})
+
+        return self.protection.loss(own_loss, inputs, kwargs.get("num_items_in_batch"))
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        optimizer = self.protection.optimizer()
+        if optimizer is not None:
+            self.optimizer = optimizer
+        return super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if "loss" in logs:
+            logs = {**logs, **self.protection.logs()}
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
+
+
+class _Steps(TrainerCallback):  # type: ignore[misc]
+    """Tells a method of the beginning and the end of each step."""
+
+    def __init__(self, protection: Protection) -> None:
+        self._protection = protection
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        stage = self._protection.stage
+        stage.step = state.global_step
+        self._protection.method.before_step(stage)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._protection.method.after_step(self._protection.stage)
