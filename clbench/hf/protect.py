@@ -18,7 +18,6 @@ from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.corpus import resolve_corpus
 
-
 Fisher = Mapping[str, Tensor] | str | Path
 
 

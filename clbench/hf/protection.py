@@ -13,7 +13,6 @@ from transformers import Trainer, TrainerCallback
 from clbench.errors import ModelError, SettingsError
 from clbench.hf.host import HostedModel, HostedPrecision, HostedStage
 from clbench.methods.base import Method
-from clbench.models.safety import one_line_errors
 from clbench.training import hook_checks
 from clbench.training.protocol import Protocol
 
@@ -52,7 +51,7 @@ class Protection:
         recomputes = any(getattr(m, "gradient_checkpointing", False) for m in inner.modules())
         self.stage = HostedStage(
             model=hosted,
-            model_name=str(inner.config._name_or_path),
+            model_name=str(inner.config._name_or_path) or "(made from a configuration)",
             revision=None,
             protocol=Protocol(
                 lr=args.learning_rate,
@@ -85,8 +84,7 @@ class Protection:
     def start(self) -> None:
         """Set the method up with the present weights, and take part in the Trainer's steps."""
         own = type(self._trainer)
-        with one_line_errors(self.stage.model_name, "read"):
-            self.method.setup(self.stage)
+        self.method.setup(self.stage)
         self.method.before_stage(self.stage)
         self._trainer.__class__ = type(f"Protected{own.__name__}", (_Protected, own), {})
         self._trainer.protection = self

@@ -85,8 +85,8 @@ class EWCMLM(PullingMethod):
             precision=context.precision,
             whole=context.protocol.is_language_model,
         )
-        self._anchor = context.snapshot()
         self._fisher = fisher_of_backbone(context.model, fisher)
+        self._anchor = context.snapshot(list(self._fisher))
         loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
         note = (
             f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of "
@@ -109,11 +109,16 @@ class EWCMLM(PullingMethod):
 
 
 def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return F by the classifier's names, on its device, for the rows of its vocabulary."""
+    """Return F by the classifier's names, on its device, for the rows of its vocabulary.
+
+    Weights that the language model does not have, such as a pooler's, are left out.
+    """
     table = model.backbone.get_input_embeddings().weight
     result = {}
     for name, parameter in model.backbone_parameters().items():
-        value = fisher[name.removeprefix("backbone.")]
+        value = fisher.get(name.removeprefix("backbone."))
+        if value is None:
+            continue
         if parameter is table and model.vocabulary is not None:
             value = value[model.vocabulary.cpu()]
         result[name] = value.to(parameter.device)

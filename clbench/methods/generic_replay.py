@@ -117,11 +117,15 @@ class GenericReplay(Method):
         rows = stage.protocol.batch_of(stage.name)
         self._rate = rows * self.share / (1.0 - self.share)  # texts a step
         self._stream = self._batches(stage, max(1, round(self._rate)))
+        self._step = -1
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch, plus that of texts in the steps in which some are due."""
         loss = stage.loss(batch)
         size, step = max(1, round(self._rate)), stage.done_before + stage.step
+        if step == self._step:  # a later part of the same batch
+            return loss
+        self._step = step
         if step and int(step * self._rate / size) == int((step - 1) * self._rate / size):
             return loss
         texts = next(self._stream)
