@@ -158,10 +158,8 @@ def _check(trainer: Trainer, method: Method) -> None:
     elif args.n_gpu > 1:
         problem = "several GPUs in one process. Start a process for each, with torchrun."
     elif args.torch_compile:
-        problem = "a compiled model keeps its own copy of the step. Set torch_compile=False."
-    elif getattr(trainer.model, "is_quantized", False) and not hasattr(
-        trainer.model, "get_base_model"
-    ):
+        problem = "a compiled model does not take other weights. Set torch_compile=False."
+    elif getattr(model, "is_quantized", False) and not hasattr(model, "get_base_model"):
         problem = "the weights are quantised. Train adapters, with PEFT."
     if problem is not None:
         raise SettingsError(f"protect: {problem}")

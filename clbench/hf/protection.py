@@ -35,6 +35,7 @@ class Protection:
         self.method = method
         self._trainer = trainer
         self._in_step = False
+        self._made: Optimizer | None = None
         args = trainer.args
         model: Any = trainer.model
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -113,35 +114,43 @@ class Protection:
             return
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         scale = 1.0 if scaler is None else float(scaler.get_scale())
-        gradients = [p.grad for p in self.stage.trainable() if p.grad is not None]
-        if scale != 1.0:  # of fp16, which the Trainer removes later
-            torch._foreach_div_(gradients, scale)
+        if scale == 1.0:
+            self.method.edit_gradients(self.stage)
+            return
+        self._scale_gradients(1.0 / scale)  # fp16's, which the Trainer removes later
         self.method.edit_gradients(self.stage)
-        if scale != 1.0:
-            torch._foreach_mul_(
-                [p.grad for p in self.stage.trainable() if p.grad is not None], scale
-            )
+        self._scale_gradients(scale)
 
     def optimizer(self) -> Optimizer | None:
-        """Return the method's optimizer, or None if the Trainer's own is as good."""
+        """Return the method's optimizer, or None if the Trainer has it or its own is as good."""
         kind, stage, trainer = type(self.method), self.stage, self._trainer
         stage.steps = stage.total_steps = trainer.state.max_steps
         own = kind.parameter_groups is not Method.parameter_groups
         if not own and kind.optimizer is Method.optimizer:
             return None
-        if trainer.optimizer is not None:
+        present = getattr(
+            trainer.optimizer, "optimizer", trainer.optimizer
+        )  # that accelerate wraps
+        if present is not None and present is self._made:
+            return None
+        if present is not None:
             raise SettingsError(
                 f"{stage.scenario} makes the optimizer, but the Trainer was given one. Leave "
                 "optimizers out."
             )
         groups = hook_checks.parameter_groups(self.method.parameter_groups(stage), stage.model)
-        return hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
+        self._made = hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
+        return self._made
 
     def logs(self) -> dict[str, float]:
         """Return the last point of each curve of the method since the last call."""
         points = {f"{self.method.name}/{name}": p[-1][1] for name, p in self.stage.log.items()}
         self.stage.log.clear()
         return points
+
+    def _scale_gradients(self, factor: float) -> None:
+        gradients = [p.grad for p in self.stage.trainable() if p.grad is not None]
+        torch._foreach_mul_(gradients, factor)
 
     def _optimizer_of(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Return the Trainer's kind of optimizer; biases and norms have no weight decay."""

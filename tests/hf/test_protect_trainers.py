@@ -172,6 +172,14 @@ def test_adapters_are_protected_and_the_base_stays(tmp_path: Path, method: str) 
     assert all("lora" in key for key in kept)  # no copy of the frozen weights
 
 
+def test_a_trainer_can_train_twice(tmp_path: Path) -> None:
+    trainer = train(make_encoder(tmp_path / "model"), tmp_path / "run", "recadam", RECADAM)
+    before = weights(trainer)
+    trainer.train()
+    assert any(not torch.equal(v, before[n]) for n, v in weights(trainer).items())
+    assert len(trainer.losses) == 12
+
+
 def test_curves_are_in_the_logs(tmp_path: Path) -> None:
     trainer = train(make_encoder(tmp_path / "model"), tmp_path / "run", "l2-sp", {"alpha": 0.5})
     points = [e["l2-sp/penalty"] for e in trainer.state.log_history if "l2-sp/penalty" in e]
