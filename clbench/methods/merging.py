@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from clbench.training.stage import Context, Stage
 
 
-class Merging(Method):
+class Merging(Method, ABC):
     """Base of methods that merge the changes of separately trained tasks.
 
     Every stage starts from the pretrained backbone and the initial head. Afterwards the changes of
@@ -68,13 +69,13 @@ class Merging(Method):
         if stage.model.head_parameter_names(stage.data.head):
             self._merge_head(stage)
 
+    @abstractmethod
     def add(self, stage: Stage, changes: Mapping[str, Tensor]) -> None:
         """Add a task's changes of the backbone, by name, to the state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def merged(self) -> dict[str, Tensor]:
         """Return the merged change of each weight of the backbone."""
-        raise NotImplementedError
 
     def _merge_head(self, stage: Stage) -> None:
         """Give each output of the stage's head the mean over the tasks that have its class."""

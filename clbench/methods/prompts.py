@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ LEAST = 8
 """Positions that prompts must leave to the words of a row."""
 
 
-class Prompted(Method):
+class Prompted(Method, ABC):
     """Base of methods that insert vectors among the word embeddings of every row.
 
     The backbone is frozen. With first-token pooling the prompts follow the first token ([CLS]),
@@ -34,13 +35,13 @@ class Prompted(Method):
     would need more positions than the model has loses its last tokens, and the result says so.
     """
 
+    @abstractmethod
     def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts of each row, shape (b, n, e), or (b, k, n, e) for multiple choice."""
-        raise NotImplementedError
 
+    @abstractmethod
     def longest(self, tasks: int) -> int:
         """Return the most vectors that a row gets after so many tasks."""
-        raise NotImplementedError
 
     def check_protocol(self, protocol: Protocol) -> None:
         """Read the model's positions."""

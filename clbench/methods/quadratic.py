@@ -7,6 +7,7 @@ weights.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -127,14 +128,14 @@ class QuadraticPull:
         torch._foreach_addcmul_(gradients, importance, differences, value=self._scale)  # type: ignore[arg-type]
 
 
-class PullingMethod(Method):
+class PullingMethod(Method, ABC):
     """Base of methods whose penalty is a `QuadraticPull`, created anew for each stage."""
 
     _pull: QuadraticPull | None = None
 
+    @abstractmethod
     def pull(self, stage: Stage) -> QuadraticPull | None:
         """Return the pull of a stage, or None if there is nothing to pull towards yet."""
-        raise NotImplementedError
 
     def before_stage(self, stage: Stage) -> None:
         """Create the stage's pull."""
