@@ -23,13 +23,18 @@ from clbench.models.checkpoint import (
 )
 from clbench.models.families import family_of
 from clbench.models.language import load_language_model
-from clbench.models.locate import local_folder, model_identity, resolve
+from clbench.models.locate import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    adapter_folder,
+    local_folder,
+    model_identity,
+)
 from clbench.models.safety import TOKENIZERS, one_line_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 HeadKind = Literal["classes", "language"]
 
 
@@ -91,7 +96,7 @@ def load_base(name: str) -> AuditedModel:
         If it cannot be found, is not safe to load or not a text model with layers, is quantised,
         is an adapter, or has weights that are not finite.
     """
-    if is_adapter(name):
+    if adapter_folder(name) is not None:
         raise ModelError(
             f"model {name!r} is an adapter. Give its base model first, and the adapter after it."
         )
@@ -107,8 +112,8 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
         As `load_base`; and if the architecture, the vocabulary or the tokenizer is not the base
         model's, if the classes are in another order, or if an adapter belongs to another base.
     """
-    if is_adapter(name):
-        return _merge(name, base)
+    if (adapter := adapter_folder(name)) is not None:
+        return _merge(name, adapter, base)
     folder = local_folder(name)
     config = read_config(folder, name, weights=True, tokenizer=False)
     _check_architecture(name, config, base)
@@ -134,16 +139,6 @@ def digest_of(model: nn.Module) -> str:
             hasher.update(name.encode())
             hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return hasher.hexdigest()
-
-
-def is_adapter(name: str) -> bool:
-    """Whether `name` is a folder with a PEFT adapter and no whole model."""
-    folder = resolve(name)
-    return (
-        folder is not None
-        and (folder / ADAPTER).is_file()
-        and not (folder / "config.json").is_file()
-    )
 
 
 def _load(
@@ -221,8 +216,8 @@ def _check_classes(tuned: AuditedModel, base: AuditedModel) -> None:
         )
 
 
-def _merge(name: str, base: AuditedModel) -> AuditedModel:
-    """Return a copy of the base model with the adapter in the folder `name` merged into it."""
+def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
+    """Return a copy of the base model with the adapter `name` in `folder` merged into it."""
     try:
         from peft import (
             PEFT_TYPE_TO_CONFIG_MAPPING,
@@ -235,8 +230,6 @@ def _merge(name: str, base: AuditedModel) -> AuditedModel:
             f"model {name!r} is an adapter, which needs peft: pip install 'clbench[lora]'."
         ) from error
 
-    folder = resolve(name)
-    assert folder is not None
     weights = folder / ADAPTER_WEIGHTS
     if not weights.is_file():
         raise ModelError(

@@ -34,6 +34,8 @@ IDENTITY_FILES = (
 HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja"]
 """The files to download, from the top folder only; none of them is a pickle."""
 
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
 
 @dataclass(frozen=True)
 class ModelEntry:
@@ -106,6 +108,36 @@ def local_folder(name: str, revision: str | None = None) -> Path:
                 name, revision=commit, allow_patterns=HUB_FILES, ignore_patterns="*/*"
             )
     return cached
+
+
+def adapter_folder(name: str) -> Path | None:
+    """Return the folder of a PEFT adapter, downloading one of the hub if necessary, else None.
+
+    A folder with ``config.json`` is a whole model, of which there may be an adapter, too. None also
+    for what is not found: `local_folder` says why.
+    """
+    folder = resolve(name)
+    if folder is None:
+        from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
+
+        with suppress(errors.HFValidationError, OSError):
+            known = try_to_load_from_cache(name, ADAPTER)
+            if not isinstance(known, str):
+                if isinstance(try_to_load_from_cache(name, "config.json"), str):
+                    return None
+                _require_hub()
+                with suppress(errors.EntryNotFoundError):
+                    hf_hub_download(name, "config.json")
+                    return None
+                known = hf_hub_download(name, ADAPTER)
+            folder = Path(known).parent
+            if not (folder / ADAPTER_WEIGHTS).is_file():
+                with suppress(OSError):  # loading it raises an error that names the missing file
+                    _require_hub()
+                    hf_hub_download(name, ADAPTER_WEIGHTS, revision=folder.name)
+    if folder is None or (folder / "config.json").is_file():
+        return None
+    return folder if (folder / ADAPTER).is_file() else None
 
 
 def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
