@@ -6,6 +6,7 @@ import json
 from functools import cache
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from clbench.results.score_tables import means, score_rows
@@ -168,3 +169,29 @@ def test_what_the_trials_of_ewc_and_seq_star_learned() -> None:
             learned[name].append([cell.R[i][i] or 0.0 for i in range(10)])
     assert sorted(fmean(row[3:]) < 0.1 for row in learned["ewc"]) == [False, False, True]
     assert sorted(fmean(row[1:]) < 0.1 for row in learned["seq-star"]) == [False, True, True]
+
+
+@pytest.mark.parametrize("some", page.finished(), ids=lambda some: some.name)
+def test_scores_follow_from_r_as_papers_define_them(some: page.Study) -> None:
+    """Recompute with NumPy, from the files: Lopez-Paz & Ranzato 2017; Chaudhry et al. 2018."""
+    rows = score_rows(Store(some.folder).read().cells)
+    by_key = {(row["scenario"], row["method"], row["seed"]): row for row in rows}
+    checked = 0
+    for path in sorted((some.folder / "cells").glob("*.json")):
+        cell = json.loads(path.read_text(encoding="utf-8"))
+        if cell["reference_of"] is not None:
+            continue
+        r = np.array(cell["R"], dtype=float)  # [stage, task], NaN above the diagonal
+        last = len(r) - 1
+        best = np.nanmax(r[:last, :last], axis=0)
+        expected = {
+            "average": r[last].mean(),
+            "bwt": (r[last] - np.diag(r))[:last].mean(),
+            "mean_forgetting": (best - r[last, :last]).mean(),
+            "average_over_time": np.nanmean(r, axis=1).mean(),
+        }
+        row = by_key[cell["scenario"], cell["baseline"], cell["seed"]]
+        for name, value in expected.items():
+            assert row[name] == pytest.approx(value, abs=1e-12), (path.name, name)
+        checked += 1
+    assert checked == len(rows) >= 30
