@@ -50,9 +50,9 @@ def overall(results: style.Results) -> Figure:
         figure,
         f"Over {scenarios} scenarios{missing}. Left: mean difference from {reference}, with the "
         "same weight for every scenario; thick lines are 95 % intervals for the mean of these "
-        "scenarios, thin ones for scenarios like these. Right: mean ranks, 1 for the best; methods "
-        "whose ranks differ by less than the bar at the bottom (Nemenyi, 5 %) do not differ "
-        "significantly.",
+        "scenarios, thin ones for scenarios like these (cut at arrows). Right: mean ranks, 1 for "
+        "the best; methods whose ranks differ by less than the bar at the bottom (Nemenyi, 5 %) do "
+        "not differ significantly.",
     )
 
 
@@ -69,7 +69,13 @@ def _differences(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> 
     spans = [abs(row[name]) for row in rows for name in ("difference", "low", "high")]
     widest = max((span for span in spans if not math.isnan(span)), default=0.0)
     if widest:  # intervals for other scenarios may be far wider, and are cut
-        axes.set_xlim(-1.6 * widest, 1.6 * widest)
+        end = 1.6 * widest
+        axes.set_xlim(-end, end)
+        for position, row in enumerate(rows):
+            color = looks[row["method"]].color
+            for name, sign, mark in (("low_anywhere", -1, "<"), ("high_anywhere", 1, ">")):
+                if sign * row[name] > end:
+                    axes.plot([sign * end], [position], mark, ms=4, color=color, clip_on=False)
     axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
     axes.set_yticks(range(len(rows)), [labels[row["method"]] for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.losses import take
-from clbench.methods.quadratic import PullingMethod, QuadraticPull
+from clbench.methods.quadratic import PullingMethod, QuadraticPull, nothing_to_hold
 
 if TYPE_CHECKING:
     from clbench.fisher.losses import AnyBatch
@@ -74,6 +74,9 @@ class EWC(PullingMethod):
         """Add the Fisher information of the task just learned, unless it is the last one."""
         super().after_stage(stage)
         if stage.index == stage.stages - 1:
+            return
+        if stage.has_one_class:
+            stage.note(nothing_to_hold(self.name, stage))
             return
         weights = dict(stage.model.named_parameters())
         head = stage.model.head_parameter_names(stage.data.head)  # a later task may share it

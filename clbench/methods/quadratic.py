@@ -149,3 +149,11 @@ class PullingMethod(Method, ABC):
     def after_stage(self, stage: Stage) -> None:
         """Release the stage's pull."""
         self._pull = None
+
+
+def nothing_to_hold(method: str, stage: Stage) -> str:
+    """Return a note on a stage with one class, whose loss is 0 whatever the weights are."""
+    return (
+        f"{method}: stage {stage.index} ({stage.name}) has one class, so its loss is 0 and the "
+        "method holds nothing of it."
+    )

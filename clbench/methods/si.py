@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull
+from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull, nothing_to_hold
 
 if TYPE_CHECKING:
     from clbench.training.stage import Context, Snapshot, Stage
@@ -88,6 +88,9 @@ class SI(PullingMethod):
                     integral.addcmul_(gradient, previous.sub_(weight))
                     previous.copy_(weight)
         if stage.done_before + stage.step + 1 == stage.total_steps:
+            if stage.has_one_class:
+                stage.note(nothing_to_hold(self.name, stage))
+                return
             for (name, weight), integral in zip(self._weights.items(), self._integral, strict=True):
                 importance = integral.div_((weight - self._start[name]).square_().add_(self.xi))
                 if name in self.importance:

@@ -121,6 +121,8 @@ class ScenarioTasks:
         Plain JSON values that `clbench.figures.shift` draws; kept once per scenario.
     columns
         Columns of R before those of the tasks.
+    notes
+        Sentences for the user, such as which rows were left out.
     pretraining
         Deprecated: the same as one of `columns`.
     """
@@ -130,6 +132,7 @@ class ScenarioTasks:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     picture: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[ColumnSpec, ...] = ()
+    notes: tuple[str, ...] = ()
     pretraining: InitVar[ColumnSpec | None] = None
 
     def __post_init__(self, pretraining: ColumnSpec | None) -> None:

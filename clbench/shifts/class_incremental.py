@@ -22,16 +22,23 @@ from clbench.tasks.task import Rows, Task
 Classes = Annotated[list[LabelName], Field(min_length=1)]
 
 
-def _not_flat(value: Any) -> Any:
+def _check_form(value: Any) -> Any:
     if isinstance(value, list) and any(not isinstance(item, list) for item in value):
         raise PydanticCustomError(
             "classes", 'must be a list of lists, such as [["a", "b"], ["c"]], or lists by name'
         )
+    steps = dict(enumerate(value, 1)) if isinstance(value, list) else value
+    if isinstance(steps, dict):
+        for step, names in steps.items():
+            if names == []:
+                raise PydanticCustomError(
+                    "classes", "step {step} has no class: leave it out", {"step": repr(step)}
+                )
     return value
 
 
 Groups = Annotated[
-    list[Classes] | dict[str, Classes], Field(min_length=2), BeforeValidator(_not_flat)
+    list[Classes] | dict[str, Classes], Field(min_length=2), BeforeValidator(_check_form)
 ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from clbench.errors import ShiftError, did_you_mean, join_names
+from clbench.messages import count
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.shifts.sequence import relabelled
 from clbench.shifts.split import row_splits
@@ -107,8 +108,19 @@ class DomainIncremental(Shift):
                 for key, split in row_splits(task).items()
             }
             parts.append(replace(task, name=f"{task.name}[{name}]", **rows))
+        for name, part in zip(names, parts, strict=True):
+            _check_classes(part, f"{where}: {name!r}", "Leave it out of `domains`, or add rows.")
         nowhere = sum(int((split == "").sum()) for split in splits.values())
-        return ScenarioTasks(tuple(parts), numbers={"rows_without_domain": nowhere})
+        elsewhere = sum(int((~np.isin(split, [*names, ""])).sum()) for split in splits.values())
+        notes = []
+        if elsewhere:
+            others = [name for name in present if name not in names]
+            text = f"{count(elsewhere, 'row')} of other domains left out"
+            notes.append(f"{text}: {join_names(others)}" if others else text)
+        if nowhere:
+            notes.append(f"{count(nowhere, 'row')} without a domain left out")
+        numbers = {"rows_without_domain": nowhere, "rows_of_other_domains": elsewhere}
+        return ScenarioTasks(tuple(parts), numbers=numbers, notes=tuple(notes))
 
     def _of_tasks(self, tasks: list[Task]) -> tuple[Task, ...]:
         names = [task.name for task in tasks]
@@ -130,7 +142,20 @@ class DomainIncremental(Shift):
                         f"{join_names(task.labels)}, {tasks[0].name!r} has "
                         f"{join_names(tasks[0].labels)}. Map them in `classes`."
                     )
-        return tuple(_mapped(task, mapping) for task in tasks)
+        parts = tuple(_mapped(task, mapping) for task in tasks)
+        for part in parts:
+            _check_classes(part, f"domains: {part.name!r}", "Raise limit, or leave it out.")
+        return parts
+
+
+def _check_classes(part: Task, where: str, advice: str) -> None:
+    """Raise a ShiftError if no training row of a domain has one of the classes."""
+    present = set(part.train.labels.tolist())
+    if missing := [name for i, name in enumerate(part.labels) if i not in present]:
+        raise ShiftError(
+            f"{where} has no training row of the {'class' if len(missing) == 1 else 'classes'} "
+            f"{join_names(missing)}, so it cannot teach all classes. {advice}"
+        )
 
 
 def _check_mapping(classes: Mapping[str, list[str]], labels: Collection[str]) -> None:

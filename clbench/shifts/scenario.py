@@ -159,7 +159,7 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         float(np.mean(values)) if values else None,
         by_pair,
         result.numbers,
-        tuple(dict.fromkeys(uncertainties(tasks))),
+        tuple(dict.fromkeys([*result.notes, *uncertainties(tasks)])),
     )
     return Scenario(
         spec.name,

@@ -250,6 +250,8 @@ def _with_partition(table: Any, suite: Path) -> Any:
                 f"{display_path(path)}: {step}: must be a list of class names, such as kitchen = "
                 '["recipe", "calories"].'
             )
+    if len(classes) < 2:
+        raise SuiteError(f"{display_path(path)}: must name the classes of two steps or more.")
     return {**table, "classes": classes}
 
 

@@ -209,6 +209,11 @@ class Stage(Context):
         """Name of the stage's task."""
         return self.data.name
 
+    @property
+    def has_one_class(self) -> bool:
+        """Whether one class is all that the growing head has yet, so that the loss is always 0."""
+        return self.model.shown.get(self.data.head) == 1
+
     def earlier(self, task: int) -> TaskData:
         """Return the rows of task number `task`, an earlier one or the stage's own.
 

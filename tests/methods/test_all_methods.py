@@ -172,6 +172,16 @@ def test_a_head_grows(folder: Path, name: str) -> None:
     assert not differ(cell, resumed)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_step_may_have_one_class(folder: Path, name: str) -> None:
+    if name in WITH_PEFT:
+        pytest.importorskip("peft")
+    cell = Cell(folder, CASES[name](), shown=(1, 2, 4), protocol=SHORT).run()
+    assert all(torch.isfinite(value).all() for value in weights(cell).values())
+    has_note = any("has one class" in note for note in cell.context.notes)
+    assert has_note == (name in ("ewc", "ewc-online", "r-ewc", "si"))
+
+
 REGULARISERS = (
     *("der++", "ewc", "l2-sp", "lp-ft", "lwf", "mas", "migu", "mixout", "mofo", "r-ewc", "sam"),
     *("si", "smart", "ulmfit"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_domains_are_chosen_and_ordered(folder: Path) -> None:
     run = world.run(scenario="domains", epochs=1, references=True)
     assert run.cells[0].tasks == ["review[story]", "review[film]"]
     assert run.cells[-1].reference_of == 1
+    assert "60 rows of other domains left out: play" in run.cells[0].notes  # of both splits
 
 
 @pytest.mark.parametrize(
@@ -186,3 +188,16 @@ def test_rows_without_a_domain_are_left_out_and_counted(folder: Path) -> None:
     parts = [part["train"] for part in cell.scenario_report["parts"]]
     assert sum(parts) == 119
     assert cell.scenario_report["numbers"]["rows_without_domain"] == 1
+
+
+def test_a_domain_without_a_class_is_refused(folder: Path) -> None:
+    lines = (folder / "review.jsonl").read_text().splitlines()
+    kept = [line for line in lines if '"play"' not in line or '"label": 0' not in line]
+    (folder / "review.jsonl").write_text("\n".join(kept) + "\n")
+    world = make(folder, 'task = "review"\nby = "kind"\ndomains = ["film", "play"]')
+    with pytest.raises(ClbenchError, match="'play' has no training row of the class 0"):
+        world.run(scenario="domains", epochs=1)
+    one, two = task("a", ("neg", "pos")), task("b", ("neg", "pos"))
+    rows = two.train.take(np.flatnonzero(two.train.labels == 1))
+    with pytest.raises(ShiftError, match="'b' has no training row of the class neg"):
+        build(one, replace(two, train=rows))
