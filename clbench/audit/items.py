@@ -93,7 +93,7 @@ class Items:
         if len(rows) < FEWEST_ROWS:
             raise DataError(
                 f"task {task.name!r}: {len(rows)} rows are too few, at least {FEWEST_ROWS} are "
-                "needed. Raise --rows, or choose a task with more rows."
+                "needed. Use more rows (--rows), or another task."
             )
         if len(sizes) < 2:
             raise DataError(

@@ -52,7 +52,7 @@ class HostedModel(Classifier):
 
     def whole(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the logits of the model, head included, for inputs in its own form."""
-        return torch.as_tensor(self._whole[0](**inputs).logits)
+        return logits_of(self._whole[0](**inputs), has_loss="labels" in inputs)
 
     def forward(self, function: Callable[[], Any]) -> Any:  # type: ignore[override]
         """Return what `function` returns."""
@@ -65,6 +65,16 @@ class HostedModel(Classifier):
     def randomise_backbone(self, seed: int) -> None:
         """Raise an error: the model of a Trainer keeps its weights."""
         raise SettingsError("a Trainer's model keeps its weights: initialisation = 'pretrained'.")
+
+
+@dataclass(frozen=True)
+class HostedBatch(Batch):
+    """A batch of which `count` rows may be packed into fewer sequences."""
+
+    count: int = 0
+
+    def __len__(self) -> int:
+        return self.count
 
 
 @dataclass(frozen=True)
@@ -99,8 +109,8 @@ class HostedStage(Stage):
         The Trainer's model.
     rank
         Number of the process. Each draws its own random rows and places.
-    recomputes
-        Whether the backward pass computes the forward pass again (gradient checkpointing).
+    returns_outputs
+        Whether the Trainer's loss comes with the outputs if asked.
     make_optimizer
         Function that returns the Trainer's optimizer for parameter groups.
     inputs, own_loss, scale
@@ -110,12 +120,13 @@ class HostedStage(Stage):
 
     model: HostedModel
     rank: int = 0
-    recomputes: bool = False
+    returns_outputs: bool = True
     make_optimizer: Callable[[list[dict[str, Any]]], Optimizer] | None = None
     inputs: dict[str, Tensor] = field(default_factory=dict)
     own_loss: Loss | None = None
     scale: float = 1.0
     _loss: Tensor | None = None
+    _has_labels: bool = True
 
     @property
     def data(self) -> Any:
@@ -128,16 +139,22 @@ class HostedStage(Stage):
         For language models, it asks for the tokens that the Trainer's labels have.
         """
         self.inputs, self.own_loss, self.scale, self._loss = inputs, own_loss, scale, None
-        labels = inputs.get("labels")
-        if labels is None:
-            raise SettingsError(f"{self.scenario}: the batches have no labels.")
         arguments = {k: v for k, v in inputs.items() if isinstance(v, Tensor) and k != "labels"}
-        regression = labels.is_floating_point()
-        if self.protocol.is_language_model and not self._reads_labels:
+        labels = inputs.get("labels")
+        self._has_labels = labels is not None
+        rows = len(next(iter(arguments.values())))
+        if labels is None:
+            labels = torch.zeros(rows, dtype=torch.long)
+        regression = labels.is_floating_point() or self._is_regression
+        if labels.dim() > 1 and self.protocol.is_language_model and not self._reads_labels:
             shift = int(self.model.family.pooling == "last")
             arguments["predict"], labels = asked_tokens(labels, shift)
-        rows = np.arange(len(labels))
-        return Batch(arguments, labels, HEAD, regression, self.index, rows, labels.numel())
+        if rows == 1 and "position_ids" in inputs and "attention_mask" not in inputs:
+            rows = int((inputs["position_ids"] == 0).sum())  # packed without padding
+        places = np.arange(len(labels))
+        return HostedBatch(
+            arguments, labels, HEAD, regression, self.index, places, labels.numel(), rows
+        )
 
     def snapshot(self, names: Sequence[str] | None = None) -> Snapshot:
         """Return a detached copy of those of the weights by name that are trained."""
@@ -184,19 +201,21 @@ class HostedStage(Stage):
         if head is not None or inputs_embeds is not None:
             raise SettingsError("a Trainer's model has one head, and reads tokens.")
         self._check_weights(weights)
-        if not self.protocol.is_language_model and weights is None and torch.is_grad_enabled():
-            assert self.own_loss is not None
-            loss, outputs = self.own_loss(return_outputs=True)
-            self._loss = loss * self.scale
-            return torch.as_tensor(outputs["logits"]).float()
+        if not self._has_labels:
+            raise SettingsError(f"{self.scenario} compares outputs at labels, which are missing.")
         if not self.protocol.is_language_model or self._reads_labels:
+            if weights is None and torch.is_grad_enabled() and self.returns_outputs:
+                assert self.own_loss is not None
+                loss, outputs = self.own_loss(return_outputs=True)
+                self._loss = loss * self.scale
+                return logits_of(outputs, has_loss=True).float()
             return self._with(weights, self._plain)
         if "attention_mask" not in batch.inputs:
             raise ModelError(
                 f"{self.scenario}: rows are packed into one without padding, so their next tokens "
                 "cannot be compared. Set padding_free and packing to False."
             )
-        texts = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
+        texts = {name: value for name, value in batch.inputs.items() if name != "predict"}
         places = batch.inputs["predict"]
         return self._with(weights, lambda: self._at(places, texts))
 
@@ -209,6 +228,13 @@ class HostedStage(Stage):
         if kind is not None or self.make_optimizer is None:
             return super().adam(groups, kind)
         return self.make_optimizer(groups)
+
+    @property
+    def _is_regression(self) -> bool:
+        config = self.model.config
+        kind, outputs = config.problem_type, getattr(config, "num_labels", 0)
+        is_scored = not self.protocol.is_language_model
+        return is_scored and (kind == "regression" or (kind is None and outputs == 1))
 
     @property
     def _reads_labels(self) -> bool:
@@ -230,11 +256,11 @@ class HostedStage(Stage):
         return values
 
     def _check_weights(self, weights: Mapping[str, Tensor] | None) -> None:
-        if weights is not None and self.recomputes and torch.is_grad_enabled():
+        if weights is not None and self.protocol.gradient_checkpointing and torch.is_grad_enabled():
             raise SettingsError(
                 f"{self.scenario}: gradients of other weights cannot be computed with "
-                "gradient_checkpointing, which recomputes the pass with the model's own. Turn it "
-                "off."
+                "gradient_checkpointing, which recomputes the pass with the model's own. Set "
+                "gradient_checkpointing=False in the arguments."
             )
 
 
@@ -250,3 +276,14 @@ def asked_tokens(labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     places = order[:, : max(1, int(asked.sum(1).max()))]
     tokens = ahead.gather(1, places)
     return places.masked_fill(tokens == IGNORED, 0), tokens
+
+
+def logits_of(outputs: Any, *, has_loss: bool) -> Tensor:
+    """Return the logits in a model's outputs: a dictionary, or a tuple that may start with a loss.
+
+    Raises a ModelError if there are none.
+    """
+    values = outputs.get("logits") if isinstance(outputs, Mapping) else outputs[int(has_loss)]
+    if not isinstance(values, Tensor):
+        raise ModelError("protect: the model returns no logits to compare. Use another method.")
+    return values

@@ -68,6 +68,8 @@ def protect(
         If the method needs more than a Trainer has, or the Trainer does what the method cannot
         take part in; if a setting is wrong; or if `fisher` is missing or does not fit the model.
     """
+    if not isinstance(trainer, Trainer):
+        raise SettingsError(f"protect: {type(trainer).__name__} is not a Trainer of transformers.")
     baseline = read_baseline(method)
     if "lr" in settings or "lr_multiple" in settings:
         raise SettingsError(f"protect: {method!r}: set learning_rate in TrainingArguments.")
@@ -96,21 +98,26 @@ def _by_own_names(protection: Protection, fisher: Fisher) -> dict[str, Tensor]:
     """
     stage = protection.stage
     given = _read(fisher) if isinstance(fisher, str | Path) else fisher
-    values, missing = {}, []
+    values, missing, used = {}, [], set()
     names = _names(protection.whole, stage.model)
     for name, weight in stage.model.named_parameters():
         if not weight.requires_grad:
             continue
-        value = next((given[n] for n in names[id(weight)] if n in given), None)
-        if value is None:
-            missing.append(name.removeprefix("backbone."))
+        key = next((n for n in names[id(weight)] if n in given), None)
+        own = names[id(weight)][-1]
+        if key is None:
+            missing.append(own)
             continue
+        value = torch.as_tensor(given[key]).detach().to(weight.device, torch.float32)
         if value.shape != weight.shape:
             raise SettingsError(
-                f"protect: fisher: {name} has the shape {tuple(value.shape)}, the weight "
+                f"protect: fisher: {key} has the shape {tuple(value.shape)}, the weight "
                 f"{tuple(weight.shape)}. Compute it with this model."
             )
-        values[name] = value.detach().to(weight.device, torch.float32)
+        if not (torch.isfinite(value).all() and (value >= 0).all()):
+            raise SettingsError(f"protect: fisher: {key} has numbers below 0 or not finite.")
+        values[name] = value
+        used.add(key)
     if not values:
         raise SettingsError(
             "protect: fisher names no weight that the Trainer trains. Compute it with this "
@@ -120,6 +127,12 @@ def _by_own_names(protection: Protection, fisher: Fisher) -> dict[str, Tensor]:
         stage.note(
             f"{protection.method.name}: {count(len(missing), 'trained weight')} without Fisher "
             f"information, not held: {', '.join(missing[:3])}{' …' if missing[3:] else ''}"
+        )
+    if others := sorted(given.keys() - used):
+        stage.note(
+            f"{protection.method.name}: Fisher information of {count(len(others), 'weight')} that "
+            f"the Trainer does not train is not used: {', '.join(others[:3])}"
+            f"{' …' if others[3:] else ''}"
         )
     return values
 
@@ -136,9 +149,9 @@ def _read(path: str | Path) -> dict[str, Tensor]:
 
 
 def _names(model: Any, hosted: HostedModel) -> dict[int, list[str]]:
-    """Return the names that each weight has in the Trainer's model, in its body and for methods."""
+    """Return the names that each weight has for methods, in the body and in the Trainer's model."""
     names: dict[int, list[str]] = {}
-    for part in (hosted, model, hosted.backbone.base_model):
+    for part in (hosted, hosted.backbone.base_model, model):
         for name, weight in part.named_parameters(remove_duplicate=False):
             names.setdefault(id(weight), []).append(name)
     return names
@@ -157,6 +170,8 @@ def _check(trainer: Trainer, method: Method) -> None:
         problem = "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP."
     elif args.n_gpu > 1:
         problem = "several GPUs in one process. Start a process for each, with torchrun."
+    elif "lomo" in args.optim:
+        problem = "LOMO updates the weights in the backward pass. Use adamw_torch."
     elif args.torch_compile:
         problem = "a compiled model does not take other weights. Set torch_compile=False."
     elif getattr(model, "is_quantized", False) and not hasattr(model, "get_base_model"):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 from torch.optim import Optimizer
-from transformers import Trainer, TrainerCallback
+from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 from clbench.errors import ModelError, SettingsError
 from clbench.hf.host import HostedModel, HostedPrecision, HostedStage
+from clbench.messages import describe_errors
 from clbench.methods.base import Method
 from clbench.training import hook_checks
 from clbench.training.protocol import Protocol
@@ -36,9 +40,12 @@ class Protection:
         self._trainer = trainer
         self._in_step = False
         self._made: Optimizer | None = None
+        self._has_warned = False
         args = trainer.args
         model: Any = trainer.model
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if not isinstance(inner, PreTrainedModel):
+            raise ModelError(f"protect: {type(inner).__name__} is not a model of transformers.")
         self.whole, hosted = model, HostedModel(inner)
         known = {id(value) for value in hosted.parameters()}
         outside = [n for n, v in model.named_parameters() if v.requires_grad and id(v) not in known]
@@ -50,19 +57,13 @@ class Protection:
         device = next(hosted.parameters()).device
         name = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
         recomputes = any(getattr(m, "gradient_checkpointing", False) for m in inner.modules())
+        parameters = inspect.signature(type(trainer).compute_loss).parameters
         self.stage = HostedStage(
             model=hosted,
             model_name=str(inner.config._name_or_path) or "(made from a configuration)",
             revision=None,
-            protocol=Protocol(
-                lr=args.learning_rate,
-                betas=(args.adam_beta1, args.adam_beta2),
-                eps=args.adam_epsilon,
-                weight_decay=args.weight_decay,
-                batch_size=args.per_device_train_batch_size * args.gradient_accumulation_steps,
-                head="language-model" if hosted.is_language_model else "classification",
-                corpus=corpus,
-                data_seed=args.seed,
+            protocol=_protocol(
+                args, corpus, speaks=hosted.is_language_model, recomputes=recomputes
             ),
             device=device,
             precision=HostedPrecision(name, device.type),
@@ -73,7 +74,7 @@ class Protection:
             index=1,
             rank=args.process_index,
             make_optimizer=self._optimizer_of,
-            recomputes=recomputes or args.gradient_checkpointing,
+            returns_outputs="return_outputs" in parameters,
         )
         self._check_method()
 
@@ -87,6 +88,7 @@ class Protection:
         own = type(self._trainer)
         self.method.setup(self.stage)
         self.method.before_stage(self.stage)
+        self._check_optimizer()
         self._trainer.__class__ = type(f"Protected{own.__name__}", (_Protected, own), {})
         self._trainer.protection = self
         self._trainer.add_callback(_Steps(self))
@@ -101,11 +103,14 @@ class Protection:
             counts = trainer.model_accepts_loss_kwargs and items is not None
             is_share = counts or trainer.compute_loss_func is not None
         parts = float(trainer.current_gradient_accumulation_steps) if is_share else 1.0
+        if is_share:
+            self._warn_of_sums(inputs)
         stage.model.train()
         batch = stage.begin(inputs, own_loss, parts)
         loss = hook_checks.loss(self.method.loss(stage, batch))
         if (penalty := hook_checks.penalty(self.method.penalty(stage))) is not None:
             loss = loss + penalty
+        stage.part += 1
         return loss / parts
 
     def edit_gradients(self) -> None:
@@ -122,25 +127,59 @@ class Protection:
         self._scale_gradients(scale)
 
     def optimizer(self) -> Optimizer | None:
-        """Return the method's optimizer, or None if the Trainer has it or its own is as good."""
-        kind, stage, trainer = type(self.method), self.stage, self._trainer
-        stage.steps = stage.total_steps = trainer.state.max_steps
-        own = kind.parameter_groups is not Method.parameter_groups
-        if not own and kind.optimizer is Method.optimizer:
+        """Return the method's optimizer for a training, or None if the Trainer's own is as good."""
+        if not self._makes_optimizer():
             return None
+        stage, trainer = self.stage, self._trainer
+        if trainer.state.max_steps <= 0:
+            raise SettingsError(
+                f"{stage.scenario} makes the optimizer when the number of steps is known. Call "
+                "train() alone."
+            )
         present = getattr(
             trainer.optimizer, "optimizer", trainer.optimizer
         )  # that accelerate wraps
-        if present is not None and present is self._made:
-            return None
-        if present is not None:
+        if present is not None and present is not self._made:
             raise SettingsError(
-                f"{stage.scenario} makes the optimizer, but the Trainer was given one. Leave "
-                "optimizers out."
+                f"{stage.scenario} makes the optimizer, but the Trainer has one. Leave optimizers "
+                "out, and call protect before the first train()."
             )
+        stage.steps = stage.total_steps = trainer.state.max_steps
         groups = hook_checks.parameter_groups(self.method.parameter_groups(stage), stage.model)
         self._made = hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
+        if type(self.method).optimizer is not Method.optimizer and "adam" not in trainer.args.optim:
+            stage.note(f"{self.method.name}: its optimizer replaces {trainer.args.optim!s}.")
         return self._made
+
+    def check_made(self) -> None:
+        """Raise a SettingsError if the Trainer replaced the method's optimizer by its own."""
+        if self._trainer.optimizer is not self._made:
+            raise SettingsError(
+                f"{self.stage.scenario} makes the optimizer, but create_optimizer of "
+                f"{type(self._trainer).__mro__[2].__name__} replaces it."
+            )
+
+    def _check_optimizer(self) -> None:
+        """Raise a SettingsError if the Trainer has an optimizer where the method makes one."""
+        present = self._trainer.optimizer
+        present = getattr(present, "optimizer", present)  # that accelerate wraps
+        if self._makes_optimizer() and present is not None and present is not self._made:
+            raise SettingsError(
+                f"{self.stage.scenario} makes the optimizer, but the Trainer has one. Leave "
+                "optimizers out, and call protect before the first train()."
+            )
+
+    def _makes_optimizer(self) -> bool:
+        """Whether the method needs an optimizer or groups of weights of its own."""
+        kind, stage = type(self.method), self.stage
+        if kind.optimizer is not Method.optimizer:
+            return True
+        if kind.parameter_groups is Method.parameter_groups:
+            return False
+        groups = self.method.parameter_groups(stage)
+        stage.log.clear()
+        usual = {id(weight) for weight in stage.trainable()}
+        return len(groups) > 1 or {id(weight) for weight in groups[0]["params"]} != usual
 
     def logs(self) -> dict[str, float]:
         """Return the last point of each curve of the method since the last call."""
@@ -151,6 +190,24 @@ class Protection:
     def _scale_gradients(self, factor: float) -> None:
         gradients = [p.grad for p in self.stage.trainable() if p.grad is not None]
         torch._foreach_mul_(gradients, factor)
+
+    def _warn_of_sums(self, inputs: dict[str, Any]) -> None:
+        """Warn once if the Trainer adds up mean losses, beside which the method's terms are small.
+
+        It does so with classifiers of transformers, which ignore ``num_items_in_batch``.
+        """
+        trainer, labels = self._trainer, inputs.get("labels")
+        parts = trainer.current_gradient_accumulation_steps * trainer.accelerator.num_processes
+        is_class = isinstance(labels, Tensor) and labels.dim() == 1
+        if self._has_warned or parts == 1 or not is_class or trainer.compute_loss_func is not None:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"{self.stage.scenario}: with this model, the Trainer adds up the mean losses of the "
+            f"{parts} parts of a batch, so beside them the method is {parts} times weaker. Set "
+            "trainer.loss_is_scaled_for_ga = False and average_tokens_across_devices=False.",
+            stacklevel=2,
+        )
 
     def _optimizer_of(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Return the Trainer's kind of optimizer; biases and norms have no weight decay."""
@@ -187,7 +244,32 @@ class Protection:
         is_decoder = stage.model.family.pooling == "last"
         if method.needs_decoder and stage.protocol.is_language_model and not is_decoder:
             raise SettingsError(f"{stage.scenario} needs a decoder, such as GPT-2 or Llama.")
+        if not any(p.requires_grad for p in stage.model.backbone_parameters().values()):
+            raise SettingsError(
+                f"{stage.scenario}: the Trainer trains no weight but the head's, so that nothing "
+                "can be forgotten."
+            )
         method.check_protocol(stage.protocol)
+
+
+def _protocol(args: Any, corpus: str, *, speaks: bool, recomputes: bool) -> Protocol:
+    """Return the settings of a Trainer as those of clbench."""
+    try:
+        protocol = Protocol(
+            lr=args.learning_rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+            weight_decay=args.weight_decay,
+            batch_size=args.per_device_train_batch_size * args.gradient_accumulation_steps,
+            head="language-model" if speaks else "classification",
+            corpus=corpus,
+            data_seed=args.seed,
+        )
+    except ValidationError as error:
+        texts = "; ".join(describe_errors(error))
+        raise SettingsError(f"protect: the arguments of the Trainer: {texts}") from error
+    checkpointing = recomputes or args.gradient_checkpointing
+    return protocol.model_copy(update={"gradient_checkpointing": checkpointing})
 
 
 class _Protected:
@@ -220,7 +302,10 @@ class _Protected:
         optimizer = self.protection.optimizer()
         if optimizer is not None:
             self.optimizer = optimizer
-        return super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        made = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        if optimizer is not None:
+            self.protection.check_made()
+        return made
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
@@ -238,7 +323,7 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         stage = self._protection.stage
-        stage.step = state.global_step
+        stage.step, stage.part = state.global_step, 0
         self._protection.method.before_step(stage)
 
     def on_step_end(

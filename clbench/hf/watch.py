@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from transformers import TrainerCallback
 
-from clbench.audit.items import DEFAULT_TASKS, Items, load_items, probe
-from clbench.audit.language import LanguageLoss
+from clbench.audit.items import DEFAULT_TASKS, FEWEST_ROWS, Items, load_items, probe
+from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.errors import ModelError, SettingsError
 from clbench.tasks.corpus import resolve_corpus
@@ -67,7 +69,7 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(
         self,
-        tasks: Sequence[str] = DEFAULT_TASKS,
+        tasks: Sequence[str] | str = DEFAULT_TASKS,
         corpus: str | None = "built-in",
         every: int = 100,
         budget: float = 0.05,
@@ -79,10 +81,8 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         texts: int = 100,
         seed: int = 0,
     ) -> None:
-        if every < 1 or not 0.0 < budget <= 1.0:
-            raise SettingsError("ForgettingCallback: every must be 1 or more, and 0 < budget ≤ 1.")
-        if action not in ("warn", "stop", "restore"):
-            raise SettingsError(f"ForgettingCallback: action {action!r} is unknown.")
+        tasks = [tasks] if isinstance(tasks, str) else tasks
+        _check(every=every, budget=budget, action=action, limits=limits, rows=rows, texts=texts)
         self.every, self.budget, self.action = every, budget, action
         self.limits = dict(limits or {})
         self.curve: list[dict[str, float]] = []
@@ -96,6 +96,8 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         self._loss: LanguageLoss | None = None
         self._start = self._longest = 0.0
         self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
+        if folder is not None and not folder.is_dir():
+            raise SettingsError(f"ForgettingCallback: data: there is no folder {folder}.")
         known = {LANGUAGE, "features", *(items.name for items in self._items)}
         if unknown := sorted(self.limits.keys() - known):
             raise SettingsError(
@@ -134,8 +136,10 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
             self._loss = LanguageLoss(
                 model, self._corpus, self._texts, self._seed, model.model.device
             )
-        if not self.curve:
-            self._score(args, state, control, model, _handler())
+        if not self.curve or self.curve[-1]["step"] != state.global_step:
+            self._score(args, state, control, model, _handler(), state.global_step)
+        else:  # resumed from a step that was scored: these weights may be kept, too
+            self._act(control, state.global_step, model, self.changes())
 
     def on_step_end(
         self,
@@ -150,7 +154,8 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         elapsed = time.monotonic() - self._start
         if _agreed(self.seconds + self._longest <= self.budget * elapsed):
             model = _audited(kwargs["model"], kwargs["processing_class"])
-            self.seconds += self._score(args, state, control, model, _handler())
+            step = state.global_step
+            self.seconds += self._score(args, state, control, model, _handler(), step)
 
     def on_train_end(
         self,
@@ -159,10 +164,16 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Score the trained model, unless this step was scored already."""
-        if self.curve[-1]["step"] != state.global_step:
+        """Score the trained model, unless this step was scored already.
+
+        If the Trainer has loaded its best model, that is scored, under the step that it is of.
+        """
+        step = state.global_step
+        if args.load_best_model_at_end and state.best_global_step is not None:
+            step = state.best_global_step
+        if self.curve[-1]["step"] != step:
             model = _audited(kwargs["model"], kwargs["processing_class"])
-            self._score(args, state, control, model, _handler())
+            self._score(args, state, control, model, _handler(), step)
 
     def _score(
         self,
@@ -171,28 +182,35 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         control: TrainerControl,
         model: AuditedModel,
         handler: Any,
+        step: int,
     ) -> float:
-        """Score, log, and act on limits; return the seconds that it took."""
+        """Score the model of a step, log, and act on limits; return the seconds that it took."""
         start, training = time.monotonic(), model.model.training
         try:
             with torch.random.fork_rng():
                 scores = self._scores(model)
         finally:
             model.model.train(training)
-        self.curve.append({**scores, "step": state.global_step})
+        self.curve.append({**scores, "step": step})
         changes = self.changes()
         logs = {f"{PREFIX}{name}": value for name, value in scores.items()}
         logs |= {f"{PREFIX}{name}_change": value for name, value in changes.items()}
         if state.epoch is not None:
             logs["epoch"] = state.epoch
-        state.log_history.append({**logs, "step": state.global_step})
+        state.log_history.append({**logs, "step": step})
+        logs_own = control.should_log  # which the call below turns off
         handler.on_log(args, state, control, logs)
-        self._act(control, state, model, changes)
+        control.should_log = logs_own
+        self._act(control, step, model, changes)
         self._longest = max(self._longest, time.monotonic() - start)
         return time.monotonic() - start
 
     def _scores(self, model: AuditedModel) -> dict[str, float]:
         device = model.model.device
+        if not all(bool(torch.isfinite(p).all()) for p in model.model.parameters()):
+            names = [items.name for items in self._items]
+            names += [] if self._loss is None else [LANGUAGE]
+            return dict.fromkeys(names, math.nan)
         scores = {
             items.name: float((probe(model, items, device) == items.rows.labels).mean())
             for items in self._items
@@ -202,7 +220,12 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         return scores
 
     def changes(self) -> dict[str, float]:
-        """Return the changes from the first to the last scoring; below 0 is worse."""
+        """Return the changes from the first to the last scoring; below 0 is worse.
+
+        Raises a SettingsError before training, as `draw` does.
+        """
+        if not self.curve:
+            raise SettingsError("ForgettingCallback: nothing was scored yet. Train first.")
         first, last = self.curve[0], self.curve[-1]
         signs = {name: -1 if name == LANGUAGE else 1 for name in last if name != "step"}
         return {name: sign * (last[name] - first[name]) for name, sign in signs.items()}
@@ -211,6 +234,7 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         """Return a figure of the changes over the steps; left accuracies, right language."""
         from clbench.figures import style
 
+        self.changes()  # raises an error if there are none
         names = [name for name in self.curve[0] if name not in ("step", LANGUAGE)]
         parts = [(names, "change in accuracy"), ([LANGUAGE], "change in nats of loss, sign turned")]
         parts = [part for part in parts if {*part[0]} <= self.curve[0].keys()]
@@ -231,7 +255,7 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
     def _act(
         self,
         control: TrainerControl,
-        state: TrainerState,
+        at: int,
         model: AuditedModel,
         changes: Mapping[str, float],
     ) -> None:
@@ -240,15 +264,15 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
             limit = self.limits.get(name)
             if limit is None and name != LANGUAGE:
                 limit = self.limits.get("features")
-            if limit is not None and change < limit:
+            if limit is not None and not change >= limit:  # not a number is below, too
                 below[name] = f"{name} {change:+.3f} (limit {limit:g})"
         if not below:
             if self.action == "restore":
                 weights = model.model.state_dict()
                 copies = {name: value.detach().cpu().clone() for name, value in weights.items()}
-                self._kept = state.global_step, copies
+                self._kept = at, copies
             return
-        text = f"step {state.global_step}: forgotten more than allowed: {', '.join(below.values())}"
+        text = f"step {at}: forgotten more than allowed: {', '.join(below.values())}"
         if self.action != "warn":
             control.should_training_stop = True
             text += "; training stops"
@@ -256,7 +280,36 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
             step, copies = self._kept
             model.model.load_state_dict(copies)
             text += f" with the weights of step {step}"
+        elif self.action == "restore":
+            text += " with its weights, as none within the limits are kept"
         warnings.warn(text, stacklevel=2)
+
+
+def _check(**options: Any) -> None:
+    """Raise a SettingsError if an option of `ForgettingCallback` is out of range."""
+    limits = options["limits"] or {}
+    is_number = {
+        name: isinstance(options[name], int | float) and not isinstance(options[name], bool)
+        for name in ("every", "budget", "rows", "texts")
+    }
+    is_sound = isinstance(limits, Mapping) and all(
+        isinstance(value, int | float) and value <= 0.0 for value in limits.values()
+    )
+    problem = None
+    if not is_number["every"] or options["every"] < 1:
+        problem = "every must be 1 or more"
+    elif not is_number["budget"] or not 0.0 < options["budget"] <= 1.0:
+        problem = "budget must be above 0 and at most 1"
+    elif not is_number["rows"] or options["rows"] < FEWEST_ROWS:
+        problem = f"rows must be {FEWEST_ROWS} or more"
+    elif not is_number["texts"] or options["texts"] < FEWEST_TEXTS:
+        problem = f"texts must be {FEWEST_TEXTS} or more"
+    elif options["action"] not in ("warn", "stop", "restore"):
+        problem = f"action {options['action']!r} is unknown; there are warn, stop and restore"
+    elif not is_sound:
+        problem = 'limits must be numbers up to 0 by task, such as {"language": -0.5}'
+    if problem is not None:
+        raise SettingsError(f"ForgettingCallback: {problem}.")
 
 
 def _audited(model: Any, tokenizer: Any) -> AuditedModel:
@@ -266,6 +319,9 @@ def _audited(model: Any, tokenizer: Any) -> AuditedModel:
         raise ModelError(
             "ForgettingCallback: the Trainer has no tokenizer. Give it as processing_class."
         )
+    if tokenizer.pad_token_id is None:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.eos_token
     head: HeadKind | None = None
     if type(inner).__name__.endswith("ForSequenceClassification"):
         head = "classes"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from clbench.errors import SettingsError
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
 from clbench.tasks.corpus import corpus_name
 
@@ -87,6 +88,11 @@ class EWCMLM(PullingMethod):
         )
         self._fisher = fisher_of_backbone(context.model, fisher)
         self._anchor = context.snapshot(list(self._fisher))
+        if not self._anchor:
+            raise SettingsError(
+                "ewc-mlm: the pretrained language model has none of the weights that are trained, "
+                "as with adapters. Use l2-sp."
+            )
         loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
         note = (
             f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of "

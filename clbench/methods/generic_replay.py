@@ -103,6 +103,7 @@ class GenericReplay(Method):
                 f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
             )
         context.note(note)
+        model.to(dtype=context.model.backbone.dtype)
         self._loss = named_loss("mlm")  # next tokens are labels too: see `_labels`
         self._table = model.get_input_embeddings().weight.detach()
         self._rows = table_rows(context.model, len(self._table))
@@ -117,16 +118,13 @@ class GenericReplay(Method):
         rows = stage.protocol.batch_of(stage.name)
         self._rate = rows * self.share / (1.0 - self.share)  # texts a step
         self._stream = self._batches(stage, max(1, round(self._rate)))
-        self._step = -1
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch, plus that of texts in the steps in which some are due."""
         loss = stage.loss(batch)
         size, step = max(1, round(self._rate)), stage.done_before + stage.step
-        if step == self._step:  # a later part of the same batch
-            return loss
-        self._step = step
-        if step and int(step * self._rate / size) == int((step - 1) * self._rate / size):
+        before, due = (int(number * self._rate / size) for number in (step - 1, step))
+        if stage.part or (step and before == due):
             return loss
         texts = next(self._stream)
         text_loss = self.text_loss(stage, texts)

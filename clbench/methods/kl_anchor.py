@@ -96,8 +96,10 @@ class KLAnchor(Method):
             names = ("input_ids", "attention_mask")
             inputs = {name: encoded[name].to(stage.device) for name in names}
             lengths = inputs["attention_mask"].sum(1)
-        else:
-            lengths = inputs["predict"][:, 0]
+        mask = inputs.get("attention_mask")
+        first = 0 if mask is None else mask.int().argmax(1)  # not 0 with padding on the left
+        if self.at == "prompts":
+            lengths = inputs["predict"][:, 0] - first
             if not lengths.any():
                 raise SettingsError(
                     "kl-anchor: every token of the rows is trained, so there are no prompts to "
@@ -106,6 +108,7 @@ class KLAnchor(Method):
             lengths = lengths.clamp(min=1)  # the last place predicts the answer
         chance = torch.rand((len(lengths), self.tokens), generator=stage.rng("places"))
         places = (chance.to(lengths.device) * lengths[:, None]).long()
+        places = places + torch.as_tensor(first).view(-1, 1).to(places.device)
         inputs["predict"] = places
         return replace(batch, inputs=inputs, labels=torch.zeros_like(places))
 

@@ -8,11 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from clbench.errors import SettingsError
 from clbench.methods.base import Method
 from clbench.training.dropout import MaskStream
 
 if TYPE_CHECKING:
     from clbench.training.batches import Batch
+    from clbench.training.protocol import Protocol
     from clbench.training.stage import Context, Snapshot, Stage
 
 
@@ -40,6 +42,14 @@ class Mixout(Method):
     p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     anchor: Literal["pretrained", "previous"] = "pretrained"
     dropout: bool = False
+
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Refuse gradient checkpointing, which computes the forward pass again without mixing."""
+        if protocol.gradient_checkpointing:
+            raise SettingsError(
+                "mixout: gradient_checkpointing computes the forward pass again with unmixed "
+                "weights. Set gradient_checkpointing = false."
+            )
 
     def setup(self, context: Context) -> None:
         """Keep the pretrained weights."""
@@ -77,7 +87,7 @@ def matrix_names(backbone: nn.Module) -> list[str]:
 def mix(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: Masks) -> dict[str, Tensor]:
     """Return the trained weights mixed with those of `anchor`; gradients flow to the weights."""
     return {
-        name: torch.lerp(value, weights[name], masks.draw(value.shape))
+        name: torch.lerp(value, weights[name], masks.draw(value.shape).to(value.dtype))
         for name, value in anchor.items()
         if weights[name].requires_grad
     }

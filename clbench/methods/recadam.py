@@ -122,8 +122,7 @@ class RecAdam(Method):
         for layer in stage.model.layer_groups():
             inside = [weights[n] for n in layer.parameters if id(weights[n]) in anchors]
             if inside:
-                tensors = [p.detach() for p in inside], [anchors[id(p)] for p in inside]
-                self._layers[layer.name] = tensors
+                self._layers[layer.name] = inside, [anchors[id(p)] for p in inside]
         p = stage.protocol
         return optim.RecAdam(groups, p.lr, p.betas, p.eps, p.weight_decay)
 
@@ -160,7 +159,7 @@ class RecAdam(Method):
     def _record_distance(self, stage: Stage, step: int) -> None:
         """Record the Euclidean distance to the anchor, in total and by layer."""
         sums = [
-            torch.stack(torch._foreach_norm(torch._foreach_sub(weights, anchors))).square().sum()
+            torch.stack(torch._foreach_norm(torch._foreach_sub(weights, anchors))).square().sum()  # type: ignore[arg-type]
             for weights, anchors in self._layers.values()
         ]
         squares = torch.stack(sums).tolist()  # waits for the device once

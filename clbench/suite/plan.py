@@ -101,7 +101,7 @@ class Plan:
     @property
     def question(self) -> Question:
         """The suite's primary question."""
-        return self.suite.file.question
+        return self.suite.file.asked
 
     @property
     def scenarios(self) -> tuple[ScenarioSpec, ...]:
@@ -208,7 +208,7 @@ def _check_question(
     suite: Suite, options: RunOptions, baselines: Sequence[Baseline], scenarios: Sequence[Any]
 ) -> None:
     """Raise a SuiteError if a question of the suite, or of a run with looks, compares nothing."""
-    question = suite.file.question
+    question = suite.file.asked
     names = [b.name for b in baselines if b.family in ("", b.name)]  # without points of sweeps
     is_whole = options.methods is options.scenarios is None
     for key, known in (("methods", names), ("scenarios", [s.name for s in scenarios])):
@@ -258,7 +258,7 @@ def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> N
         else None,
         "plasticity": None if references == "all" else f'Set references = "all"{_OPTION}.',
     }
-    for score in suite.file.question.scores:
+    for score in suite.file.asked.scores:
         if remedy := remedies.get(score):
             raise SuiteError(
                 f"{display_path(suite.path)}: [question] scores: this run will not have {score!r}. "

@@ -34,14 +34,16 @@ def _distinct(scores: list[ScoreName]) -> list[ScoreName]:
 
 
 class Question(BaseModel):
-    """The ``[question]`` table of a suite file, by default p_o and p_s against vanilla.
+    """The ``[question]`` table of a suite file.
+
+    By default p_o and p_s against vanilla, or the average if all scenarios are longer sequences.
 
     Attributes
     ----------
     reference
         Baseline that the others are compared with.
     scores
-        Scores that it covers; for sequences of more than two tasks ``average`` is usual.
+        Scores that it covers.
     margin
         Largest difference that does not matter.
     methods, scenarios

@@ -65,6 +65,14 @@ class ScenarioSpec(BaseModel):
         return self.name.removesuffix(f"-{order}") if isinstance(order, str) else self.name
 
     @property
+    def is_sequence(self) -> bool:
+        """Whether the settings give more than two tasks, parts or steps."""
+        numbers = [self.settings.get(key) for key in ("k", "steps")]
+        lists = [self.settings.get(key) for key in ("tasks", "classes", "domains")]
+        sizes = [len(value) for value in lists if isinstance(value, list | dict)]
+        return max([2, *sizes, *(n for n in numbers if isinstance(n, int))]) > 2
+
+    @property
     def task_names(self) -> tuple[str, ...]:
         """Tasks in the settings ``task`` and ``tasks``, in order, each once."""
         task, tasks = self.settings.get("task"), self.settings.get("tasks")
@@ -125,6 +133,14 @@ class SuiteFile(BaseModel):
     scenario: Annotated[list[ScenarioSpec], Field(min_length=1)]
 
     _name = field_validator("name")(check_name)
+
+    @property
+    def asked(self) -> Question:
+        """The question; about ``average`` if it names no scores and all scenarios are sequences."""
+        if "scores" in self.question.model_fields_set:
+            return self.question
+        is_long = all(scenario.is_sequence for scenario in self.scenario)
+        return self.question.model_copy(update={"scores": ["average"]} if is_long else {})
 
     @field_validator("task")
     @classmethod

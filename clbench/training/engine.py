@@ -198,6 +198,7 @@ def _step(
     method.before_step(stage)
     stage.restart_dropout()
     for number, (part, share) in enumerate(batch.parts(stage.protocol.accumulation)):
+        stage.part = number
         loss = hook_checks.loss(method.loss(stage, part))
         loss = loss if share == 1.0 else loss * share
         # The penalty does not depend on the rows.

@@ -173,6 +173,8 @@ class Stage(Context):
         Outputs in use before the stage, by head, of heads that grow.
     steps, step
         Steps of the running phase, and how many of them are done.
+    part
+        Number of the part of the step's batch, from 0, with gradient accumulation.
     epoch_steps
         Steps of one pass over the training rows.
     phase
@@ -190,6 +192,7 @@ class Stage(Context):
     reads_earlier_rows: bool = False
     steps: int = 0
     step: int = 0
+    part: int = 0
     epoch_steps: int = 0
     phase: int = 0
     total_steps: int = 0

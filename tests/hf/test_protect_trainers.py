@@ -106,32 +106,32 @@ def test_the_scale_of_fp16_does_not_reach_the_pull(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("l2-sp", {"alpha": 0.5}),
-        ("recadam", RECADAM),
-        ("mixout", {"p": 0.5}),
-        ("lwf", {"weight": 5.0}),
-    ],
-)
-def test_two_processes_train_as_one(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
-    one = train(make_encoder(tmp_path / "model"), tmp_path / "run", method, options)
-    watch = method == "l2-sp"
-    settings = {"method": options, "trainer": {"per_device_train_batch_size": 2}, "watch": watch}
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    methods: dict[str, dict[str, Any]] = {
+        "l2-sp": {"alpha": 0.5}, "recadam": RECADAM, "mixout": {"p": 0.5}, "lwf": {"weight": 5.0},
+    }  # fmt: skip
+    make_checkpoint("bert", tmp_path / "model")
     path = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     script = Path(__file__).with_name("two_processes.py")
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         str(script), str(tmp_path), method, json.dumps(settings)],
+         str(script), str(tmp_path), json.dumps(methods)],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         check=True, timeout=300,
     )  # fmt: skip
-    assert_same(weights(one), load_file(tmp_path / "weights.safetensors"))
-    if watch:  # both processes scored at the same steps
-        both = [json.loads((tmp_path / f"points-{rank}.json").read_text()) for rank in (0, 1)]
-        assert both[0] == both[1]
-        assert {0, 6} <= {*both[0]}
+    for method, options in methods.items():
+        one = train(make_encoder(tmp_path / "model"), tmp_path / "run", method, options)
+        assert_same(weights(one), load_file(tmp_path / f"{method}.safetensors"))
+        logs = json.loads((tmp_path / f"{method}.json").read_text())
+        own = [entry for entry in one.state.log_history if "loss" in entry]
+        curves = {key for entry in own for key in entry if "/" in key}
+        for entry, other in zip(own, logs, strict=True):
+            for key in curves & entry.keys():
+                if method != "lwf":  # whose term is that of the first process's rows
+                    assert other[key] == pytest.approx(entry[key], rel=0.02, abs=1e-6), key
+    both = [json.loads((tmp_path / f"points-{rank}.json").read_text()) for rank in (0, 1)]
+    assert both[0] == both[1]  # both processes scored at the same steps
+    assert {0, 6} <= {*both[0]}
 
 
 @pytest.mark.parametrize("method", ["l2-sp", "recadam", "lwf"])
@@ -274,7 +274,16 @@ def plain_trainer(folder: Path, **settings: Any) -> Trainer:
         ("ewc", {"fisher": {"a": torch.ones(2)}}, "names no weight"),
         ("ewc", {"fisher": {"classifier.bias": torch.ones(3)}}, r"has the shape \(3,\)"),
         ("ewc", {"fisher": {"classifier.bias": torch.zeros(2)}}, "penalty is always 0"),
-        ("ewc", {"fisher": {"classifier.bias": torch.tensor([1.0, torch.nan])}}, "not a finite"),
+        (
+            "ewc",
+            {"fisher": {"classifier.bias": torch.tensor([1.0, torch.nan])}},
+            "below 0 or not finite",
+        ),
+        (
+            "ewc",
+            {"fisher": {"classifier.bias": torch.tensor([1.0, -1.0])}},
+            "below 0 or not finite",
+        ),
         ("generic-replay", {"corpus": "nowhere.txt"}, "nowhere.txt"),
         ("recadam", {"gamma": 1e9}, "overshoot"),
     ],
@@ -298,13 +307,26 @@ def test_trainers_that_cannot_be_protected_are_refused(tmp_path: Path) -> None:
         protect(plain_trainer(tmp_path, torch_compile=True), "l2-sp")
     trainer = plain_trainer(tmp_path)
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
-    protect(trainer, "layerwise", multiples=[0.1, 0.5, 1.0])
-    with pytest.raises(ClbenchError, match="makes the optimizer"):
-        trainer.train()
-    trainer = plain_trainer(tmp_path, gradient_checkpointing=True)
-    protect(trainer, "mixout")
+    for method, options in (("layerwise", {"multiples": [0.1, 0.5, 1.0]}), ("recadam", {})):
+        with pytest.raises(ClbenchError, match="makes the optimizer, but the Trainer has one"):
+            protect(trainer, method, **options)
+    protect(trainer, "lwf")  # which trains what the Trainer trains
     with pytest.raises(ClbenchError, match="gradient_checkpointing"):
-        trainer.train()
+        protect(plain_trainer(tmp_path, gradient_checkpointing=True), "mixout")
+    with pytest.raises(ClbenchError, match="LOMO"):
+        protect(plain_trainer(tmp_path, optim="lomo"), "l2-sp")
+    with pytest.raises(ClbenchError, match=r"arguments of the Trainer.*lr: must be"):
+        protect(plain_trainer(tmp_path, learning_rate=2.0), "l2-sp")
+    trainer = plain_trainer(tmp_path)
+    trainer.model.bert.requires_grad_(False)
+    with pytest.raises(ClbenchError, match="no weight but the head's"):
+        protect(trainer, "recadam")
+    trainer = plain_trainer(tmp_path)
+    protect(trainer, "recadam")
+    with pytest.raises(ClbenchError, match="number of steps is known"):
+        trainer.create_optimizer()
+    with pytest.raises(ClbenchError, match="int is not a Trainer"):
+        protect(3, "l2-sp")  # type: ignore[arg-type]
     trainer = plain_trainer(tmp_path, optim="adafactor", max_steps=1)
     protect(trainer, "layerwise", multiples=[0.1, 0.5, 1.0])
     trainer.train()  # any optimizer of groups will do

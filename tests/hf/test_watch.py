@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -58,7 +59,9 @@ def make_trainer(folder: Path, *callbacks: TrainerCallback, **settings: Any) -> 
 
 
 def watch(**options: Any) -> ForgettingCallback:
-    return ForgettingCallback([TASK], every=2, rows=100, texts=40, **{"budget": 1.0, **options})
+    return ForgettingCallback(
+        [TASK], **{"every": 2, "rows": 100, "texts": 40, "budget": 1.0, **options}
+    )
 
 
 def steps(callback: ForgettingCallback) -> list[float]:
@@ -155,7 +158,13 @@ def test_adapters_in_trls_trainer_are_watched(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused() -> None:
     for options, message in (
         ({"every": 0}, "every must be 1"),
+        ({"every": "a"}, "every must be 1"),
         ({"budget": 0}, "budget"),
+        ({"rows": 40}, "rows must be 50"),
+        ({"texts": 10}, "texts must be 30"),
+        ({"limits": -0.1}, "limits must be numbers"),
+        ({"limits": {"language": 0.5}}, "limits must be numbers"),
+        ({"data": "/nowhere"}, "there is no folder"),
         ({"action": "panic"}, "action 'panic'"),
         ({"limits": {"speed": -1}}, "limits name 'speed'"),
         ({"tasks": ["synthetic/nothing"]}, "Unknown task"),
@@ -170,3 +179,70 @@ def test_weights_spread_over_processes_are_refused(tmp_path: Path) -> None:
     trainer.args.fsdp = ["full_shard"]
     with pytest.raises(ClbenchError, match="spread over processes"):
         callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+
+
+def test_the_trainer_logs_its_loss_at_scored_steps_too(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, watch(), logging_steps=2)
+    trainer.train()
+    losses = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses == [2, 4, 6, 8]
+
+
+class Spoiler(TrainerCallback):
+    """Makes the weights unusable at a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
+        if state.global_step == self._step:
+            next(model.parameters()).data.fill_(float("nan"))
+
+
+@pytest.mark.parametrize("tasks", [[TASK], []])
+def test_weights_that_are_not_finite_are_below_every_limit(
+    tmp_path: Path, tasks: list[str]
+) -> None:
+    limits = {"language": -50.0}
+    callback = ForgettingCallback(
+        tasks, every=2, rows=100, texts=40, budget=1.0, limits=limits, action="restore"
+    )
+    trainer = make_trainer(tmp_path, Spoiler(3), callback)
+    with pytest.warns(UserWarning, match="language \\+nan.*with the weights of step 2"):
+        trainer.train()
+    assert steps(callback) == [0, 2, 4]
+    assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
+
+
+def test_the_last_point_is_of_the_model_that_is_left(tmp_path: Path) -> None:
+    callback = watch(every=100)
+    trainer = make_trainer(
+        tmp_path, callback, load_best_model_at_end=True, eval_strategy="steps", eval_steps=2,
+        save_strategy="steps", save_steps=2, learning_rate=5e-3, metric_for_best_model="loss",
+        greater_is_better=True,  # so that the best one is likely not the last
+    )  # fmt: skip
+    trainer.eval_dataset = trainer.train_dataset
+    trainer.train()
+    assert callback.curve[-1]["step"] == trainer.state.best_global_step
+    again = watch(every=100)
+    later = make_trainer(tmp_path / "again", again)
+    later.model.load_state_dict(trainer.model.state_dict())
+    later.train()
+    assert again.curve[0]["language"] == callback.curve[-1]["language"]
+
+
+def test_a_resumed_training_restores_the_weights_of_its_checkpoint(tmp_path: Path) -> None:
+    first = watch(limits={"language": -50.0}, action="restore")
+    make_trainer(tmp_path, first, save_strategy="steps", save_steps=4).train()
+    kept = load_file(tmp_path / "checkpoint-4/model.safetensors")
+    callback = watch(limits={"language": -50.0}, action="restore")
+    trainer = make_trainer(tmp_path, Spoiler(5), callback)
+    with pytest.warns(UserWarning, match="with the weights of step 4"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    for name, value in trainer.model.state_dict().items():
+        assert torch.equal(value, kept[name])
+
+
+def test_nothing_is_drawn_before_training() -> None:
+    with pytest.raises(ClbenchError, match="nothing was scored yet"):
+        watch().draw()

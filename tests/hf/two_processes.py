@@ -1,4 +1,4 @@
-"""Trains a protected, watched encoder in one of several processes: FOLDER METHOD SETTINGS."""
+"""Trains protected encoders, one of them watched, in one of several processes: FOLDER METHODS."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from transformers import AutoTokenizer
 
 from clbench.hf import ForgettingCallback, protect
 
-folder, method, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-setting = make_encoder(folder / "model")
-trainer = setting.trainer(folder / "run", method, ddp_backend="gloo", **settings["trainer"])
-protect(trainer, method, **settings["method"])
-watch = None
-if settings.get("watch"):
-    trainer.processing_class = AutoTokenizer.from_pretrained(folder / "model")
-    watch = ForgettingCallback(["synthetic/sentiment"], every=2, rows=60, texts=30, budget=0.9)
-    trainer.add_callback(watch)
-    trainer.callback_handler.processing_class = trainer.processing_class
-trainer.train()
-if watch is not None:
-    points = [point["step"] for point in watch.curve]
-    (folder / f"points-{trainer.args.process_index}.json").write_text(json.dumps(points))
-if trainer.is_world_process_zero():
-    save_file(dict(trainer.model.state_dict()), folder / "weights.safetensors")
+folder = Path(sys.argv[1])
+for method, options in json.loads(sys.argv[2]).items():
+    setting = make_encoder(folder / "model")
+    trainer = setting.trainer(
+        folder / "run", method, ddp_backend="gloo", per_device_train_batch_size=2
+    )
+    protect(trainer, method, **options)
+    watch = None
+    if method == "l2-sp":
+        trainer.processing_class = AutoTokenizer.from_pretrained(folder / "model")
+        trainer.callback_handler.processing_class = trainer.processing_class
+        watch = ForgettingCallback(["synthetic/sentiment"], every=2, rows=60, texts=30, budget=0.9)
+        trainer.add_callback(watch)
+    trainer.train()
+    rank = trainer.args.process_index
+    if watch is not None:
+        points = [point["step"] for point in watch.curve]
+        (folder / f"points-{rank}.json").write_text(json.dumps(points))
+    if rank == 0:
+        save_file(dict(trainer.model.state_dict()), folder / f"{method}.safetensors")
+        logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+        (folder / f"{method}.json").write_text(json.dumps(logs))

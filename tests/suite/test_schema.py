@@ -10,6 +10,7 @@ from clbench.errors import ClbenchError, SettingsError, SuiteError, UnknownNameE
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
+from clbench.suite.schema import SuiteFile
 from clbench.training.protocol import Protocol
 
 SUITE = """
@@ -107,3 +108,26 @@ def test_settings_of_one_task_change_only_its_fingerprints(tmp_path: Path) -> No
         planned(tmp_path, other).cells[0].fingerprint
         == planned(tmp_path, none).cells[0].fingerprint
     )
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "question", "scores"),
+    [
+        ([{"tasks": ["a", "b"]}], {}, ["p_o", "p_s"]),
+        ([{"tasks": ["a", "b", "c"]}], {}, ["average"]),
+        ([{"tasks": ["a", "b", "c"]}, {"tasks": ["a", "b"]}], {}, ["p_o", "p_s"]),
+        ([{"task": "a", "steps": 4}], {"margin": 0.02}, ["average"]),
+        ([{"task": "a", "classes": [["x"], ["y"], ["z"]]}], {}, ["average"]),
+        ([{"tasks": ["a", "b", "c"]}], {"scores": ["bwt"]}, ["bwt"]),
+    ],
+)
+def test_sequences_are_asked_about_their_average(
+    scenarios: list[dict[str, object]], question: dict[str, object], scores: list[str]
+) -> None:
+    specs = [
+        {"name": f"s{i}", "shift": "sequence", "settings": settings}
+        for i, settings in enumerate(scenarios)
+    ]
+    file = SuiteFile(name="x", methods=["vanilla"], scenario=specs, question=question)  # type: ignore[arg-type]
+    assert file.asked.scores == scores
+    assert file.asked.margin == question.get("margin", 0.01)
