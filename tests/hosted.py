@@ -13,8 +13,15 @@ from cell import rows as encoder_rows
 from checkpoints import make_checkpoint
 from generators import make_tokenizer, save_generator
 from torch import Tensor, nn
-from transformers import BertModel, BertPreTrainedModel, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertModel,
+    BertPreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
 
+from clbench.hf import protect
 from clbench.methods.base import METHODS
 from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_backbone
@@ -180,3 +187,34 @@ def make_decoder(folder: Path) -> Setting:
     model = copy.deepcopy(built.backbone)
     model.config._name_or_path = str(folder)
     return Setting(folder, protocol, TaskData(1, "t", "t", False, encoded, 0), built, model)
+
+
+def weights(trainer: Trainer) -> dict[str, Tensor]:
+    return {n: v.detach().clone() for n, v in trainer.model.named_parameters()}
+
+
+def assert_same(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        if not name.endswith("key.bias"):  # whose gradient is 0 but for rounding
+            torch.testing.assert_close(two[name], value, rtol=1e-3, atol=2e-5)
+
+
+def train(setting: Setting, folder: Path, method: str, options: Any, **settings: Any) -> Trainer:
+    setting.model = copy.deepcopy(setting.model)
+    trainer = setting.trainer(folder, method, **settings)
+    protect(trainer, method, **options)
+    trainer.train()
+    return trainer
+
+
+def plain_trainer(folder: Path, **settings: Any) -> Trainer:
+    checkpoint = folder / "model"
+    if not checkpoint.exists():
+        make_checkpoint("bert", checkpoint)
+    arguments = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, **settings}
+    return Trainer(
+        AutoModelForSequenceClassification.from_pretrained(checkpoint),
+        TrainingArguments(str(folder / "run"), **arguments),
+        train_dataset=[{"input_ids": [2, i % 20, 3], "labels": i % 2} for i in range(16)],  # type: ignore[arg-type]
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -15,44 +14,19 @@ import pytest
 import torch
 from checkpoints import make_checkpoint
 from datasets import Dataset
-from generators import save_generator
-from hosted import Setting, make_decoder, make_encoder
+from hosted import assert_same, make_decoder, make_encoder, train, weights
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    Trainer,
-    TrainingArguments,
-)
 
-from clbench.errors import ClbenchError
 from clbench.hf import protect
 from clbench.models.locate import TINY_GPT
 from clbench.tasks.registry import load_task
 from clbench.training.device import fast_bf16
 
 RECADAM = {"gamma": 100.0, "t0": 3.0, "k": 1.0, "scaling": "printed"}
+SKIP_BF16 = pytest.mark.skipif(
+    not fast_bf16(torch.device("cpu")), reason="bf16 is slow on this machine"
+)
 HALVES = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-
-
-def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {n: v.detach().clone() for n, v in trainer.model.named_parameters()}
-
-
-def assert_same(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        if not name.endswith("key.bias"):  # whose gradient is 0 but for rounding
-            torch.testing.assert_close(two[name], value, rtol=1e-3, atol=2e-5)
-
-
-def train(setting: Setting, folder: Path, method: str, options: Any, **settings: Any) -> Trainer:
-    setting.model = copy.deepcopy(setting.model)
-    trainer = setting.trainer(folder, method, **settings)
-    protect(trainer, method, **options)
-    trainer.train()
-    return trainer
 
 
 @pytest.mark.parametrize(
@@ -76,7 +50,7 @@ def test_a_batch_in_two_parts_is_a_batch(
     assert_same(weights(whole), weights(train(setting, tmp_path / "b", method, options, **HALVES)))
 
 
-@pytest.mark.skipif(not fast_bf16(torch.device("cpu")), reason="bf16 is slow on this machine")
+@SKIP_BF16
 @pytest.mark.parametrize("method", ["l2-sp", "lwf", "kl-anchor"])
 def test_mixed_precision_changes_little(tmp_path: Path, method: str) -> None:
     exact = train(make_decoder(tmp_path / "model"), tmp_path / "a", method, {})
@@ -180,6 +154,28 @@ def test_a_trainer_can_train_twice(tmp_path: Path) -> None:
     assert len(trainer.losses) == 12
 
 
+def test_a_second_training_begins_to_recall_again(tmp_path: Path) -> None:
+    options = {**RECADAM, "scaling": "stage", "for_steps": 6}
+    trainer = train(make_encoder(tmp_path / "model"), tmp_path / "run", "recadam", options)
+    before, first = trainer.losses, trainer.optimizer.optimizer
+    trainer.args.num_train_epochs = 2
+    trainer.train()
+    second = trainer.optimizer.optimizer
+    assert second is not first
+    assert (first.param_groups[0]["t"], second.param_groups[0]["t"]) == (6, 12)
+    assert second.param_groups[0]["t0"] == 2 * first.param_groups[0]["t0"]  # for twice the steps
+    assert len(trainer.losses) == len(before) + 12
+
+
+@SKIP_BF16
+@pytest.mark.parametrize("method", ["mixout", "generic-replay", "l2-sp"])
+def test_weights_in_bf16_are_trained(tmp_path: Path, method: str) -> None:
+    setting = make_decoder(tmp_path / "model")
+    setting.model.to(torch.bfloat16)
+    trainer = train(setting, tmp_path / "run", method, {})
+    assert np.isfinite(trainer.losses).all()
+
+
 def test_curves_are_in_the_logs(tmp_path: Path) -> None:
     trainer = train(make_encoder(tmp_path / "model"), tmp_path / "run", "l2-sp", {"alpha": 0.5})
     points = [e["l2-sp/penalty"] for e in trainer.state.log_history if "l2-sp/penalty" in e]
@@ -242,132 +238,3 @@ def test_trl_trains_with_a_method(tmp_path: Path, method: str) -> None:
     points = [e[f"{method}/{curve}"] for e in trainer.state.log_history if f"{method}/{curve}" in e]
     assert points[0] == pytest.approx(0.0, abs=1e-4)  # nothing is lost before the first step
     assert points[1] > 1e-4
-
-
-def plain_trainer(folder: Path, **settings: Any) -> Trainer:
-    checkpoint = folder / "model"
-    if not checkpoint.exists():
-        make_checkpoint("bert", checkpoint)
-    arguments = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, **settings}
-    return Trainer(
-        AutoModelForSequenceClassification.from_pretrained(checkpoint),
-        TrainingArguments(str(folder / "run"), **arguments),
-        train_dataset=[{"input_ids": [2, i % 20, 3], "labels": i % 2} for i in range(16)],  # type: ignore[arg-type]
-    )
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "message"),
-    [
-        ("vanilla", {}, "what the Trainer does by itself"),
-        ("replay", {}, "keeps rows of earlier tasks"),
-        ("wise-ft", {}, "Use `clbench mend`"),
-        ("packnet", {}, "has weights for each task|training loop of clbench"),
-        ("si", {}, "training loop of clbench"),
-        ("nothing", {}, "nothing"),
-        ("ewc", {}, "needs fisher="),
-        ("l2-sp", {"fisher": {}}, "takes no fisher="),
-        ("l2-sp", {"strength": 1.0}, "strength"),
-        ("l2-sp", {"lr": 1e-3}, "set learning_rate in TrainingArguments"),
-        ("kl-anchor", {}, "needs a model with a language-model head"),
-        ("ewc", {"fisher": "nowhere.safetensors"}, "nowhere.safetensors cannot be read"),
-        ("ewc", {"fisher": {"a": torch.ones(2)}}, "names no weight"),
-        ("ewc", {"fisher": {"classifier.bias": torch.ones(3)}}, r"has the shape \(3,\)"),
-        ("ewc", {"fisher": {"classifier.bias": torch.zeros(2)}}, "penalty is always 0"),
-        (
-            "ewc",
-            {"fisher": {"classifier.bias": torch.tensor([1.0, torch.nan])}},
-            "below 0 or not finite",
-        ),
-        (
-            "ewc",
-            {"fisher": {"classifier.bias": torch.tensor([1.0, -1.0])}},
-            "below 0 or not finite",
-        ),
-        ("generic-replay", {"corpus": "nowhere.txt"}, "nowhere.txt"),
-        ("recadam", {"gamma": 1e9}, "overshoot"),
-    ],
-)
-def test_what_a_trainer_cannot_do_is_said_in_one_line(
-    tmp_path: Path, method: str, options: dict[str, Any], message: str
-) -> None:
-    trainer = plain_trainer(tmp_path)
-    with pytest.raises(ClbenchError, match=message) as caught:
-        protect(trainer, method, **options)
-    assert "\n" not in str(caught.value)
-    assert type(trainer) is Trainer  # and it trains as before
-
-
-def test_trainers_that_cannot_be_protected_are_refused(tmp_path: Path) -> None:
-    trainer = plain_trainer(tmp_path)
-    protect(trainer, "l2-sp")
-    with pytest.raises(ClbenchError, match="protected by 'l2-sp' already"):
-        protect(trainer, "l2-sp")
-    with pytest.raises(ClbenchError, match="compiled"):
-        protect(plain_trainer(tmp_path, torch_compile=True), "l2-sp")
-    trainer = plain_trainer(tmp_path)
-    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
-    for method, options in (("layerwise", {"multiples": [0.1, 0.5, 1.0]}), ("recadam", {})):
-        with pytest.raises(ClbenchError, match="makes the optimizer, but the Trainer has one"):
-            protect(trainer, method, **options)
-    protect(trainer, "lwf")  # which trains what the Trainer trains
-    with pytest.raises(ClbenchError, match="gradient_checkpointing"):
-        protect(plain_trainer(tmp_path, gradient_checkpointing=True), "mixout")
-    with pytest.raises(ClbenchError, match="LOMO"):
-        protect(plain_trainer(tmp_path, optim="lomo"), "l2-sp")
-    with pytest.raises(ClbenchError, match=r"arguments of the Trainer.*lr: must be"):
-        protect(plain_trainer(tmp_path, learning_rate=2.0), "l2-sp")
-    trainer = plain_trainer(tmp_path)
-    trainer.model.bert.requires_grad_(False)
-    with pytest.raises(ClbenchError, match="no weight but the head's"):
-        protect(trainer, "recadam")
-    trainer = plain_trainer(tmp_path)
-    protect(trainer, "recadam")
-    with pytest.raises(ClbenchError, match="number of steps is known"):
-        trainer.create_optimizer()
-    with pytest.raises(ClbenchError, match="int is not a Trainer"):
-        protect(3, "l2-sp")  # type: ignore[arg-type]
-    trainer = plain_trainer(tmp_path, optim="adafactor", max_steps=1)
-    protect(trainer, "layerwise", multiples=[0.1, 0.5, 1.0])
-    trainer.train()  # any optimizer of groups will do
-
-
-def test_rows_without_prompts_have_nothing_to_compare(tmp_path: Path) -> None:
-    folder = save_generator("llama", tmp_path / "model")
-    rows = [{"input_ids": [5, 6, 7, 8], "labels": [5, 6, 7, 8], "attention_mask": [1] * 4}] * 8
-    arguments = TrainingArguments(
-        str(tmp_path / "run"), use_cpu=True, report_to="none", disable_tqdm=True, max_steps=1
-    )
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    trainer = Trainer(model, arguments, train_dataset=rows)  # type: ignore[arg-type]
-    protect(trainer, "kl-anchor")
-    with pytest.raises(ClbenchError, match="no prompts to compare"):
-        trainer.train()
-
-
-def test_names_of_the_model_and_of_its_body_both_find_their_weights(tmp_path: Path) -> None:
-    for prefix in ("", "bert.", "backbone."):
-        trainer = plain_trainer(tmp_path)
-        body = {
-            f"{prefix}{n}": torch.ones_like(v) for n, v in trainer.model.bert.named_parameters()
-        }
-        protection = protect(trainer, "ewc", fisher=body)
-        assert len(protection.method.fisher) == len(body)
-        assert "2 trained weights without Fisher" in protection.notes[0]
-
-
-def test_a_model_without_a_checkpoint_has_no_pretraining(tmp_path: Path) -> None:
-    trainer = plain_trainer(tmp_path)
-    trainer.model.config._name_or_path = ""
-    with pytest.raises(ClbenchError, match="made from a configuration"):
-        protect(trainer, "ewc-mlm")
-
-
-def test_a_pooler_that_the_language_model_lacks_is_not_held(tmp_path: Path) -> None:
-    trainer = plain_trainer(tmp_path, max_steps=2)
-    protection = protect(trainer, "ewc-mlm", examples=8, text_length=16, head_steps=3)
-    trainer.train()
-    assert "8 texts" in protection.notes[0]
-    held = set(protection.method._fisher)
-    body = {f"backbone.{name}" for name, _ in trainer.model.bert.named_parameters()}
-    assert body - held == {"backbone.pooler.dense.weight", "backbone.pooler.dense.bias"}

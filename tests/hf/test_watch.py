@@ -52,6 +52,7 @@ def make_trainer(folder: Path, *callbacks: TrainerCallback, **settings: Any) -> 
                "disable_tqdm": True, "use_cpu": True, **settings},
         ),
         train_dataset=rows,
+        eval_dataset=rows,
         data_collator=DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
         callbacks=list(callbacks),
@@ -221,7 +222,6 @@ def test_the_last_point_is_of_the_model_that_is_left(tmp_path: Path) -> None:
         save_strategy="steps", save_steps=2, learning_rate=5e-3, metric_for_best_model="loss",
         greater_is_better=True,  # so that the best one is likely not the last
     )  # fmt: skip
-    trainer.eval_dataset = trainer.train_dataset
     trainer.train()
     assert callback.curve[-1]["step"] == trainer.state.best_global_step
     again = watch(every=100)
