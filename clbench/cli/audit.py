@@ -113,14 +113,16 @@ def _show(audit: Audit) -> None:
             out().print(f"  {printable(line)}", soft_wrap=True)
     for pair in audit.between:
         out().print(between(pair), soft_wrap=True)
-        _show_lines(pair.comparison)
-        out().print("  (forgot: the first is worse than the second)", soft_wrap=True)
+        _show_lines(pair.comparison, brief=True)
+    if audit.between:
+        out().print("Between models, forgot: the first is worse than the second.", soft_wrap=True)
     out().print(certainty(audit), soft_wrap=True)
     if any(model.comparison.word == "forgot" for model in audit.models):
         out().print(REMEDY, soft_wrap=True)
 
 
-def _show_lines(comparison: Comparison) -> None:
+def _show_lines(comparison: Comparison, *, brief: bool = False) -> None:
+    """Print a line for each change; with `brief`, one for all that are unclear."""
     from rich.table import Table
 
     from clbench.audit.words import verdict
@@ -129,6 +131,11 @@ def _show_lines(comparison: Comparison) -> None:
     table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2, 0, 0))
     for _ in range(3):
         table.add_column(overflow="fold")
-    for line in verdict(comparison):
+    lines = verdict(comparison)
+    shown = [line for line in lines if not (brief and line.word == "unclear")]
+    for line in shown:
         table.add_row(f"  {line.word}", line.about, line.numbers)
-    show_table(out(), table)
+    if shown:
+        show_table(out(), table)
+    if unclear := [line.about for line in lines if line not in shown]:
+        out().print(f"  unclear  {'; '.join(unclear)}", soft_wrap=True)
