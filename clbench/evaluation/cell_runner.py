@@ -22,7 +22,7 @@ from clbench.evaluation.listener import Listener
 from clbench.evaluation.outcome import ComputeSettings, Outcome, StageOutcome
 from clbench.evaluation.prepare import PreparedScenario
 from clbench.evaluation.row_scorer import Row, RowScorer
-from clbench.evaluation.stage_cache import CachedStage, StageCache
+from clbench.evaluation.stage_cache import CachedStage, StageCache, holds_tensors
 from clbench.methods.base import Method, at_rate
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier
@@ -73,6 +73,7 @@ class CellRunner:
         self._outcomes: list[StageOutcome] = []
         self._probes_before: ProbeRow = []
         self._capabilities_before: Measures = {}
+        self._grows = True  # whether a head that grows further could go on from here
         self._zero_shot: list[float] = []  # the base model's scores on all tasks
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
@@ -309,10 +310,15 @@ class CellRunner:
         # Heads of later tasks are as they were drawn; another sequence may not have them.
         used = {task.head for task in self.scenario.train[: self._stages[position] + 1]}
         later = self.context.model.heads_but(used)
-        weights = self.context.model.state_dict()
+        weights = {n: v for n, v in self.context.model.state_dict().items() if n not in later}
+        state = {} if self._stored.is_shared(position) else self.method.state()
+        outputs = self.context.model.growing_outputs()
+        self._grows = self._grows and bool(outputs) and not holds_tensors(state)
+        if self._grows:
+            weights |= {name: weights[name][:count] for name, count in (outputs or {}).items()}
         return CachedStage(
-            {name: value for name, value in weights.items() if name not in later},
-            {} if self._stored.is_shared(position) else self.method.state(),
+            weights,
+            state,
             trace,
             [
                 [
@@ -326,6 +332,7 @@ class CellRunner:
                 for stage in self._outcomes
             ],
             self.context.notes[self._setup_notes :],
+            self._grows,
         )
 
     def _resume(self) -> int:
@@ -346,6 +353,7 @@ class CellRunner:
         stage, trace = self._stage(position), stored.trace
         if self._stored.is_shared(position):
             trace = replace(trace, memory_bytes=trace.memory_bytes + self._begin(stage))
+        self._grows = stored.grows
         self.context.model.load_some(stored.weights)
         if stored.state:
             self.method.load_state(stored.state)

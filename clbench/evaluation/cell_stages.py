@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -65,28 +65,35 @@ class CellStages:
 
     def any(self) -> bool:
         """Whether the cache has a file of a resumable stage."""
-        return self.cache is not None and any(
-            self.cache.has(self._digest(position)) for position in self.resumable()
+        cache = self.cache
+        return cache is not None and any(
+            cache.has(digest) for position in self.resumable() for digest in self._digests(position)
         )
 
     def load(self, position: int) -> CachedStage | None:
         """Return a stage from the cache, or None if it is missing or damaged."""
         if self.cache is None:
             return None
-        return self.cache.load(self._digest(position), self.compute.device)
+        digests = self._digests(position)
+        for number, digest in enumerate(digests):
+            if stage := self.cache.load(digest, self.compute.device):
+                return replace(stage, grows=number < len(digests) - 1)
+        return None
 
     def save(self, position: int, stage: CachedStage) -> str | None:
         """Add a trained stage to the cache; return a note for the user if that fails."""
         if self.cache is None or not self._is_cached(position):
             return None
         of_run = position > 0 and self._is_kept(position) and not self._is_last_kept(position)
-        return self.cache.save(self._digest(position), stage, of_run=of_run)
+        digest = self._digests(position)[0 if stage.grows else -1]
+        return self.cache.save(digest, stage, of_run=of_run)
 
     def drop_own(self) -> None:
         """Remove the stages that no other cell can use."""
         for position in range(len(self.tasks)):
             if self.cache is not None and self._is_cached(position) and not self._is_kept(position):
-                self.cache.drop(self._digest(position))
+                for digest in self._digests(position):
+                    self.cache.drop(digest)
 
     def _is_cached(self, position: int) -> bool:
         """Whether to cache a stage; the last one is only cached for other cells."""
@@ -104,14 +111,23 @@ class CellStages:
         keeps = self.cache is not None and self.cache.keeps_last
         return keeps and position == len(self.tasks) - 1
 
-    def _digest(self, position: int) -> str:
-        """Return the digest of everything that decides the weights after a stage."""
-        return stage_digest(
-            self.cell,
-            self.scenario,
-            self.protocol,
-            self.compute.identity,
-            stages=self.tasks[: position + 1],
-            shared=self.is_shared(position),
-            needs_length=self.method.needs_length,
-        )
+    def _digests(self, position: int) -> list[str]:
+        """Return the digests of everything that decides the weights after a stage.
+
+        If a head grows, the first one leaves out how far it will; the last one does not.
+        """
+        whole = self.method.needs_outputs and not self.is_shared(position)
+        grown = {} if whole else self.scenario.shown(self.tasks[position] + 1)
+        return [
+            stage_digest(
+                self.cell,
+                self.scenario,
+                self.protocol,
+                self.compute.identity,
+                stages=self.tasks[: position + 1],
+                shared=self.is_shared(position),
+                needs_length=self.method.needs_length,
+                grown=outputs,
+            )
+            for outputs in ([grown, {}] if grown else [{}])
+        ]

@@ -51,6 +51,9 @@ class CachedStage:
         that resumes here.
     notes
         Notes for the result, from this stage and earlier ones.
+    grows
+        Whether `weights` lack outputs that no task uses yet, so that a head that grows further can
+        go on from it.
     """
 
     weights: dict[str, Tensor]
@@ -58,6 +61,7 @@ class CachedStage:
     trace: Trace
     history: list[Any]
     notes: list[str]
+    grows: bool = False
 
 
 class StageCache:
@@ -160,6 +164,14 @@ def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
     """
     tensors: dict[str, Tensor] = {}
     return _pack(value, tensors, "state"), tensors
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether `pack` would store a tensor or an array; also if it cannot store the value."""
+    try:
+        return bool(pack(value)[1])
+    except UnstorableStateError:
+        return True
 
 
 def unpack(skeleton: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:

@@ -24,6 +24,7 @@ def stage_digest(
     stages: Sequence[int],
     shared: bool,
     needs_length: bool,
+    grown: Mapping[str, int],
 ) -> str:
     """Return the digest of everything that decides the weights after the last of `stages`.
 
@@ -41,6 +42,8 @@ def stage_digest(
         Whether vanilla's training serves the stage, so that the method does not matter.
     needs_length
         Whether the method trains differently if more tasks follow.
+    grown
+        Outputs in use of heads that grow, where the others do not matter.
     """
     recipe, vocabulary = cell.recipe, scenario.vocabulary
     tasks = scenario.scenario.tasks[: stages[-1] + 1]
@@ -54,6 +57,8 @@ def stage_digest(
         {
             **({"metric_code": codes} if any(codes) else {}),
             **({"seen": seen} if any(seen) else {}),
+            # The history holds scores for classes of the task's own, too.
+            **({"grown": [list(task.own) for task in tasks]} if grown else {}),
             **({"templates": [_words_of(tasks[i]) for i in stages]} if speaks else {}),
             "clbench": clbench.__version__,
             "numerics": dict(numerics),
@@ -62,7 +67,7 @@ def stage_digest(
             **({"asked": recipe.get("capability_tasks")} if measured else {}),
             "model": recipe.get("model"),
             "scenario": cell.scenario.series,
-            "heads": {task.head: task.outputs for task in tasks},
+            "heads": {task.head: grown.get(task.head, task.outputs) for task in tasks},
             "vocabulary": None if vocabulary is None else _digest_of(vocabulary),
             "seed": cell.seed,
             "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],

@@ -60,6 +60,9 @@ class Method(Configured):
     needs_length
         Set to True if the method trains a stage differently when more tasks follow, as one that
         divides the weights among all tasks. Other methods' stages serve longer sequences, too.
+    needs_outputs
+        Set to True if outputs of a growing head that no task uses yet change how the method trains
+        a stage: a head that grows further then starts anew.
     head_kinds
         Which values of the protocol's ``head`` the method can train. With a language model, labels
         are the tokens of answers: see `Batch.predictions`.
@@ -89,6 +92,7 @@ class Method(Configured):
     needs_task_id: ClassVar[bool] = False
     only_consolidates: ClassVar[bool] = False
     needs_length: ClassVar[bool] = False
+    needs_outputs: ClassVar[bool] = False
     head_kinds: ClassVar[tuple[str, ...]] = ("classification", "language-model")
     needs_decoder: ClassVar[bool] = False
     runs_in_trainer: ClassVar[bool] = False

@@ -36,6 +36,7 @@ class MoFO(Method):
     """
 
     name: ClassVar[str] = "mofo"
+    needs_outputs: ClassVar[bool] = True  # a share of a whole tensor moves
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
 
     def acts_in(self, index: int) -> bool:

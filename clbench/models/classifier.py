@@ -108,6 +108,7 @@ class Classifier(nn.Module):
             {head_key(name): self._new_head(size, head_seed(name)) for name, size in heads.items()}
         )
         self.shown: dict[str, int] = {}
+        self._head_seed = head_seed
         self.insert: Insert | None = None
         self.dropout = nn.Dropout(head_dropout) if head_dropout else nn.Identity()
         kind = self.family.pooling if pooling == "auto" else pooling
@@ -211,9 +212,35 @@ class Classifier(nn.Module):
             for name in head.state_dict()
         }
 
+    def growing_outputs(self) -> dict[str, int] | None:
+        """Return the outputs in use by the names of the weights of heads that grow.
+
+        None if one is not a plain dense layer, or if its unused outputs have moved from their
+        initial values, as by weight decay: how far it will grow then matters.
+        """
+        used: dict[str, int] = {}
+        for name, count in self.shown.items():
+            layer = dict(self.heads).get(head_key(name))
+            if type(layer) is not nn.Linear:
+                return None
+            initial = self._new_head(layer.out_features, self._head_seed(name)).state_dict()
+            for key, value in layer.state_dict().items():
+                if not torch.equal(value[count:].cpu(), initial[key][count:]):
+                    return None
+            used |= dict.fromkeys(self.head_parameter_names(name), count)
+        return used
+
     def load_some(self, weights: Mapping[str, Tensor]) -> None:
-        """Load weights from which those of whole heads may be missing; raise if others are."""
+        """Load weights from which those of whole heads, or of unused outputs, may be missing.
+
+        Raises a ModelError if others are missing.
+        """
         heads = {f"heads.{key}." for key in self.heads}
+        own = self.state_dict()
+        weights = dict(weights)
+        for name, value in weights.items():
+            if name.startswith(tuple(heads)) and name in own and len(value) < len(own[name]):
+                weights[name] = torch.cat([value, own[name][len(value) :].to(value)])
         missing, unexpected = self.load_state_dict(weights, strict=False)
         wrong = [name for name in missing if not name.startswith(tuple(heads))]
         if wrong or unexpected:

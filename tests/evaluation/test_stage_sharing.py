@@ -17,6 +17,23 @@ one = ["mood", "thing", "mood-upside-down"]
 two = ["mood", "mood-upside-down", "thing"]
 short = ["mood", "thing"]
 """
+GROWING = """
+[task.size]
+train = "size.csv"
+validation_fraction = 0.3
+text = "text"
+label = "label"
+
+[[scenario]]
+name = "grow"
+shift = "sequence"
+head = "shared"
+growing = true
+
+[scenario.orders]
+one = ["mood", "thing", "size"]
+short = ["mood", "thing"]
+"""
 STAGE = 20
 """Steps of a stage."""
 
@@ -66,3 +83,29 @@ def test_a_longer_order_goes_on_from_the_last_stage(
     count, results = steps(orders, "both", "run-one", methods=[method])
     assert count == pytest.approx(left * whole)
     assert results == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "trained"),
+    [
+        ("vanilla", 1),
+        ("lwf", 1),
+        ("frozen", 1),
+        ("l2-sp", 3),  # which pulls outputs that are not used yet, too
+        ("ewc", 2),  # which keeps tensors of the head's size; its first stage is vanilla's
+        ("mofo", 2),  # which moves a share of the whole head
+        ("seq-star", 3),  # which has a head of its own
+    ],
+)
+def test_a_head_that_grows_further_goes_on_from_the_last_stage(
+    world: Workspace, method: str, trained: int
+) -> None:
+    rows = (world.folder / "mood.csv").read_text().replace(",up", ",big").replace(",down", ",small")
+    world.write("size.csv", rows)
+    text = world.suite.read_text().replace("[protocol]", "[protocol]\ntrim_embeddings = false")
+    world.suite.write_text(text + GROWING)
+    _, expected = steps(world, "whole", "grow-one", methods=[method])
+    steps(world, "both", "grow-short", methods=[method], keep_stages=True)
+    run = world.run("both", scenario="grow-one", epochs=1, methods=[method])
+    assert measured(run) == expected
+    assert sum(not stage.cached for stage in run.cells[0].stages) == trained
