@@ -93,7 +93,7 @@ def test_a_longer_order_goes_on_from_the_last_stage(
         ("frozen", 1),
         ("l2-sp", 3),  # which pulls outputs that are not used yet, too
         ("ewc", 2),  # which keeps tensors of the head's size; its first stage is vanilla's
-        ("mofo", 2),  # which moves a share of the whole head
+        ("mofo", 3),  # which moves a share of the whole head
         ("seq-star", 3),  # which has a head of its own
     ],
 )
