@@ -127,8 +127,8 @@ def mend(
 
     Tries the `ALPHAS` for all weights, then the largest changes alone (`TRIMS`), then other shares
     for one group of layers at a time, starting from the best recipe so far. A task is scored by the
-    model's own head, if the base model (tasks to keep) or the tuned one (the task to learn) has its
-    classes, and else by a linear probe of the features.
+    model's own head if that has its classes, and for tasks to keep the base model's head, too; else
+    by a linear probe of the features.
 
     Parameters
     ----------

@@ -64,7 +64,9 @@ class HostedModel(Classifier):
 
     def randomise_backbone(self, seed: int) -> None:
         """Raise an error: the model of a Trainer keeps its weights."""
-        raise SettingsError("a Trainer's model keeps its weights: initialisation = 'pretrained'.")
+        raise SettingsError(
+            "protect: a Trainer's model keeps its weights. Use initialisation = 'pretrained'."
+        )
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ class HostedStage(Stage):
             raise SettingsError("a Trainer's model has one head, and reads tokens.")
         self._check_weights(weights)
         if not self._has_labels:
-            raise SettingsError(f"{self.scenario} compares outputs at labels, which are missing.")
+            raise SettingsError(f"{self.scenario} needs labels, but the batch has none.")
         if not self.protocol.is_language_model or self._reads_labels:
             if weights is None and torch.is_grad_enabled() and self.returns_outputs:
                 assert self.own_loss is not None

@@ -34,8 +34,8 @@ def protect(
     The class of the method is the one that ``clbench run`` trains with. Its terms are added to the
     Trainer's own loss or gradients, before they are clipped, whatever computes them: gradient
     accumulation, mixed precision, several processes, PEFT and TRL's ``SFTTrainer`` work as before.
-    What must not be lost is what the model can do at this call, also where the Trainer resumes
-    from a checkpoint later: so call it with the base model. With adapters, whose base weights are
+    The model at this call is the reference, even if the Trainer later resumes from a checkpoint,
+    so call it with the base model. With adapters, whose base weights are
     frozen, a method acts on the weights that are trained. The curves of the method, such as the
     penalty, are in the Trainer's logs as ``<method>/<curve>``.
 
@@ -71,8 +71,11 @@ def protect(
     if not isinstance(trainer, Trainer):
         raise SettingsError(f"protect: {type(trainer).__name__} is not a Trainer of transformers.")
     baseline = read_baseline(method)
-    if "lr" in settings or "lr_multiple" in settings:
-        raise SettingsError(f"protect: {method!r}: set learning_rate in TrainingArguments.")
+    if {"lr", "lr_multiple"} & {**baseline.settings, **settings}.keys():
+        raise SettingsError(
+            f"protect: {method!r}: lr and lr_multiple have no effect in a Trainer. Set "
+            "learning_rate in TrainingArguments."
+        )
     chosen = METHODS.get(baseline.method)(**{**baseline.settings, **settings})
     _check(trainer, chosen)
     protection = Protection(trainer, chosen, resolve_corpus(corpus, Path.cwd(), "corpus"))
@@ -83,7 +86,7 @@ def protect(
         )
     if fisher is not None:
         if not chosen.takes_fisher:
-            raise SettingsError(f"protect: {method!r} takes no fisher=.")
+            raise SettingsError(f"protect: {method!r} does not use fisher=. Remove it.")
         values = _by_own_names(protection, fisher)
         anchor = protection.stage.snapshot(list(values))
         chosen.load_state({"fisher": values, "anchor": anchor})
@@ -115,7 +118,9 @@ def _by_own_names(protection: Protection, fisher: Fisher) -> dict[str, Tensor]:
                 f"{tuple(weight.shape)}. Compute it with this model."
             )
         if not (torch.isfinite(value).all() and (value >= 0).all()):
-            raise SettingsError(f"protect: fisher: {key} has numbers below 0 or not finite.")
+            raise SettingsError(
+                f"protect: fisher: {key} has negative or non-finite values. Compute it again."
+            )
         values[name] = value
         used.add(key)
     if not values:
@@ -125,8 +130,9 @@ def _by_own_names(protection: Protection, fisher: Fisher) -> dict[str, Tensor]:
         )
     if missing:
         stage.note(
-            f"{protection.method.name}: {count(len(missing), 'trained weight')} without Fisher "
-            f"information, not held: {', '.join(missing[:3])}{' …' if missing[3:] else ''}"
+            f"{protection.method.name}: no Fisher information for "
+            f"{count(len(missing), 'trained weight')}, left unprotected: {', '.join(missing[:3])}"
+            f"{' …' if missing[3:] else ''}"
         )
     if others := sorted(given.keys() - used):
         stage.note(
@@ -169,13 +175,15 @@ def _check(trainer: Trainer, method: Method) -> None:
     elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         problem = "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP."
     elif args.n_gpu > 1:
-        problem = "several GPUs in one process. Start a process for each, with torchrun."
+        problem = (
+            "the Trainer uses several GPUs in one process. Start a process per GPU with torchrun."
+        )
     elif "lomo" in args.optim:
         problem = "LOMO updates the weights in the backward pass. Use adamw_torch."
     elif args.torch_compile:
-        problem = "a compiled model does not take other weights. Set torch_compile=False."
+        problem = "torch_compile is not supported. Set torch_compile=False."
     elif getattr(model, "is_quantized", False) and not hasattr(model, "get_base_model"):
-        problem = "the weights are quantised. Train adapters, with PEFT."
+        problem = "quantised weights cannot be trained. Train PEFT adapters instead."
     if problem is not None:
         raise SettingsError(f"protect: {problem}")
 
@@ -190,4 +198,4 @@ def _needs(method: Method) -> str:
         return "changes the weights after training. Use `clbench mend`."
     if method.needs_task_id:
         return "has weights for each task. Use `clbench run`."
-    return "needs the rows or the training loop of clbench. Use `clbench run`."
+    return "cannot run in a Trainer. Use `clbench run`."

@@ -51,8 +51,8 @@ class Protection:
         outside = [n for n, v in model.named_parameters() if v.requires_grad and id(v) not in known]
         if outside:
             raise ModelError(
-                f"protect: the weights {outside[0]} are outside of the model's modules, as those "
-                "of prompts are. Use LoRA or whole-model training."
+                f"protect: {outside[0]} is trained but is no weight of the transformers model, as "
+                "in prompt tuning. Use LoRA, or train the whole model."
             )
         device = next(hosted.parameters()).device
         name = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
@@ -133,17 +133,10 @@ class Protection:
         stage, trainer = self.stage, self._trainer
         if trainer.state.max_steps <= 0:
             raise SettingsError(
-                f"{stage.scenario} makes the optimizer when the number of steps is known. Call "
-                "train() alone."
+                f"{stage.scenario} creates the optimizer inside train(). Do not call "
+                "create_optimizer yourself."
             )
-        present = getattr(
-            trainer.optimizer, "optimizer", trainer.optimizer
-        )  # that accelerate wraps
-        if present is not None and present is not self._made:
-            raise SettingsError(
-                f"{stage.scenario} makes the optimizer, but the Trainer has one. Leave optimizers "
-                "out, and call protect before the first train()."
-            )
+        self._check_optimizer()
         stage.steps = stage.total_steps = trainer.state.max_steps
         groups = hook_checks.parameter_groups(self.method.parameter_groups(stage), stage.model)
         self._made = hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
@@ -156,7 +149,8 @@ class Protection:
         if self._trainer.optimizer is not self._made:
             raise SettingsError(
                 f"{self.stage.scenario} makes the optimizer, but create_optimizer of "
-                f"{type(self._trainer).__mro__[2].__name__} replaces it."
+                f"{type(self._trainer).__mro__[2].__name__} replaces it. Remove "
+                "that, or use l2-sp or ewc-mlm."
             )
 
     def _check_optimizer(self) -> None:
@@ -165,8 +159,8 @@ class Protection:
         present = getattr(present, "optimizer", present)  # that accelerate wraps
         if self._makes_optimizer() and present is not None and present is not self._made:
             raise SettingsError(
-                f"{self.stage.scenario} makes the optimizer, but the Trainer has one. Leave "
-                "optimizers out, and call protect before the first train()."
+                f"{self.stage.scenario} makes the optimizer, but the Trainer has one. Do not pass "
+                "optimizers to it, and call protect before the first train()."
             )
 
     def _makes_optimizer(self) -> bool:
@@ -203,9 +197,10 @@ class Protection:
             return
         self._has_warned = True
         warnings.warn(
-            f"{self.stage.scenario}: with this model, the Trainer adds up the mean losses of the "
-            f"{parts} parts of a batch, so beside them the method is {parts} times weaker. Set "
-            "trainer.loss_is_scaled_for_ga = False and average_tokens_across_devices=False.",
+            f"{self.stage.scenario}: with this model, the Trainer sums the mean losses of the "
+            f"{parts} micro-batches of a step instead of averaging them, so the method's terms are "
+            f"{parts} times weaker beside them. Set trainer.loss_is_scaled_for_ga = False, and "
+            "average_tokens_across_devices=False in TrainingArguments.",
             stacklevel=2,
         )
 
@@ -246,8 +241,8 @@ class Protection:
             raise SettingsError(f"{stage.scenario} needs a decoder, such as GPT-2 or Llama.")
         if not any(p.requires_grad for p in stage.model.backbone_parameters().values()):
             raise SettingsError(
-                f"{stage.scenario}: the Trainer trains no weight but the head's, so that nothing "
-                "can be forgotten."
+                f"{stage.scenario}: only the head is trained, so the model itself forgets nothing. "
+                "Unfreeze its layers, or do without protect."
             )
         method.check_protocol(stage.protocol)
 

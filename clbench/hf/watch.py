@@ -30,7 +30,7 @@ LANGUAGE = "language"
 
 
 class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
-    """Scores what the model could do before, during training, and logs it with the Trainer's logs.
+    """Tracks during training what a model forgets, and logs it with the Trainer's logs.
 
     Before training, then every `every` steps as far as the `budget` allows, and at the end, it fits
     linear probes on the features for each of `tasks`, and takes the loss on held-out texts. The
@@ -52,19 +52,21 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         Largest share of the time that scorings between the first and the last may take: one that
         would exceed it is skipped.
     limits
-        Smallest changes that are allowed, by task or ``language``, such as ``{"language": -0.5}``;
+        Lowest changes allowed, by task or ``language``, such as ``{"language": -0.5}``;
         ``features`` stands for all tasks.
     action
         What to do below a limit: ``warn``; ``stop`` training as well; or also ``restore`` the
         weights of the last scoring within the limits, of which a copy is kept on the CPU.
     data, rows, texts, seed
-        Folder with copies of hub repositories; most rows of a task; most texts; their seed.
+        Folder with copies of hub repositories; maximum rows of a task; maximum texts; seed of
+        their selection.
 
     Raises
     ------
     ClbenchError
-        At the start of the training, if a task or the corpus cannot be used, or if the weights are
-        spread over processes (FSDP, DeepSpeed).
+        On construction, if an argument is out of range, or a task, the corpus or the folder `data`
+        cannot be used. At the start of the training, if the corpus has too few texts, the Trainer
+        has no tokenizer, or the weights are spread over processes (FSDP, DeepSpeed).
     """
 
     def __init__(
@@ -91,13 +93,13 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         """Time that scorings between the first and the last took."""
         self._corpus = None if corpus is None else resolve_corpus(corpus, Path.cwd(), "corpus")
         folder = None if data is None else Path(data)
+        if folder is not None and not folder.is_dir():
+            raise SettingsError(f"ForgettingCallback: data: there is no folder {folder}.")
         self._items: list[Items] = list(load_items(tasks, data=folder, count=rows, seed=seed))
         self._texts, self._seed = texts, seed
         self._loss: LanguageLoss | None = None
         self._start = self._longest = 0.0
         self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
-        if folder is not None and not folder.is_dir():
-            raise SettingsError(f"ForgettingCallback: data: there is no folder {folder}.")
         known = {LANGUAGE, "features", *(items.name for items in self._items)}
         if unknown := sorted(self.limits.keys() - known):
             raise SettingsError(
@@ -225,13 +227,15 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         Raises a SettingsError before training, as `draw` does.
         """
         if not self.curve:
-            raise SettingsError("ForgettingCallback: nothing was scored yet. Train first.")
+            raise SettingsError(
+                "ForgettingCallback: nothing has been scored yet. Call train() first."
+            )
         first, last = self.curve[0], self.curve[-1]
         signs = {name: -1 if name == LANGUAGE else 1 for name in last if name != "step"}
         return {name: sign * (last[name] - first[name]) for name, sign in signs.items()}
 
     def draw(self) -> Figure:
-        """Return a figure of the changes over the steps; left accuracies, right language."""
+        """Return a figure of the changes over the steps: accuracies left, language right."""
         from clbench.figures import style
 
         self.changes()  # raises an error if there are none
@@ -272,16 +276,17 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
                 copies = {name: value.detach().cpu().clone() for name, value in weights.items()}
                 self._kept = at, copies
             return
-        text = f"step {at}: forgotten more than allowed: {', '.join(below.values())}"
+        text = f"ForgettingCallback: step {at}: changes below their limits: "
+        text += ", ".join(below.values())
         if self.action != "warn":
             control.should_training_stop = True
             text += "; training stops"
         if self.action == "restore" and self._kept is not None:
             step, copies = self._kept
             model.model.load_state_dict(copies)
-            text += f" with the weights of step {step}"
+            text += f" and restores the weights of step {step}"
         elif self.action == "restore":
-            text += " with its weights, as none within the limits are kept"
+            text += " and keeps its weights, as no earlier ones within the limits were saved"
         warnings.warn(text, stacklevel=2)
 
 
@@ -305,9 +310,12 @@ def _check(**options: Any) -> None:
     elif not is_number["texts"] or options["texts"] < FEWEST_TEXTS:
         problem = f"texts must be {FEWEST_TEXTS} or more"
     elif options["action"] not in ("warn", "stop", "restore"):
-        problem = f"action {options['action']!r} is unknown; there are warn, stop and restore"
+        problem = f"action {options['action']!r} is unknown; use warn, stop or restore"
     elif not is_sound:
-        problem = 'limits must be numbers up to 0 by task, such as {"language": -0.5}'
+        problem = (
+            "limits must map tasks or 'language' to numbers of 0 or less, such as "
+            '{"language": -0.5}'
+        )
     if problem is not None:
         raise SettingsError(f"ForgettingCallback: {problem}.")
 

@@ -116,7 +116,7 @@ def test_limits_warn_stop_and_restore(tmp_path: Path, action: Any) -> None:
     callback = watch(limits={"language": -1e-4}, action=action)
     trainer = make_trainer(tmp_path, callback, learning_rate=5e-3)
     start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    with pytest.warns(UserWarning, match="forgotten more than allowed: language"):
+    with pytest.warns(UserWarning, match="changes below their limits: language"):
         trainer.train()
     assert trainer.state.global_step == (8 if action == "warn" else 2)
     same = all(torch.equal(v, start[name]) for name, v in trainer.model.state_dict().items())
@@ -163,8 +163,8 @@ def test_wrong_settings_are_refused() -> None:
         ({"budget": 0}, "budget"),
         ({"rows": 40}, "rows must be 50"),
         ({"texts": 10}, "texts must be 30"),
-        ({"limits": -0.1}, "limits must be numbers"),
-        ({"limits": {"language": 0.5}}, "limits must be numbers"),
+        ({"limits": -0.1}, "limits must map"),
+        ({"limits": {"language": 0.5}}, "limits must map"),
         ({"data": "/nowhere"}, "there is no folder"),
         ({"action": "panic"}, "action 'panic'"),
         ({"limits": {"speed": -1}}, "limits name 'speed'"),
@@ -209,7 +209,7 @@ def test_weights_that_are_not_finite_are_below_every_limit(
         tasks, every=2, rows=100, texts=40, budget=1.0, limits=limits, action="restore"
     )
     trainer = make_trainer(tmp_path, Spoiler(3), callback)
-    with pytest.warns(UserWarning, match="language \\+nan.*with the weights of step 2"):
+    with pytest.warns(UserWarning, match="language \\+nan.*restores the weights of step 2"):
         trainer.train()
     assert steps(callback) == [0, 2, 4]
     assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
@@ -237,12 +237,12 @@ def test_a_resumed_training_restores_the_weights_of_its_checkpoint(tmp_path: Pat
     kept = load_file(tmp_path / "checkpoint-4/model.safetensors")
     callback = watch(limits={"language": -50.0}, action="restore")
     trainer = make_trainer(tmp_path, Spoiler(5), callback)
-    with pytest.warns(UserWarning, match="with the weights of step 4"):
+    with pytest.warns(UserWarning, match="restores the weights of step 4"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(value, kept[name])
 
 
 def test_nothing_is_drawn_before_training() -> None:
-    with pytest.raises(ClbenchError, match="nothing was scored yet"):
+    with pytest.raises(ClbenchError, match="nothing has been scored yet"):
         watch().draw()
