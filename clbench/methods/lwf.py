@@ -25,7 +25,7 @@ class LwF(Method):
     squared difference. There is no factor T². The earlier heads are trained too, as in the
     paper; a head that all tasks share is distilled from its own outputs. The paper's warm-up
     of the new head alone is left out. In a language model, every token of the new answers is
-    distilled; the model of before is kept and evaluated at each step, as in a Trainer.
+    distilled. There, and in a Trainer, the earlier model is kept and evaluated at each step.
 
     Attributes
     ----------
