@@ -167,11 +167,12 @@ def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether `pack` would store a tensor or an array; also if it cannot store the value."""
-    try:
-        return bool(pack(value)[1])
-    except UnstorableStateError:
-        return True
+    """Whether a nested value of `pack` has a tensor or an array, found without copying any."""
+    if isinstance(value, dict):
+        return any(map(holds_tensors, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds_tensors, value))
+    return isinstance(value, Tensor | np.ndarray)
 
 
 def unpack(skeleton: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
