@@ -27,17 +27,17 @@ import psutil
 from machine import make_parser, write_json
 
 import clbench
-from clbench.evaluation.listener import Listener
-from clbench.evaluation.resources import Resources, connected
+from clbench.core.files import write_text
 from clbench.results.cell import CellResult
-from clbench.results.output_folder import write_text
 from clbench.results.store import Store
+from clbench.runner.listener import Listener
+from clbench.runner.resources import Resources, connected
 
 STUB = '''
 """Cells without training."""
 
 import clbench
-from clbench.evaluation.cell_runner import CellRunner, Outcome, StageOutcome
+from clbench.runner.cell_runner import CellRunner, Outcome, StageOutcome
 from clbench.training.engine import Trace
 
 POINTS = 24

@@ -23,8 +23,8 @@ import torch
 from machine import MatrixProducts, compare, example_flops, make_parser, turns, write_json
 
 import clbench
-from clbench.evaluation.listener import Listener
 from clbench.results.cell import CellResult
+from clbench.runner.listener import Listener
 
 SUITE = """
 name = "parallel"

@@ -25,7 +25,7 @@ import numpy as np
 from machine import make_parser, turns, write_json
 
 import clbench
-from clbench.evaluation.resources import Resources
+from clbench.runner.resources import Resources
 from clbench.search import SearchSettings, make_search, search
 from clbench.suite.options import RunOptions
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clbench.api import Run as Run
     from clbench.api import load_run as load_run
     from clbench.api import run as run
-    from clbench.errors import ClbenchError as ClbenchError
+    from clbench.core.errors import ClbenchError as ClbenchError
     from clbench.methods.base import Method as Method
     from clbench.methods.base import method as method
     from clbench.models.groups import lr_groups as lr_groups
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clbench.tasks.task import Task as Task
 
 _EXPORTS = {
-    "ClbenchError": "clbench.errors",
+    "ClbenchError": "clbench.core.errors",
     "Method": "clbench.methods.base",
     "Rows": "clbench.tasks.task",
     "Run": "clbench.api",

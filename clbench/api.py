@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clbench.errors import RunFolderError
-from clbench.evaluation.listener import Listener
-from clbench.evaluation.resources import Resources
-from clbench.evaluation.run_state import RunState, read_run_state
+from clbench.core.errors import RunFolderError
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import scores_frame, summary, to_csv
 from clbench.results.store import Store
+from clbench.runner.listener import Listener
+from clbench.runner.resources import Resources
+from clbench.runner.run_state import RunState, read_run_state
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from clbench.evaluation.run_plan import Executor
+    from clbench.runner.run_plan import Executor
     from clbench.suite.baselines import Baseline
     from clbench.suite.options import RunOptions
     from clbench.suite.plan import Plan
@@ -137,7 +137,7 @@ def run(
         Rerun cells that finished with other settings; their files move to ``cells/replaced/``.
     workers, address, threads, gpus
         Concurrent cells, the Ray cluster to run them on, and the CPU threads and GPUs of each;
-        see `clbench.evaluation.resources.Resources`. By default cells run one after another in
+        see `clbench.runner.resources.Resources`. By default cells run one after another in
         this process. On a CPU the last digits of scores depend on `threads`, never on the other
         three.
     listener
@@ -243,7 +243,7 @@ def execute(
     listener = listener or Listener()
     if state.pending or state.replaced:
         executor = _executor(state, resources)
-        from clbench.evaluation import run_plan
+        from clbench.runner import run_plan
 
         cells = run_plan.run_plan(state, listener, executor)
     else:
@@ -273,7 +273,7 @@ def check(state: RunState, resources: Resources, listener: Listener) -> None:
     """Raise what `execute` would raise before training; see `run_plan.check_inputs`."""
     if state.pending:
         _executor(state, resources)  # checks methods and shifts
-        from clbench.evaluation.run_plan import check_inputs
+        from clbench.runner.run_plan import check_inputs
 
         check_inputs(state.plan, state.pending, resources, listener)
 
@@ -284,10 +284,10 @@ def _executor(state: RunState, resources: Resources) -> Executor:
 
     validate(state.plan, state.pending)
     # Only now: the engine takes seconds to import, and a finished run does not need it.
-    from clbench.evaluation.run_plan import InProcessExecutor
+    from clbench.runner.run_plan import InProcessExecutor
 
     if resources.alone:
         return InProcessExecutor(resources.threads)
-    from clbench.evaluation.ray_executor import RayExecutor
+    from clbench.runner.ray_executor import RayExecutor
 
     return RayExecutor(resources)

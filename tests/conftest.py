@@ -77,8 +77,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeExecutor:
     """A fake executor, and no preparation of scenarios."""
     fake = FakeExecutor()
-    monkeypatch.setattr("clbench.evaluation.run_plan.InProcessExecutor", lambda threads: fake)
-    monkeypatch.setattr("clbench.evaluation.run_plan._prepare_all", lambda *arguments: None)
+    monkeypatch.setattr("clbench.runner.run_plan.InProcessExecutor", lambda threads: fake)
+    monkeypatch.setattr("clbench.runner.run_plan._prepare_all", lambda *arguments: None)
     return fake
 
 

@@ -9,7 +9,7 @@ from fake_engine import FakeExecutor
 
 import clbench
 from clbench.api import open_comparisons
-from clbench.errors import RunFolderError, SettingsError
+from clbench.core.errors import RunFolderError, SettingsError
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.statistics import spend
 from clbench.results.store import Store

@@ -14,8 +14,8 @@ import pytest
 from checkpoints import make_checkpoint
 
 import clbench
-from clbench.evaluation.listener import Listener
 from clbench.results.cell import CellResult
+from clbench.runner.listener import Listener
 
 SUITE = """
 name = "small"

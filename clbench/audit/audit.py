@@ -35,7 +35,7 @@ from clbench.audit.outcome import (
     PutBack,
     TaskChange,
 )
-from clbench.errors import DataError, SettingsError
+from clbench.core.errors import DataError, SettingsError
 from clbench.models.locate import resolve
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import torch
 
 from clbench.audit.models import AuditedModel
-from clbench.errors import DataError
-from clbench.evaluation.linear_probe import fit_classes
+from clbench.core.errors import DataError
+from clbench.core.seeds import numpy_stream
+from clbench.measure.linear_probe import fit_classes
 from clbench.models.embed import embed_rows, map_rows
 from clbench.models.encoding import encode
 from clbench.models.families import usable_length
 from clbench.models.likelihood import AnswerScorer
 from clbench.models.prompts import PromptEncoder
-from clbench.seeds import numpy_stream
 from clbench.suite.read import read_suite
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Rows, Task, stratified

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from clbench.audit.items import length_of
 from clbench.audit.models import AuditedModel
-from clbench.errors import DataError, ModelError
+from clbench.core.errors import DataError, ModelError
+from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.language_modelling import text_batches
 from clbench.fisher.losses import named_loss, on_device
 from clbench.fisher.pretrained import fit_missing_head
 from clbench.models.language import LanguageModel, load_language_model
-from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import resolve_precision
 

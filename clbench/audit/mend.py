@@ -24,7 +24,7 @@ from clbench.audit.items import (
 )
 from clbench.audit.mixtures import GROUPS, TUNED, Mixer, Recipe
 from clbench.audit.models import AuditedModel, load_base, load_tuned
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.models.checkpoint import quiet
 from clbench.results.fronts import front
 from clbench.training.device import resolve_device
@@ -259,8 +259,8 @@ def write_mended(mended: Mended, model: AuditedModel, out: Path) -> None:
     The model's folder has safetensors, tokenizer and a card that says how it was made.
     """
     from clbench.audit.figures import mended_front
+    from clbench.core.files import as_folder_error, write_text
     from clbench.figures.style import save_png
-    from clbench.results.output_folder import as_folder_error, write_text
 
     with as_folder_error(out):
         out.mkdir(parents=True, exist_ok=True)

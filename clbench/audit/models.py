@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.checkpoint import (
     check_finite,
     load_backbone,

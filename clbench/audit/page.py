@@ -10,10 +10,10 @@ import clbench
 from clbench.audit import figures
 from clbench.audit.outcome import Audit
 from clbench.audit.words import REMEDY, certainty, headline, title, verdict
-from clbench.errors import RunFolderError
+from clbench.core.errors import RunFolderError
+from clbench.core.files import as_folder_error, write_text
 from clbench.report.drawing import draw_all
 from clbench.report.write import render, write_figure
-from clbench.results.output_folder import as_folder_error, write_text
 
 FILE = "audit.json"
 

@@ -8,8 +8,7 @@ from typing import Literal
 
 from clbench.audit.changes import Change, Word
 from clbench.audit.outcome import Audit, Between, Comparison, LanguageChange, ModelAudit, TaskChange
-from clbench.errors import SettingsError
-from clbench.messages import printable
+from clbench.core.errors import SettingsError, printable
 
 REMEDY = (
     "What to try: clbench mend BASE TUNED --keep TASK --learn TASK --out DIR averages the weights "

@@ -24,7 +24,7 @@ from clbench.cli.report import compare, report
 from clbench.cli.run import run
 from clbench.cli.search import search
 from clbench.cli.tune import tune
-from clbench.errors import ClbenchError
+from clbench.core.errors import ClbenchError
 
 STOPPED = 130
 """Exit code of a program that is interrupted by Ctrl-C."""
@@ -98,14 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _signals_as_interrupts(signals):
             code = app(arguments or ["--help"], prog_name="clbench", standalone_mode=False) or 0
     except ClbenchError as error:
-        from clbench.boundary import error_text
+        from clbench.core.user_code import error_text
 
         return _fail(error_text(error))
     except usage_error as error:
         verb = next((f" {c.name}" for c in app.registered_commands if c.name in arguments[:1]), "")
         path = getattr(getattr(error, "ctx", None), "command_path", f"clbench{verb}")
         text = str(getattr(error, "format_message", error.__str__)()).strip()
-        from clbench.messages import in_words, sentence
+        from clbench.core.errors import in_words, sentence
 
         return _fail(f"{sentence(in_words(text))} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
@@ -135,7 +135,7 @@ def _system_error(error: OSError | ImportError | MemoryError) -> str:
         raise error
     if not error.filename:
         _drop_output()
-    from clbench.files import remedy
+    from clbench.core.files import remedy
 
     where = str(error.filename or "the output cannot be written")
     short = where if len(where) <= 80 else f"{where[:79]}…"
@@ -168,7 +168,7 @@ def _drop_output() -> None:
 
 
 def _fail(text: str) -> int:
-    from clbench.messages import printable  # not for --help: it takes a third of a second
+    from clbench.core.errors import printable  # not for --help: it takes a third of a second
 
     print(f"error: {printable(text)}", file=sys.stderr)
     return 2

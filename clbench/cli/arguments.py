@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clbench.errors import SettingsError, did_you_mean
+from clbench.core.errors import SettingsError, did_you_mean
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 

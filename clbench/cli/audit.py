@@ -102,7 +102,7 @@ def audit(
 def _show(audit: Audit) -> None:
     from clbench.audit.words import REMEDY, between, certainty, headline
     from clbench.cli.console import out
-    from clbench.messages import printable
+    from clbench.core.errors import printable
 
     for line in audit.notes:
         out().print(printable(line), soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clbench.cli.arguments import option
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from clbench.conformance import Row
@@ -64,7 +64,7 @@ def _show(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     from clbench.cli.console import out
-    from clbench.messages import count
+    from clbench.core.errors import count
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)

@@ -47,13 +47,11 @@ def combine(
     Takes a weighted geometric mean within each pair and the plain one across pairs. Writes a
     file for clbench run --methods FILE, and a figure as .png beside it.
     """
-    from clbench.cache import write_atomically
     from clbench.cli.search_output import show_rates
-    from clbench.errors import DataError, SettingsError
+    from clbench.core.errors import DataError, SettingsError, count
+    from clbench.core.files import as_folder_error, write_atomically, write_text
     from clbench.figures import rate_distributions
     from clbench.figures.style import save_png
-    from clbench.messages import count
-    from clbench.results.output_folder import as_folder_error, write_text
     from clbench.search import combine as combine_trials
     from clbench.search.outcome import baseline_text
     from clbench.search.search_folder import cost_of

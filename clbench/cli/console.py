@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from clbench.messages import visible
+from clbench.core.errors import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

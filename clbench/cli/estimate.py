@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from safetensors import safe_open
 
 from clbench.cli.console import duration
-from clbench.messages import count
+from clbench.core.errors import count
 from clbench.results.cell import CellResult
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     each scored one, without the embeddings. A first stage that several cells share counts once.
     Usually right within a factor of `GUESS`.
     """
-    from clbench.evaluation.sharing import stage_groups
     from clbench.models.locate import local_folder
     from clbench.models.safety import weight_files
+    from clbench.runner.sharing import stage_groups
     from clbench.suite.validation import stages_of
     from clbench.tasks.registry import load_task
 

@@ -37,7 +37,7 @@ def _scenarios(suite: str | None) -> Rows:
 
 
 def _methods(suite: str | None) -> Rows:
-    from clbench.errors import ClbenchError
+    from clbench.core.errors import ClbenchError
     from clbench.methods.base import METHODS, Method
     from clbench.results.score_tables import MARKS, marks
     from clbench.suite.baselines import read_baseline
@@ -60,7 +60,7 @@ def _methods(suite: str | None) -> Rows:
 
 
 def _tasks(suite: str | None) -> Rows:
-    from clbench.messages import display_path
+    from clbench.core.errors import display_path
     from clbench.suite.read import read_suite
     from clbench.tasks.registry import TASKS
 
@@ -149,7 +149,7 @@ def listing(
     from rich.table import Table
 
     from clbench.cli.console import out, show_table
-    from clbench.messages import printable
+    from clbench.core.errors import printable
     from clbench.suite.plugins import load_plugins
 
     choice("list", kind, list(KINDS))

@@ -38,8 +38,8 @@ def mend(
     from clbench.cli.arguments import words
     from clbench.cli.console import err, show_table
     from clbench.cli.console import out as stdout
-    from clbench.errors import RunFolderError
-    from clbench.results.output_folder import as_folder_error
+    from clbench.core.errors import RunFolderError
+    from clbench.core.files import as_folder_error
     from clbench.suite.plugins import load_plugins
 
     if out.exists() and (out.is_file() or any(out.iterdir())):

@@ -28,7 +28,7 @@ def power(
     from rich.table import Table
 
     from clbench.cli.console import err, out, show_table
-    from clbench.errors import RunFolderError, SettingsError
+    from clbench.core.errors import RunFolderError, SettingsError
     from clbench.report.power import power_frame
     from clbench.report.reading import read_runs
     from clbench.results.comparisons import comparisons_frame

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from clbench.cli.console import duration, err
 from clbench.cli.table import results_table
-from clbench.evaluation.listener import Listener
-from clbench.messages import count, printable
+from clbench.core.errors import count, printable
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import means, reference_score, score_rows, visible_scores
+from clbench.runner.listener import Listener
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.progress import TaskID
     from rich.table import Table
 
-    from clbench.evaluation.run_state import RunState
+    from clbench.runner.run_state import RunState
     from clbench.suite.plan import Cell
 
 HEARTBEAT = 60.0

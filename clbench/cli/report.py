@@ -25,7 +25,7 @@ def report(
     from clbench.cli.console import err
     from clbench.cli.console import out as stdout
     from clbench.cli.table import show_results
-    from clbench.errors import RunFolderError, SettingsError
+    from clbench.core.errors import RunFolderError, SettingsError
     from clbench.report.drawing import FORMATS
     from clbench.report.reading import read_runs
     from clbench.report.write import write_report

@@ -26,10 +26,10 @@ from clbench.cli.arguments import (
     seeds,
     words,
 )
-from clbench.errors import ClusterError
+from clbench.core.errors import ClusterError
 
 if TYPE_CHECKING:
-    from clbench.evaluation.run_state import RunState
+    from clbench.runner.run_state import RunState
 
 
 def run(
@@ -122,9 +122,9 @@ def run(
     """
     from clbench import api
     from clbench.cli.console import err
-    from clbench.evaluation.resources import Resources
-    from clbench.evaluation.run_state import read_run_state
     from clbench.results.store import garbage_collection_paused
+    from clbench.runner.resources import Resources
+    from clbench.runner.run_state import read_run_state
     from clbench.suite.options import RunOptions
 
     resources = Resources(workers, address, threads, gpus)
@@ -168,7 +168,7 @@ def run(
         try:
             with progress_listener(state) as listener:
                 if tensorboard:
-                    from clbench.evaluation.tensorboard import TensorBoard
+                    from clbench.runner.tensorboard import TensorBoard
 
                     listener = TensorBoard(listener, state.plan.out / "tensorboard")
                 result = api.execute(state, resources, listener)
@@ -187,7 +187,7 @@ def run(
 
 def _look(seeds: int, comparisons: list[str]) -> str:
     """Return a line on a look of a run that adds seeds."""
-    from clbench.errors import join_names
+    from clbench.core.errors import join_names
 
     if not comparisons:
         return f"After {seeds} seeds every primary comparison is settled."
@@ -200,8 +200,7 @@ def show_plan(state: RunState) -> None:
 
     from clbench.cli.console import out, show_table
     from clbench.cli.estimate import MUCH_SCORING, from_finished, from_sizes
-    from clbench.errors import join_names
-    from clbench.messages import count
+    from clbench.core.errors import count, join_names
 
     plan = state.plan
     states = dict.fromkeys((cell.key for cell in plan.cells), "finished")

@@ -86,7 +86,7 @@ def search(
     command to resume the search.
     """
     from clbench.cli.search_output import TrialLines, show_outcome, show_plan
-    from clbench.evaluation.resources import Resources
+    from clbench.runner.resources import Resources
     from clbench.search import SearchSettings, make_search
     from clbench.search import search as run_search
     from clbench.suite.options import RunOptions

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clbench.cli.console import duration, err, out, show_table
-from clbench.messages import count
+from clbench.core.errors import count
 from clbench.search import SearchListener
 
 if TYPE_CHECKING:
-    from clbench.evaluation.resources import Resources
+    from clbench.runner.resources import Resources
     from clbench.search import SearchOutcome, SearchPlan, TrialRecord
 
 
@@ -64,8 +64,8 @@ class TrialLines(SearchListener):
 def show_plan(plan: SearchPlan, resources: Resources) -> None:
     """Print what a search would do."""
     from clbench.cli.estimate import from_sizes
-    from clbench.evaluation.listener import Listener
-    from clbench.evaluation.run_plan import check_inputs
+    from clbench.runner.listener import Listener
+    from clbench.runner.run_plan import check_inputs
     from clbench.search import SearchFolder
 
     SearchFolder(plan.run.out).check(plan.recipe())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clbench.cli.console import duration, out, show_table
-from clbench.messages import count
+from clbench.core.errors import count
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import (
     MARKS,

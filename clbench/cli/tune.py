@@ -31,7 +31,7 @@ from clbench.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from clbench.evaluation.run_state import RunState
+    from clbench.runner.run_state import RunState
     from clbench.search.study import Study
     from clbench.search.tune import TunePlan
 
@@ -93,9 +93,8 @@ def tune(
     from clbench.cli.console import err
     from clbench.cli.console import out as console
     from clbench.cli.progress import Lines, progress_listener
-    from clbench.errors import SettingsError, join_names
-    from clbench.evaluation.resources import Resources
-    from clbench.messages import count, display_path
+    from clbench.core.errors import SettingsError, count, display_path, join_names
+    from clbench.runner.resources import Resources
     from clbench.search.study import TuneSettings
     from clbench.search.tune import (
         make_tuning,
@@ -164,7 +163,7 @@ def show_sweeps(plan: TunePlan, state: RunState) -> None:
 
     from clbench.cli.console import out, show_table
     from clbench.cli.estimate import from_finished, from_sizes
-    from clbench.messages import count
+    from clbench.core.errors import count
     from clbench.search.tune import read_studies, trials_by_method
     from clbench.suite.sweep import LR_MULTIPLES, Range, axes
 
@@ -206,7 +205,7 @@ def show_studies(plan: TunePlan, studies: Sequence[Study]) -> None:
     from rich.table import Table
 
     from clbench.cli.console import duration, out, show_table
-    from clbench.messages import count
+    from clbench.core.errors import count
     from clbench.search.search_folder import FAILED
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -15,13 +15,13 @@ from typing import Any
 
 from torch import nn
 
-from clbench.boundary import RANDOM, GlobalState
 from clbench.conformance.toy_scenario import COMPUTE, ToyScenario
-from clbench.errors import PluginError
-from clbench.evaluation.cell_runner import CellRunner
-from clbench.evaluation.listener import Listener
-from clbench.evaluation.stage_cache import CachedStage, StageCache
+from clbench.core.errors import PluginError
+from clbench.core.user_code import RANDOM, GlobalState
 from clbench.methods.base import METHODS, Method
+from clbench.runner.cell_runner import CellRunner
+from clbench.runner.listener import Listener
+from clbench.runner.stage_cache import CachedStage, StageCache
 from clbench.suite.baselines import Baseline, read_baseline
 from clbench.suite.plan import Cell
 from clbench.training.batches import TaskData

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clbench.boundary import explain
 from clbench.conformance.check_run import Candidate, CheckRun, differences, run_candidate
 from clbench.conformance.corrupt_rows import RowCorrupter, reverse
 from clbench.conformance.session import (
@@ -27,8 +26,8 @@ from clbench.conformance.toy_scenario import (
     make_toy_scenario,
     temporary_cache,
 )
-from clbench.errors import ClbenchError, SettingsError
-from clbench.messages import count
+from clbench.core.errors import ClbenchError, SettingsError, count
+from clbench.core.user_code import explain
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline
 from clbench.suite.plugins import load_plugins
@@ -69,7 +68,7 @@ def registers(session: Session) -> str:
 @conformance_check(
     hint="Annotate settings with a type and bounds, as in Annotated[float, pydantic.Field(gt=0)], "
     "pass all to super().__init__(**settings) first, and in checks of your own raise a "
-    "clbench.errors.SettingsError that names the setting."
+    "clbench.core.errors.SettingsError that names the setting."
 )
 def settings(session: Session) -> str:
     """Settings are typed: valid ones are accepted, others refused with a clear message."""

@@ -8,7 +8,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from clbench.boundary import explain
 from clbench.conformance.check_run import Candidate, CheckRun, run_candidate
 from clbench.conformance.toy_scenario import (
     GENERATORS,
@@ -17,7 +16,8 @@ from clbench.conformance.toy_scenario import (
     make_toy_scenario,
     temporary_cache,
 )
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
+from clbench.core.user_code import explain
 
 
 @dataclass(frozen=True)

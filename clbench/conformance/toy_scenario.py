@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from clbench.evaluation.outcome import ComputeSettings
-from clbench.evaluation.prepare import PreparedScenario, ScenarioPreparer
+from clbench.core.seeds import numpy_stream
 from clbench.models.checkpoint import quiet
-from clbench.seeds import numpy_stream
+from clbench.runner.outcome import ComputeSettings
+from clbench.runner.prepare import PreparedScenario, ScenarioPreparer
 from clbench.shifts.scenario import Scenario, ScenarioReport
 from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell

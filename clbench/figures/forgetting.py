@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clbench.errors import join_names
+from clbench.core.errors import join_names
 from clbench.figures import style
 from clbench.results.scores import SCORE
 from clbench.results.statistics import summarise

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clbench.errors import join_names
+from clbench.core.errors import count, join_names
 from clbench.figures import style
-from clbench.messages import count
 from clbench.results.cell import LARGEST
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
-from clbench.errors import join_names
+from clbench.core.errors import join_names
 from clbench.results.cell import CellResult, without_extra_points
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from clbench.errors import DataError, PluginError, SettingsError, did_you_mean
+from clbench.core.errors import DataError, PluginError, SettingsError, did_you_mean
+from clbench.core.seeds import torch_stream
 from clbench.fisher.losses import (
     AnyBatch,
     LossFunction,
@@ -26,7 +27,6 @@ from clbench.fisher.losses import (
 )
 from clbench.fisher.per_example import Capture, squares_one_by_one
 from clbench.fisher.squares import Rotation
-from clbench.seeds import torch_stream
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 

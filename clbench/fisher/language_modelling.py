@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.fisher.losses import Loss, on_device
 from clbench.models.prompt_rows import IGNORED
 from clbench.training.device import Precision

@@ -10,8 +10,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from clbench.cache import Facts, cached_tensors
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
+from clbench.core.files import Facts, cached_tensors
+from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.language_modelling import Masking, fit_head, text_batches
 from clbench.fisher.losses import named_loss
@@ -19,7 +20,6 @@ from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
 from clbench.models.language import LanguageModel, load_language_model
 from clbench.models.locate import model_identity
-from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, read_corpus
 from clbench.training.device import Precision
 

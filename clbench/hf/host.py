@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from clbench.errors import ModelError, SettingsError
+from clbench.core.errors import ModelError, SettingsError
 from clbench.models.answering import family_of_whole, logits_at
 from clbench.models.classifier import Classifier
 from clbench.models.families import family_of

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError, count
 from clbench.hf.host import HostedModel
 from clbench.hf.protection import Protection
-from clbench.messages import count
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.corpus import resolve_corpus

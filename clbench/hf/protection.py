@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 
-from clbench.errors import ModelError, SettingsError
+from clbench.core.errors import ModelError, SettingsError, describe_errors
 from clbench.hf.host import HostedModel, HostedPrecision, HostedStage
-from clbench.messages import describe_errors
 from clbench.methods.base import Method
 from clbench.training import hook_checks
 from clbench.training.protocol import Protocol

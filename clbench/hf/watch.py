@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from clbench.audit.items import DEFAULT_TASKS, FEWEST_ROWS, Items, load_items, probe
 from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
 from clbench.audit.models import AuditedModel, HeadKind
-from clbench.errors import ModelError, SettingsError
+from clbench.core.errors import ModelError, SettingsError
 from clbench.tasks.corpus import resolve_corpus
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
-from clbench.errors import PluginError, SettingsError
-from clbench.registry import Registry
-from clbench.settings import Configured
+from clbench.core.errors import PluginError, SettingsError
+from clbench.core.registry import Configured, Registry
 from clbench.training.protocol import Phase as Phase
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
 from clbench.tasks.corpus import corpus_name
 

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
+from clbench.core.seeds import stream_seed, torch_stream
 from clbench.methods.base import Method, should_record
-from clbench.seeds import stream_seed, torch_stream
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.base import Method
 from clbench.methods.prototypes import NEVER
 from clbench.methods.seq_star import classes_of

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.base import Method, should_record
 from clbench.methods.lwf import distillation
 from clbench.tasks.corpus import corpus_name, read_corpus

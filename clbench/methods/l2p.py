@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
+from clbench.core.seeds import torch_stream
 from clbench.methods.base import should_record
 from clbench.methods.prompts import Prompted
 from clbench.methods.seq_star import classes_of
-from clbench.seeds import torch_stream
 
 if TYPE_CHECKING:
     from clbench.models.classifier import Classifier

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.base import LearningRate, Method
 from clbench.models.groups import MOST_LAYERS, Division, lr_groups
 

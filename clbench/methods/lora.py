@@ -12,9 +12,9 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from clbench.errors import SettingsError, did_you_mean
+from clbench.core.errors import SettingsError, did_you_mean
+from clbench.core.seeds import stream_seed
 from clbench.methods.base import Method
-from clbench.seeds import stream_seed
 
 if TYPE_CHECKING:
     from clbench.training.stage import Context, Snapshot, Stage

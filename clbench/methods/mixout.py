@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.base import Method
 from clbench.training.dropout import MaskStream
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clbench.errors import SettingsError
-from clbench.messages import count
+from clbench.core.errors import SettingsError, count
 from clbench.methods.base import Method
 from clbench.models.checkpoint import load_config
 from clbench.models.families import usable_length

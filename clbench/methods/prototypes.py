@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.base import Phase
 from clbench.methods.frozen import Frozen
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from clbench.errors import PluginError
+from clbench.core.errors import PluginError
 from clbench.methods.base import Method, should_record
 
 if TYPE_CHECKING:

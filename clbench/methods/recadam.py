@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 
 from clbench import optim
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
+from clbench.core.seeds import stream_seed
 from clbench.methods.base import Method, should_record
-from clbench.seeds import stream_seed
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from pydantic import Field
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.base import Method, should_record
 
 if TYPE_CHECKING:

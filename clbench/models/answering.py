@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.classifier import Classifier
 from clbench.models.families import Family, family_of
 from clbench.models.language import load_generator, random_language_model

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.families import family_of, reads_segments
 from clbench.models.groups import MOST_LAYERS
 from clbench.models.locate import local_folder

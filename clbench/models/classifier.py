@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from clbench.errors import ModelError, did_you_mean
+from clbench.core.errors import ModelError, did_you_mean
 from clbench.models.checkpoint import load_backbone, random_backbone
 from clbench.models.encoding import trim_embeddings
 from clbench.models.families import Family, family_of, reads_segments

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clbench.cache import Facts, cached_tensors
+from clbench.core.files import Facts, cached_tensors
 from clbench.models.classifier import Classifier, Pooling
 from clbench.models.encoding import EncodedRows, encode, tokenizer_digest
 from clbench.tasks.task import Rows

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from clbench.cache import Facts, cached_tensors
+from clbench.core.files import Facts, cached_tensors
 from clbench.tasks.task import IntArray, Rows
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.last_layer import LastLayer, bert_layer, distilbert_layer
 
 if TYPE_CHECKING:

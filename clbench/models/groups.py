@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.checkpoint import read_config, read_weights
 from clbench.models.locate import local_folder
 

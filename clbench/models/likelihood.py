@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.models.families import attention_window, usable_length
 
 if TYPE_CHECKING:

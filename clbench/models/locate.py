@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.cache import cache_dir, write_if_possible
-from clbench.errors import ModelError, did_you_mean
-from clbench.files import read_file, user_path
+from clbench.core.errors import ModelError, did_you_mean
+from clbench.core.files import cache_dir, read_file, user_path, write_if_possible
+from clbench.core.registry import Registry
 from clbench.models.safety import check_folder, config_path
-from clbench.registry import Registry
 
 IDENTITY_FILES = (
     "config.json",

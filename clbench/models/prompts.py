@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jinja2 import TemplateError
 
-from clbench.errors import DataError, ModelError, join_names
-from clbench.messages import count
+from clbench.core.errors import DataError, ModelError, count, join_names
 from clbench.models.prompt_rows import PromptRows, TokenArray
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template

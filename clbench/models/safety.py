@@ -15,8 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from clbench.errors import ModelError, join_names
-from clbench.messages import describe_errors, sentence
+from clbench.core.errors import ModelError, describe_errors, join_names, sentence
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clbench.errors import RunFolderError, join_names
+from clbench.core.errors import RunFolderError, join_names
 from clbench.report.details import MOST_DETAILS
 from clbench.results.cell import CellResult, summarizer
 from clbench.results.store import Cells, Store

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clbench.messages import count
+from clbench.core.errors import count
 from clbench.results.scores import SCORE
 from clbench.results.statistics import ALPHA, spend
 from clbench.results.store import look_at

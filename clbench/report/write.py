@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clbench
-from clbench.cache import write_atomically
-from clbench.messages import visible
+from clbench.core.errors import visible
+from clbench.core.files import as_folder_error, write_atomically, write_text
 from clbench.report.cards import card_rows, card_titles, cards_frame
 from clbench.report.content import (
     COSTS,
@@ -30,7 +30,6 @@ from clbench.report.drawing import FORMATS, Drawing, draw_all
 from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.output_folder import as_folder_error, write_text
 from clbench.results.overall import overall_frame
 from clbench.results.published import compare_published
 from clbench.results.score_tables import visible_scores

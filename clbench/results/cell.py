@@ -18,7 +18,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from clbench.messages import count, printable
+from clbench.core.errors import count, printable
 from clbench.results.scores import cell_scores, scores_of
 
 SCHEMA_VERSION = 1
@@ -171,14 +171,15 @@ class CellResult(_Record):
         Score matrix: ``R[i][j]`` is the score on task j after stage i (fractions); None where it
         was not scored. `metrics` has the same shape and holds all metrics.
     correct
-        Which rows are right, as texts of `clbench.results.rows.pack_rows`, for each classification
-        task after its own stage and after the last one; else None. The shape of R, or empty.
+        Which rows are right, as texts of `clbench.results.correct.pack_rows`, for each
+        classification task after its own stage and after the last one; else None. The shape of R,
+        or empty.
     probes
         Score of a linear probe of each column of R before training and after each stage; None
         where there is none. Empty without probes.
     capabilities
         Measures of the language model before training and after each stage, by name, see
-        `clbench.evaluation.capabilities`. Empty where nothing was measured.
+        `clbench.measure.capabilities`. Empty where nothing was measured.
     lm_eval
         Scores of the LM Evaluation Harness after the last stage, by task and metric.
     scores

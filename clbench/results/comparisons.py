@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.rows import row_differences, row_flips
+from clbench.results.correct import row_differences, row_flips
 from clbench.results.score_tables import scores_frame
 from clbench.results.scores import SCORE, SCORES
 from clbench.results.statistics import (

@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from clbench.errors import MOST_NAMES, RunFolderError
-from clbench.files import read_file
-from clbench.messages import count, describe_errors
+from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors
+from clbench.core.files import as_folder_error, locked, read_file, write_text
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import conflicts
-from clbench.results.output_folder import as_folder_error, locked, write_text
 from clbench.results.statistics import ALPHA, spend
 from clbench.results.suite_json import merge_suites, parse_suite
 from clbench.suite.question import Question

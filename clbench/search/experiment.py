@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.errors import SearchError, SettingsError, join_names
-from clbench.evaluation.resources import Resources
-from clbench.messages import count
-from clbench.results.output_folder import locked
+from clbench.core.errors import SearchError, SettingsError, count, join_names
+from clbench.core.files import locked
+from clbench.runner.resources import Resources
 from clbench.search.outcome import SearchOutcome
 from clbench.search.search_folder import SearchFolder, TrialRecord
 from clbench.search.space import MAX_GROUPS, SearchOrigin, SearchSettings, SearchSpace
@@ -195,11 +194,11 @@ def _search(
     past: list[TrialRecord],
     pending: int,
 ) -> None:
-    from clbench.evaluation.cell_model import start_model
-    from clbench.evaluation.prepare import ScenarioPreparer
-    from clbench.evaluation.ray_worker import WorkerSetup
-    from clbench.evaluation.resources import cell_resources, connected
-    from clbench.evaluation.run_cell import versions
+    from clbench.runner.cell_model import start_model
+    from clbench.runner.prepare import ScenarioPreparer
+    from clbench.runner.ray_worker import WorkerSetup
+    from clbench.runner.resources import cell_resources, connected
+    from clbench.runner.run_cell import versions
     from clbench.search.objective import TrialSetup, run_trial
 
     run, settings = plan.run, plan.settings

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from clbench.search.search_folder import FAILED
 
 if TYPE_CHECKING:
-    from clbench.evaluation.prepare import PreparedScenario
-    from clbench.evaluation.ray_worker import WorkerSetup
     from clbench.models.classifier import Classifier
     from clbench.models.groups import Division
+    from clbench.runner.prepare import PreparedScenario
+    from clbench.runner.ray_worker import WorkerSetup
     from clbench.suite.plan import Plan
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -36,10 +36,10 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
     ``stage``, ``stage_epoch`` and ``scores``. An error becomes a final report with ``failure`` and
     the reward `FAILED`, as the searcher learns nothing from a trial that raises.
     """
-    from clbench.boundary import explain
-    from clbench.evaluation.cell_runner import CellRunner
-    from clbench.evaluation.run_plan import compute_settings, thread_count
+    from clbench.core.user_code import explain
     from clbench.methods.layerwise import Layerwise
+    from clbench.runner.cell_runner import CellRunner
+    from clbench.runner.run_plan import compute_settings, thread_count
 
     def after_epoch(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
         scores = [s for s in setup.scenario.scenario.main_scores(row) if s is not None]

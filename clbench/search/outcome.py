@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from clbench.cache import write_atomically
-from clbench.errors import SearchError
-from clbench.results.output_folder import as_folder_error, write_text
+from clbench.core.errors import SearchError
+from clbench.core.files import as_folder_error, write_atomically, write_text
 from clbench.search.combination import BASE, combine
 from clbench.search.search_folder import TrialRecord, cost_of
 from clbench.search.space import SearchOrigin, SearchSpace

@@ -18,12 +18,12 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.hyperopt import HyperOptSearch
 
-from clbench.evaluation.resources import CellResources
-from clbench.messages import count
+from clbench.core.errors import count
+from clbench.core.seeds import stream_seed
+from clbench.runner.resources import CellResources
 from clbench.search.objective import Report
 from clbench.search.search_folder import EpochRecord, TrialRecord
 from clbench.search.space import SearchSettings, SearchSpace
-from clbench.seeds import stream_seed
 
 SHIFT_EPOCHS = "shift_epochs"
 """Key of the epochs trained on D_s, which decide when a trial is compared with others."""

@@ -9,13 +9,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from clbench.errors import DataError, RunFolderError
-from clbench.files import read_file
-from clbench.messages import describe_errors
+from clbench.core.errors import DataError, RunFolderError, describe_errors
+from clbench.core.files import read_file, write_text
 from clbench.models.groups import MOST_LAYERS, Division
 from clbench.results.cell import LARGEST, Amount, plain
 from clbench.results.conflicts import first_difference
-from clbench.results.output_folder import write_text
 from clbench.search.combination import Trial
 from clbench.search.space import SearchOrigin
 from clbench.suite.baselines import Cost

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import DataError
-from clbench.files import read_file
-from clbench.messages import count
+from clbench.core.errors import DataError, count
+from clbench.core.files import read_file
 from clbench.models.groups import Division
 from clbench.search.combination import Trial
 from clbench.search.search_folder import SearchFolder, TrialRecord

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.models.groups import Division, divide_layers
 
 MAX_GROUPS = 10

@@ -11,11 +11,10 @@ from datetime import datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clbench.errors import SearchError, SettingsError, SuiteError, join_names
-from clbench.messages import count
+from clbench.core.errors import SearchError, SettingsError, SuiteError, count, join_names
+from clbench.core.seeds import stream_seed
 from clbench.search.search_folder import FAILED
 from clbench.search.space import Searcher
-from clbench.seeds import stream_seed
 from clbench.suite.baselines import Baseline, Cost
 from clbench.suite.sweep import Range, Sweep, axes, count_points, own_values, variant
 from clbench.suite.validation import check_methods

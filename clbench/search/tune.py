@@ -15,13 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clbench.errors import RunFolderError, SettingsError, join_names
-from clbench.evaluation.run_state import RunState, read_run_state
-from clbench.files import read_file
-from clbench.messages import describe_errors
+from clbench.core.errors import RunFolderError, SettingsError, describe_errors, join_names
+from clbench.core.files import locked, read_file, write_text
 from clbench.results.cell import CellResult
-from clbench.results.output_folder import locked, write_text
 from clbench.results.store import Store
+from clbench.runner.run_state import RunState, read_run_state
 from clbench.search.study import ROUNDS, Study, TuneSettings
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from clbench.registry import Registry
-from clbench.settings import Configured
+from clbench.core.registry import Configured, Registry
 from clbench.tasks.task import IntArray, Rows, Task
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from clbench.errors import ShiftError
-from clbench.seeds import numpy_stream
+from clbench.core.errors import ShiftError
+from clbench.core.seeds import numpy_stream
 from clbench.tasks.task import Rows, Task
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from clbench.errors import ShiftError, did_you_mean, join_names
-from clbench.seeds import numpy_stream
+from clbench.core.errors import ShiftError, did_you_mean, join_names
+from clbench.core.seeds import numpy_stream
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.shifts.sequence import relabelled, share_head
 from clbench.shifts.split import row_splits

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from clbench.errors import ShiftError, did_you_mean, join_names
-from clbench.messages import count
+from clbench.core.errors import ShiftError, count, did_you_mean, join_names
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.shifts.sequence import relabelled
 from clbench.shifts.split import row_splits

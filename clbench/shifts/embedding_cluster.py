@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from clbench.errors import ShiftError
-from clbench.messages import count
-from clbench.seeds import numpy_stream, stream_seed
+from clbench.core.errors import ShiftError, count
+from clbench.core.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.split import DividingShift, Split, row_splits
 from clbench.tasks.task import IntArray, Task

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clbench.errors import PluginError, ShiftError
-from clbench.messages import count, format_value
+from clbench.core.errors import PluginError, ShiftError, count, format_value
 from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext
 from clbench.shifts.blur import blurred
 from clbench.shifts.severity import severities

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from clbench.errors import ShiftError
-from clbench.messages import count
-from clbench.seeds import numpy_stream
+from clbench.core.errors import ShiftError, count
+from clbench.core.seeds import numpy_stream
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.split import DividingShift, Split, row_splits
 from clbench.tasks.task import IntArray, Rows, Task

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from clbench.errors import ShiftError
+from clbench.core.errors import ShiftError
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.shifts.split import row_splits
 from clbench.tasks.task import Task

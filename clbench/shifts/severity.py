@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from clbench.seeds import numpy_stream, stream_seed
+from clbench.core.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import ShiftContext
 from clbench.tasks.task import Task, stratified
 

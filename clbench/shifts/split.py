@@ -10,10 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from clbench.cache import write_atomically
-from clbench.errors import DataError, ShiftError
-from clbench.files import read_file
-from clbench.messages import describe_errors
+from clbench.core.errors import DataError, ShiftError, describe_errors
+from clbench.core.files import read_file, write_atomically
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import IntArray, Rows, Task
 

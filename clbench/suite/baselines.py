@@ -11,9 +11,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from clbench.errors import SettingsError, SuiteError, UnknownNameError, did_you_mean
-from clbench.files import user_path
-from clbench.messages import quote_key, raise_errors
+from clbench.core.errors import (
+    SettingsError,
+    SuiteError,
+    UnknownNameError,
+    did_you_mean,
+    quote_key,
+    raise_errors,
+)
+from clbench.core.files import user_path
 from clbench.results.cell import Amount, Count
 from clbench.suite.plugins import source_digest
 from clbench.suite.read import check_file, is_path, packaged_files, read_toml

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from clbench.errors import DataError, SettingsError, UnknownNameError, did_you_mean
-from clbench.files import user_path
-from clbench.messages import describe_errors, describe_missing, display_path, sentence
+from clbench.core.errors import (
+    DataError,
+    SettingsError,
+    UnknownNameError,
+    describe_errors,
+    describe_missing,
+    did_you_mean,
+    display_path,
+    sentence,
+)
+from clbench.core.files import user_path
 from clbench.suite.question import FEWEST, LOOKS, MOST_SEEDS, UNTIL_SETTLED
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec

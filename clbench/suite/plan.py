@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import SuiteError, UnknownNameError, join_names
-from clbench.files import user_path
-from clbench.messages import display_path, raise_errors
+from clbench.core.errors import SuiteError, UnknownNameError, display_path, join_names, raise_errors
+from clbench.core.files import user_path
 from clbench.suite.baselines import Baseline, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest

@@ -16,11 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clbench.boundary import IMPORTS, GlobalState, error_text
-from clbench.errors import ClbenchError, PluginError
-from clbench.files import read_file, user_path
-from clbench.messages import describe_missing, display_path
-from clbench.registry import Registry
+from clbench.core.errors import ClbenchError, PluginError, describe_missing, display_path
+from clbench.core.files import read_file, user_path
+from clbench.core.registry import Registry
+from clbench.core.user_code import IMPORTS, GlobalState, error_text
 
 
 @dataclass(frozen=True)

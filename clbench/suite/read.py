@@ -12,15 +12,19 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from clbench.errors import ClbenchError, SuiteError, UnknownNameError, did_you_mean, join_names
-from clbench.files import read_file, user_path
-from clbench.messages import (
+from clbench.core.errors import (
+    ClbenchError,
+    SuiteError,
+    UnknownNameError,
     describe_errors,
     describe_missing,
     describe_path,
+    did_you_mean,
     display_path,
+    join_names,
     raise_errors,
 )
+from clbench.core.files import read_file, user_path
 from clbench.suite.schema import SuiteFile, derived_name
 
 PACKAGE = Path(__file__).resolve().parent.parent

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from clbench.messages import format_value
-from clbench.registry import LONGEST_NAME, NAME, is_name
+from clbench.core.errors import format_value
+from clbench.core.registry import LONGEST_NAME, NAME, is_name
 from clbench.suite.question import Question
 from clbench.tasks.spec import OwnTaskTable
 from clbench.training.protocol import Protocol

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from clbench.suite.baselines import Baseline

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from clbench.boundary import user_code
-from clbench.errors import ClbenchError, SettingsError, SuiteError, did_you_mean
-from clbench.messages import describe_errors, quote_key, raise_errors
-from clbench.settings import Configured
+from clbench.core.errors import (
+    ClbenchError,
+    SettingsError,
+    SuiteError,
+    describe_errors,
+    did_you_mean,
+    quote_key,
+    raise_errors,
+)
+from clbench.core.registry import Configured
+from clbench.core.user_code import user_code
 from clbench.suite.baselines import Baseline
 from clbench.suite.question import Question
 from clbench.suite.read import Suite

@@ -12,8 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clbench.errors import DataError, did_you_mean, join_names
-from clbench.messages import count, describe_type, format_value
+from clbench.core.errors import (
+    DataError,
+    count,
+    describe_type,
+    did_you_mean,
+    format_value,
+    join_names,
+)
 from clbench.tasks.spec import ColumnsSpec, label_name
 from clbench.tasks.task import Rows
 

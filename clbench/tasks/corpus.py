@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import DataError
-from clbench.files import user_path
-from clbench.seeds import numpy_stream
+from clbench.core.errors import DataError
+from clbench.core.files import user_path
+from clbench.core.seeds import numpy_stream
 from clbench.tasks.spec import SUFFIXES
 from clbench.tasks.synthetic import SIZES, TEXTS, unlabelled
 

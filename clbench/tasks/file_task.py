@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import DataError, did_you_mean
-from clbench.files import read_file, user_path
-from clbench.seeds import numpy_stream
+from clbench.core.errors import DataError, did_you_mean
+from clbench.core.files import read_file, user_path
+from clbench.core.seeds import numpy_stream
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import SPLITS, SUFFIXES, FileTaskSpec, Split

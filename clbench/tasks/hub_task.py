@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.errors import DataError, join_names
-from clbench.files import read_file
+from clbench.core.errors import DataError, join_names
+from clbench.core.files import read_file
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import SPLITS, HubTaskSpec

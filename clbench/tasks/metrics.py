@@ -9,10 +9,16 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clbench.boundary import unchanged, user_code
-from clbench.errors import ClbenchError, DataError, NonFiniteLossError, PluginError, did_you_mean
-from clbench.messages import describe_type
-from clbench.registry import Registry
+from clbench.core.errors import (
+    ClbenchError,
+    DataError,
+    NonFiniteLossError,
+    PluginError,
+    describe_type,
+    did_you_mean,
+)
+from clbench.core.registry import Registry
+from clbench.core.user_code import unchanged, user_code
 from clbench.tasks.text_metrics import TEXT_METRICS
 
 Array = npt.NDArray[Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from clbench.errors import DataError
-from clbench.files import read_file
+from clbench.core.errors import DataError
+from clbench.core.files import read_file
 from clbench.tasks.task import Rows, Task, TaskSource
 from clbench.tasks.template import Template
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clbench.errors import DataError, UnknownNameError, did_you_mean
-from clbench.registry import Registry
+from clbench.core.errors import DataError, UnknownNameError, did_you_mean
+from clbench.core.registry import Registry
 from clbench.tasks.file_task import FileTask
 from clbench.tasks.hub_task import HubTask
 from clbench.tasks.metrics import METRICS, metrics_for

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.tasks.synthetic import TRAIN_ROWS, VALIDATION_ROWS
 from clbench.tasks.template import Template
 

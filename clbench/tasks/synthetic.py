@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from clbench.seeds import numpy_stream
+from clbench.core.seeds import numpy_stream
 from clbench.tasks.task import Rows, Task, TaskSource
 from clbench.tasks.template import Template
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clbench.errors import DataError
-from clbench.seeds import numpy_stream
+from clbench.core.errors import DataError
+from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import check_groups, check_metrics
 from clbench.tasks.template import Template
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clbench.errors import DataError
-from clbench.messages import describe_type
+from clbench.core.errors import DataError, describe_type
 from clbench.tasks.metrics import check_groups, check_metrics
 from clbench.tasks.task import Rows, Task
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from string import Formatter
 from typing import Any
 
-from clbench.errors import DataError, join_names
+from clbench.core.errors import DataError, join_names
 
 Pieces = tuple[str | int, ...]
 """Literal texts, and positions of columns whose text comes in between."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 
 RowMetric = Callable[[str, str], float]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

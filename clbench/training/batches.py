@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clbench.core.seeds import numpy_stream
 from clbench.models.encoding import EncodedRows
 from clbench.models.prompt_rows import IGNORED
-from clbench.seeds import numpy_stream
 from clbench.tasks.task import IntArray
 
 GROUP = 8

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 
 
 def resolve_device(name: str = "auto") -> torch.device:

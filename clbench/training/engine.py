@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from clbench.errors import NonFiniteLossError
+from clbench.core.errors import NonFiniteLossError
 from clbench.training import hook_checks
 from clbench.training.batches import Batch, TaskData, largest_batches, plan
 from clbench.training.memory import StepMemory

@@ -14,8 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from clbench.errors import PluginError
-from clbench.messages import count
+from clbench.core.errors import PluginError, count
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Phase
 

@@ -109,10 +109,10 @@ class Protocol(BaseModel):
         (`clbench.training.engine.SCORING_SHARE`). The end of a stage is scored on all rows.
     probe_rows
         Training rows of each task to fit linear probes on, after each stage; by default none
-        (`clbench.evaluation.linear_probe`).
+        (`clbench.measure.linear_probe`).
     capability_rows
         Held-out texts, and rows of each task, on which a language model is measured before and
-        after every stage (`clbench.evaluation.capabilities`); by default none.
+        after every stage (`clbench.measure.capabilities`); by default none.
     capability_tasks
         Names of tasks that no scenario trains, to answer without training.
     lm_eval

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from clbench.errors import NonFiniteLossError, PluginError, SettingsError
+from clbench.core.errors import NonFiniteLossError, PluginError, SettingsError
+from clbench.core.seeds import numpy_stream, stream_seed, torch_stream
 from clbench.models.classifier import Classifier
-from clbench.seeds import numpy_stream, stream_seed, torch_stream
 from clbench.training.batches import Batch, TaskData, length_grouped
 from clbench.training.device import Precision
 from clbench.training.dropout import MaskStream

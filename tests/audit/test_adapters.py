@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 
 from clbench.audit.audit import audit
 from clbench.audit.models import load_base, load_tuned
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.locate import TINY, TINY_GPT
 
 peft = pytest.importorskip("peft")

@@ -23,7 +23,7 @@ from clbench.audit.outcome import Audit, TaskChange
 from clbench.audit.page import write_audit
 from clbench.audit.words import failures, parse_condition
 from clbench.cli.app import main
-from clbench.errors import ClbenchError, SettingsError
+from clbench.core.errors import ClbenchError, SettingsError
 from clbench.models.locate import TINY, TINY_GPT
 from clbench.tasks.task import Rows
 

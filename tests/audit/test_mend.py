@@ -16,7 +16,7 @@ from clbench.audit.mend import Mended, Point, mend
 from clbench.audit.mixtures import GROUPS, TUNED, Mixer, Recipe, largest
 from clbench.audit.models import load_base, load_tuned
 from clbench.cli.app import main
-from clbench.errors import ClbenchError
+from clbench.core.errors import ClbenchError
 from clbench.models.locate import TINY
 
 Copy = Callable[..., str]

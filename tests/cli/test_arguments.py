@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clbench.cli.arguments import seeds, words
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 
 
 @pytest.mark.parametrize(

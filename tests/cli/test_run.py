@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from fake_engine import FakeExecutor
 
-from clbench.errors import ClusterError
+from clbench.core.errors import ClusterError
 from clbench.results.store import Store
 
 Call = Callable[..., tuple[int, str, str]]
@@ -73,7 +73,7 @@ def test_a_finished_run_in_a_read_only_folder_says_that_the_table_is_old(
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("clbench.results.output_folder.write_atomically", refuse)
+    monkeypatch.setattr("clbench.core.files.write_atomically", refuse)
     code, out, err = clbench(*RUN, "--seeds", "0")
     assert code == 0
     assert "The table was not updated: " in err
@@ -311,7 +311,7 @@ def test_a_report_of_a_folder_that_cannot_be_written(
     def refuse(*arguments: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("clbench.results.output_folder.write_atomically", refuse)
+    monkeypatch.setattr("clbench.core.files.write_atomically", refuse)
     code, out, err = clbench("report", "results/mine", "--formats", "png")
     assert code == 2
     assert "vanilla" in out

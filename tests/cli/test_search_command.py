@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clbench.cli.arguments import seconds
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 
 Call = Callable[..., tuple[int, str, str]]
 PLUGIN = """

@@ -12,7 +12,7 @@ import pytest
 from clbench.conformance import CHECKS, Row, check
 from clbench.conformance.check_run import Candidate
 from clbench.conformance.session import FailedCheckError, Session, _vanilla
-from clbench.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
+from clbench.core.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import packaged_files

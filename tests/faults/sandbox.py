@@ -204,7 +204,7 @@ def warm_up() -> None:
         "sklearn.cluster",
         "clbench.api",
         "clbench.cli.table",
-        "clbench.evaluation.run_plan",
+        "clbench.runner.run_plan",
         "clbench.models.checkpoint",
         "clbench.report.write",
         "clbench.search",

@@ -13,7 +13,7 @@ import transformers as hf
 from checkpoints import WITH_FAMILY, make_checkpoint
 from torch import Tensor, nn
 
-from clbench.errors import DataError, PluginError, SettingsError
+from clbench.core.errors import DataError, PluginError, SettingsError
 from clbench.fisher import diagonal, diagonal_fisher, mask_tokens, text_batches
 from clbench.fisher.losses import take
 from clbench.models.checkpoint import load_tokenizer

@@ -12,7 +12,7 @@ from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification, XLNetConfig
 from transformers import XLNetForSequenceClassification as XLNet
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.fisher import diagonal_fisher
 from clbench.fisher.per_example import squares_one_by_one
 

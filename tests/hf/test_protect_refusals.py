@@ -22,7 +22,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from clbench.errors import ClbenchError
+from clbench.core.errors import ClbenchError
 from clbench.hf import protect
 
 

@@ -18,7 +18,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from clbench.errors import ClbenchError
+from clbench.core.errors import ClbenchError
 from clbench.hf import ForgettingCallback
 from clbench.models.locate import TINY, TINY_GPT
 from clbench.tasks.registry import load_task

@@ -12,7 +12,6 @@ import pytest
 import torch
 from cell import CPU, PROTOCOL, Cell, differ, weights
 
-from clbench.evaluation.stage_cache import pack, unpack
 from clbench.methods.a_gem import AGem
 from clbench.methods.base import METHODS, Method
 from clbench.methods.dare import Dare
@@ -50,6 +49,7 @@ from clbench.methods.ties import Ties
 from clbench.methods.ulmfit import Ulmfit
 from clbench.methods.vanilla import Vanilla
 from clbench.methods.wise_ft import WiseFT
+from clbench.runner.stage_cache import pack, unpack
 
 SHORT = PROTOCOL.model_copy(update={"epochs": 1})
 HEADS = ("a", "b", "a")

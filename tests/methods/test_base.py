@@ -10,7 +10,7 @@ import torch
 from cell import Cell, differ, weights
 from torch import Tensor
 
-from clbench.errors import PluginError
+from clbench.core.errors import PluginError
 from clbench.methods.base import METHODS, Method, method
 from clbench.methods.ewc import EWC
 from clbench.methods.vanilla import Vanilla

@@ -11,7 +11,7 @@ import pytest
 import torch
 from cell import PROTOCOL, Cell, differ, weights
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.early_stop import EarlyStop
 from clbench.methods.vanilla import Vanilla
 from clbench.methods.wise_ft import WiseFT

@@ -11,7 +11,7 @@ import transformers as hf
 from cell import CPU, PROTOCOL, Cell, differ, weights
 from checkpoints import make_checkpoint
 
-from clbench import cache
+from clbench.core import files
 from clbench.fisher import pretrained
 from clbench.fisher.pretrained import Recipe, pretrained_fisher
 from clbench.methods.ewc_mlm import EWCMLM, fisher_of_backbone
@@ -81,7 +81,7 @@ def test_fisher_is_computed_once_per_model_corpus_and_settings(
     Path(corpus).write_text("the dog is on the hill now\n" * 2, encoding="utf-8")
     fisher_of(whole, corpus)
     assert len(calls) == 3
-    for file in cache.cache_dir("fisher").iterdir():
+    for file in files.cache_dir("fisher").iterdir():
         file.write_bytes(b"damaged")
     fisher_of(whole, corpus)
     assert len(calls) == 4
@@ -113,7 +113,7 @@ def test_pulls_in_every_stage_and_repeats(whole: Path, corpus: str) -> None:
     method = EWCMLM(**settings)
     assert method.acts_in(0)
     first = Cell(whole, method, protocol=protocol).run()
-    for file in cache.cache_dir("fisher").iterdir():
+    for file in files.cache_dir("fisher").iterdir():
         file.unlink()  # so that the Fisher information is computed again
     assert not differ(first, Cell(whole, EWCMLM(**settings), protocol=protocol).run())
     assert differ(first, Cell(whole, Vanilla(), protocol=protocol).run())

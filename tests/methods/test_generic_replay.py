@@ -12,7 +12,7 @@ import transformers
 from cell import PROTOCOL, Cell, differ, weights
 from checkpoints import make_checkpoint
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.generic_replay import GenericReplay, table_rows
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import build_classifier

@@ -11,7 +11,7 @@ import pytest
 import torch
 from cell import PROTOCOL, Cell, weights
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.icarl import ICaRL, herding
 from clbench.methods.prototypes import NEVER
 from clbench.tasks.registry import load_task

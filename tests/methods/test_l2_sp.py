@@ -10,7 +10,7 @@ import pytest
 import torch
 from cell import Cell, weights
 
-from clbench.errors import PluginError
+from clbench.core.errors import PluginError
 from clbench.methods.l2_sp import L2SP
 
 DENSE = "backbone.encoder.layer.1.output.dense.weight"

@@ -9,7 +9,7 @@ import torch
 from cell import PROTOCOL, Cell, weights
 from checkpoints import make_checkpoint
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.layerwise import Layerwise
 from clbench.models.classifier import build_classifier
 from clbench.models.groups import lr_groups, transfer_rates

@@ -9,7 +9,7 @@ from cell import Cell, differ, weights
 from checkpoints import CHECKPOINTS, make_checkpoint
 
 from clbench.cli.list import KINDS
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.lora import Lora
 from clbench.methods.vanilla import Vanilla
 from clbench.suite.baselines import read_baseline

@@ -10,7 +10,7 @@ import pytest
 import torch
 from cell import PROTOCOL, Cell, weights
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.lp_ft import LpFt
 from clbench.training.stage import Stage
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cell import Cell, weights
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.dare import Dare
 from clbench.methods.merging import Merging
 from clbench.methods.ties import Ties

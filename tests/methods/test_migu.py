@@ -11,7 +11,7 @@ import torch
 from cell import Cell, weights
 from checkpoints import make_checkpoint
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.migu import Migu, linear_layers, magnitudes
 from clbench.methods.vanilla import Vanilla
 from clbench.training.device import Precision

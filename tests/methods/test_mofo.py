@@ -8,7 +8,7 @@ import pytest
 import torch
 from cell import PROTOCOL, Cell, differ, weights
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.mofo import FilteredAdam, MoFO, largest
 from clbench.training.stage import Stage
 

@@ -7,9 +7,9 @@ import torch
 from cell import PROTOCOL, Cell, weights
 from checkpoints import make_checkpoint
 
-from clbench.errors import SettingsError
-from clbench.evaluation.stage_cache import pack
+from clbench.core.errors import SettingsError
 from clbench.methods.packnet import PackNet, matrices
+from clbench.runner.stage_cache import pack
 from clbench.training.protocol import Protocol
 
 THREE = ("a", "b", "a")

@@ -12,7 +12,7 @@ import torch
 from cell import PROTOCOL, Cell, weights
 from checkpoints import make_checkpoint
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.progressive_prompts import ProgressivePrompts
 from clbench.methods.vanilla import Vanilla
 from clbench.tasks.task import Rows, Task

@@ -11,7 +11,7 @@ import pytest
 import torch
 from cell import PROTOCOL, Cell, weights
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.prototypes import NEVER, Prototypes, shrink
 from clbench.suite.baselines import read_baseline
 from clbench.suite.sweep import axes

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from clbench.errors import PluginError
+from clbench.core.errors import PluginError
 from clbench.methods import quadratic
 from clbench.methods.quadratic import QuadraticPull
 

@@ -13,7 +13,7 @@ import torch
 from cell import Cell, weights
 from checkpoints import make_checkpoint
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.fisher.diagonal import diagonal_fisher
 from clbench.fisher.squares import Outer, rotate, rotate_back, rotate_outer
 from clbench.methods.ewc import EWCOnline

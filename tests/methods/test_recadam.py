@@ -9,7 +9,7 @@ import pytest
 import torch
 from cell import PROTOCOL, Cell, differ, weights
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.recadam import RecAdam
 from clbench.suite.baselines import read_baseline
 

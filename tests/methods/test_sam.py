@@ -13,7 +13,7 @@ import torch
 from cell import Cell, weights
 from torch import Tensor
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.sam import Sam
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cell import PROTOCOL, Cell, weights
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.methods.seq_star import CosineHead, SeqStar
 from clbench.training.device import Precision
 

@@ -11,7 +11,7 @@ import torch
 from generators import GENERATORS, make_generator, make_tokenizer, save_generator
 from torch import Tensor
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.answering import AnsweringModel, build_answering_model, stop_tokens
 from clbench.models.prompt_rows import IGNORED
 from clbench.models.prompts import PromptEncoder

@@ -13,7 +13,7 @@ from checkpoints import CHECKPOINTS
 from test_encoding import ROWS, encoded
 from torch import Tensor
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.checkpoint import load_backbone, load_tokenizer
 from clbench.models.classifier import (
     Classifier,

@@ -25,7 +25,7 @@ from transformers import (
     GPT2Model,
 )
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models.classifier import build_classifier
 from clbench.models.groups import depth_of, divide_layers, lr_groups, transfer_rates
 

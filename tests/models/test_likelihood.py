@@ -9,7 +9,7 @@ import pytest
 import torch
 from generators import GENERATORS, make_generator, make_tokenizer
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.models.likelihood import AnswerScorer, AnswerTree, likelihood
 
 PROMPTS = ["The film was dull.\nGood:", "Yes?", "a {b} c, and rather longer than the others"]

@@ -13,7 +13,7 @@ import huggingface_hub.constants
 import huggingface_hub.errors
 import pytest
 
-from clbench.errors import ModelError, PluginError
+from clbench.core.errors import ModelError, PluginError
 from clbench.models import locate
 from clbench.models.checkpoint import load_backbone, load_tokenizer
 from clbench.models.locate import MODELS, ModelEntry, local_folder, model_identity, resolve

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from generators import make_tokenizer
 
-from clbench.errors import DataError, ModelError
+from clbench.core.errors import DataError, ModelError
 from clbench.models.prompt_rows import PromptRows
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from clbench.errors import ModelError
+from clbench.core.errors import ModelError
 from clbench.models import safety
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 

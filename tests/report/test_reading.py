@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from report_runs import cell, make_run
 
-from clbench.errors import RunFolderError
+from clbench.core.errors import RunFolderError
 from clbench.report.content import gather
 from clbench.report.reading import read_runs
 from clbench.results.store import Store

@@ -13,9 +13,9 @@ from report_runs import EVIL, cell, make_run
 
 import clbench
 from clbench.cli import main
-from clbench.errors import RunFolderError
+from clbench.core.errors import RunFolderError
 from clbench.report.write import table_files, write_report
-from clbench.results.rows import pack_rows
+from clbench.results.correct import pack_rows
 from clbench.results.statistics import spend
 from clbench.results.store import Store
 

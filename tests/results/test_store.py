@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from handmade import PlannedCell, failed, pair
 
-from clbench.errors import RunFolderError
+from clbench.core.errors import RunFolderError
 from clbench.results.store import Store
 
 

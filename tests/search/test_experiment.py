@@ -11,8 +11,8 @@ from matplotlib.image import imread
 from workspace import Workspace
 
 import clbench
-from clbench.errors import DataError, RunFolderError, SearchError, SettingsError, SuiteError
-from clbench.evaluation.resources import Resources, connected
+from clbench.core.errors import DataError, RunFolderError, SearchError, SettingsError, SuiteError
+from clbench.runner.resources import Resources, connected
 from clbench.search import (
     SearchFolder,
     SearchListener,

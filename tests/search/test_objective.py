@@ -11,9 +11,9 @@ import pytest
 import torch
 from workspace import Workspace, rows, write_rows
 
-from clbench.evaluation.cell_model import start_model
-from clbench.evaluation.prepare import ScenarioPreparer
-from clbench.evaluation.ray_worker import WorkerSetup
+from clbench.runner.cell_model import start_model
+from clbench.runner.prepare import ScenarioPreparer
+from clbench.runner.ray_worker import WorkerSetup
 from clbench.search import SearchPlan, SearchSettings, make_search
 from clbench.search.objective import TrialSetup, run_trial
 from clbench.suite.options import RunOptions

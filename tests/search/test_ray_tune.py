@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clbench.evaluation.resources import CellResources, Resources, connected
+from clbench.runner.resources import CellResources, Resources, connected
 from clbench.search import SearchSettings, TrialRecord
 from clbench.search.experiment import quiet_ray_tune
 from clbench.search.search_folder import EpochRecord

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clbench.errors import DataError, RunFolderError
+from clbench.core.errors import DataError, RunFolderError
 from clbench.search import SearchFolder, TrialRecord
 from clbench.search.space import SearchOrigin
 

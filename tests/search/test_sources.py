@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.search import read_log
 from clbench.search.sources import TrialSource, common_origin, read_source
 from clbench.search.space import SearchOrigin

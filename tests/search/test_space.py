@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.search import SearchSettings
 from clbench.search.space import SearchOrigin, SearchSpace
 

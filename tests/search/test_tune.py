@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fake_engine import FakeExecutor
 
-from clbench.errors import RunFolderError, SearchError, SettingsError
-from clbench.evaluation.listener import Listener
-from clbench.evaluation.run_plan import run_plan
+from clbench.core.errors import RunFolderError, SearchError, SettingsError
 from clbench.results.cell import CellResult
+from clbench.runner.listener import Listener
+from clbench.runner.run_plan import run_plan
 from clbench.search.study import Study, TuneSettings
 from clbench.search.tune import make_tuning, read_studies, tuning_rounds, write_tuned
 from clbench.suite.baselines import read_baseline

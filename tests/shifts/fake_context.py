@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clbench.errors import UnknownNameError
+from clbench.core.errors import UnknownNameError
 from clbench.tasks.task import Rows, Task
 
 

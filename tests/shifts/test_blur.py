@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clbench.errors import ShiftError
+from clbench.core.errors import ShiftError
 from clbench.shifts.blur import blurred
 from clbench.tasks.task import Rows, Task
 

@@ -15,7 +15,7 @@ from workspace import Workspace, make_toy_scenario, write_jsonl
 
 import clbench
 from clbench.api import plan_run
-from clbench.errors import ClbenchError, ShiftError, SuiteError
+from clbench.core.errors import ClbenchError, ShiftError, SuiteError
 from clbench.shifts.class_incremental import ClassIncremental
 from clbench.suite.read import packaged_files, read_suite, read_toml
 from clbench.tasks.metrics import told_scores

@@ -12,7 +12,7 @@ import pytest
 from fake_context import FakeContext
 from workspace import Workspace, make_toy_scenario, write_jsonl
 
-from clbench.errors import ClbenchError, DataError, ShiftError
+from clbench.core.errors import ClbenchError, DataError, ShiftError
 from clbench.shifts.domain_incremental import DomainIncremental
 from clbench.tasks.registry import load_column, load_task
 from clbench.tasks.spec import FileTaskSpec, SyntheticTaskSpec

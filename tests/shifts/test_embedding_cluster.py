@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_context import FakeContext, make_task, text
 
-from clbench.errors import SettingsError, ShiftError
+from clbench.core.errors import SettingsError, ShiftError
 from clbench.shifts.embedding_cluster import EmbeddingCluster, cluster, nearest
 from clbench.tasks.task import Task
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fake_context import FakeContext, Spec, make_task, text
 
-from clbench.errors import PluginError, SettingsError, ShiftError, UnknownNameError
+from clbench.core.errors import PluginError, SettingsError, ShiftError, UnknownNameError
 from clbench.shifts.base import SHIFTS, ScenarioTasks, Shift, shift
 from clbench.shifts.dataset import DatasetShift
 from clbench.shifts.scenario import build_scenario, uncertainties

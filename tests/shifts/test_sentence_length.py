@@ -9,7 +9,7 @@ from fake_context import FakeContext, Spec, make_task, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clbench.errors import SettingsError, ShiftError
+from clbench.core.errors import SettingsError, ShiftError
 from clbench.shifts.scenario import build_scenario
 from clbench.shifts.sentence_length import SentenceLength, divide, equal_parts
 from clbench.tasks.registry import load_task

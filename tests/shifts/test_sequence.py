@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fake_context import FakeContext
 
-from clbench.errors import ShiftError
+from clbench.core.errors import ShiftError
 from clbench.shifts.sequence import Sequence, share_head
 from clbench.tasks.task import Rows, Task
 

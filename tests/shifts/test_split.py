@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fake_context import FakeContext
 
-from clbench.errors import DataError, ShiftError
+from clbench.core.errors import DataError, ShiftError
 from clbench.shifts.sentence_length import SentenceLength
 from clbench.shifts.split import Split
 from clbench.tasks.task import Task

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.errors import PluginError, SuiteError, UnknownNameError
+from clbench.core.errors import PluginError, SuiteError, UnknownNameError
 from clbench.suite import read as reading
 from clbench.suite.baselines import read_baseline
 

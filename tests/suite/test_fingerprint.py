@@ -9,7 +9,7 @@ import pytest
 from planned import SUITE, Make
 
 from clbench.api import plan_run
-from clbench.errors import SuiteError
+from clbench.core.errors import SuiteError
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Cell
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.errors import SuiteError
+from clbench.core.errors import SuiteError
 from clbench.suite.read import read_suite
 
 SUITE = """

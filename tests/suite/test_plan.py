@@ -11,7 +11,7 @@ import pytest
 from planned import SUITE, Make
 
 from clbench.api import plan_run
-from clbench.errors import (
+from clbench.core.errors import (
     ClbenchError,
     DataError,
     PluginError,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.errors import SuiteError, UnknownNameError
+from clbench.core.errors import SuiteError, UnknownNameError
 from clbench.suite import read as reading
 from clbench.suite.read import Suite, packaged_files, read_suite
 from clbench.suite.schema import derived_name

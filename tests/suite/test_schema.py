@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.errors import ClbenchError, SettingsError, SuiteError, UnknownNameError
+from clbench.core.errors import ClbenchError, SettingsError, SuiteError, UnknownNameError
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite

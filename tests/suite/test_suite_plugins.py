@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.errors import PluginError
+from clbench.core.errors import PluginError
 from clbench.suite.plugins import load_plugin, load_plugins, source_digest
 
 METHOD = """from __future__ import annotations

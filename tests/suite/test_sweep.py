@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from clbench.errors import SuiteError
+from clbench.core.errors import SuiteError
 from clbench.suite.baselines import read_baseline
 from clbench.suite.schema import check_name
 from clbench.suite.sweep import LR_MULTIPLES, Range, axes, count_points, dial_points, own_values

@@ -12,7 +12,7 @@ import pytest
 import torch
 from workspace import Workspace, make_toy_scenario, write_jsonl
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.models.classifier import build_classifier
 from clbench.models.encoding import encode
 from clbench.tasks.metrics import score

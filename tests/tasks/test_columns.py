@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.spec import FileTaskSpec
 

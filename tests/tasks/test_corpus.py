@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import make_plan
 from clbench.suite.read import read_suite

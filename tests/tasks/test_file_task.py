@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.tasks.registry import load_task, task_identity
 from clbench.tasks.spec import FileTaskSpec
 from clbench.tasks.task import Task

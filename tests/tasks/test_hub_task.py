@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.tasks.hub_task import HubTask
 from clbench.tasks.registry import TASKS, load_column, load_task, task_identity
 from clbench.tasks.spec import HubTaskSpec

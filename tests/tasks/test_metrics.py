@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import clbench
-from clbench.errors import DataError, NonFiniteLossError, PluginError, UnknownNameError
+from clbench.core.errors import DataError, NonFiniteLossError, PluginError, UnknownNameError
 from clbench.tasks.metrics import METRICS, floor_score, metrics_for, score
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.tasks.newsgroups import FOLDERS
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Task

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clbench.errors import DataError, PluginError, UnknownNameError
+from clbench.core.errors import DataError, PluginError, UnknownNameError
 from clbench.tasks.metrics import METRICS, metric
 from clbench.tasks.registry import TASKS, TaskSource, load_task, score_metrics, task, task_identity
 from clbench.tasks.spec import FileTaskSpec, SyntheticTaskSpec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.tasks.task import Rows, Task, stratified
 from clbench.tasks.task_check import check_task
 

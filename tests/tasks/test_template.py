@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clbench.errors import DataError
+from clbench.core.errors import DataError
 from clbench.tasks.registry import TASKS, load_task
 from clbench.tasks.spec import FileTaskSpec
 from clbench.tasks.template import Template

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from clbench.errors import SettingsError
+from clbench.core.errors import SettingsError
 from clbench.tasks import text_metrics
 from clbench.tasks.text_metrics import TEXT_METRICS, right_texts, score_texts
 

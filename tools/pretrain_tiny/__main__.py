@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from clbench.errors import ClbenchError
+from clbench.core.errors import ClbenchError
 from clbench.tasks.synthetic import SPECS, generate, unlabelled
 from clbench.training.device import resolve_precision
 from tools.pretrain_tiny.card import write_card

@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, registry and settings, files, user code, seeds."""

@@ -1,0 +1,298 @@
+"""Files: the user's paths, atomic writes, the cache, tensors with a checksum, locked folders."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clbench.core.errors import DataError, RunFolderError, format_value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def user_path(text: str | Path, what: str, base: Path = Path()) -> Path:
+    """Return a path as the user wrote it, from the folder `base`, with ``~`` expanded.
+
+    Raises a DataError that begins with `what`, such as ``--out``, if no file can have that path:
+    it is too long, a loop of links, or has a NUL character.
+    """
+    path = base / os.path.expanduser(text)  # noqa: PTH111 - pathlib's raises for an unknown ~user
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # whoever reads or writes it says so
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(
+            f"{what} {format_value(str(text))} is not a usable path: {reason}."
+        ) from error
+    return path
+
+
+def check_regular(path: Path) -> None:
+    """Raise an OSError for a pipe or device: reading it could wait or go on for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a regular file; an OSError for anything else, such as a pipe."""
+    check_regular(path)
+    return path.read_bytes()
+
+
+def remedy(error: OSError) -> str:
+    """Return what the user can do about a system error, such as ``free some space``."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free some space"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "change the permissions"
+    return "check the path"
+
+
+TENSORS_VERSION = 3
+"""Increase it when the tensors given to `cached_tensors` are computed differently."""
+
+Facts = dict[str, Any]
+"""Facts about tensors, as plain JSON values."""
+
+
+class DamagedFileError(Exception):
+    """A file is missing, unreadable, or differs from what was written to it."""
+
+
+def cache_dir(*parts: str) -> Path:
+    """Return a folder of the user's cache, which may not exist yet.
+
+    The cache is ``$CLBENCH_CACHE``, else ``$XDG_CACHE_HOME/clbench``, else ``~/.cache/clbench``.
+    It only saves time and is safe to delete. Write to it with `write_if_possible`.
+    """
+    if own := os.environ.get("CLBENCH_CACHE"):
+        return Path(own, *parts)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "clbench", *parts)
+
+
+def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None]) -> bool:
+    """Write a cache file; return False if the disk is full or read-only."""
+    try:
+        write_atomically(path, content)
+    except Exception as error:
+        from safetensors import SafetensorError
+
+        if not isinstance(error, OSError | SafetensorError):
+            raise
+        return False
+    return True
+
+
+def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
+    """Write a file whole or not at all: write a temporary one beside it and rename it.
+
+    `content` is bytes, text (written as UTF-8), or a function that writes the file at its argument.
+    A missing folder is created.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        if callable(content):
+            content(temporary)
+        elif isinstance(content, str):
+            temporary.write_text(content, encoding="utf-8")
+        else:
+            temporary.write_bytes(content)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, facts: Any = None) -> None:
+    """Write a safetensors file of named tensors, with `facts` (plain JSON) and a checksum.
+
+    Call it through `write_atomically` or `write_if_possible`. Tensors may be on any device; a
+    tensor with several names is stored once per name.
+    """
+    from safetensors.torch import save_file
+
+    # safetensors refuses tensors that share storage, so tied ones are copied.
+    stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    storages: set[int] = set()
+    for name, value in stored.items():
+        storage = value.untyped_storage().data_ptr()
+        if storage in storages:
+            stored[name] = value.clone()
+        storages.add(storage)
+    text = json.dumps(facts)
+    save_file(stored, path, metadata={"facts": text, "checksum": _checksum(stored, text)})
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """Return the tensors, on the CPU, and the facts that `save_tensors` wrote.
+
+    Raises
+    ------
+    DamagedFileError
+        If the file is missing or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = metadata["facts"]
+        if metadata["checksum"] == _checksum(tensors, text):
+            return tensors, json.loads(text)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DamagedFileError(f"{path} cannot be read: {error}") from error
+    raise DamagedFileError(f"{path} does not match its checksum")
+
+
+def cached_tensors(
+    kind: str, key: Mapping[str, Any], compute: Callable[[], tuple[dict[str, Tensor], Facts]]
+) -> tuple[dict[str, Tensor], Facts]:
+    """Return the cached result of `compute` for this key; compute and cache it if missing.
+
+    `kind` is a folder of the cache; `key` holds everything that decides the tensors, as plain
+    JSON values. `compute` returns tensors by name and facts about them; it also replaces a
+    damaged file.
+    """
+    text = json.dumps([TENSORS_VERSION, key], sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    path = cache_dir(kind) / f"{digest}.safetensors"
+    with suppress(DamagedFileError):
+        stored: tuple[dict[str, Tensor], Facts] = load_tensors(path)
+        return stored
+    tensors, facts = compute()
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    write_if_possible(path, partial(save_tensors, tensors, facts=facts))
+    return tensors, facts
+
+
+def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
+    import torch
+
+    digest = hashlib.blake2b(facts.encode(), digest_size=16)
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"\0{name} {value.dtype} {list(value.shape)}\0".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def as_folder_error(path: Path) -> Iterator[None]:
+    """Turn an OSError while writing `path` into a RunFolderError of one line."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be written: {error.strerror or error}. "
+            f"{remedy(error).capitalize()}, or choose another --out."
+        ) from error
+
+
+def check_folder(out: Path) -> None:
+    """Raise a RunFolderError if `out` cannot be written or created; writes nothing."""
+    with as_folder_error(out):
+        place = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{place} is not a folder")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"{place} is read-only")
+
+
+@contextmanager
+def locked(out: Path, *, marker: Path) -> Iterator[None]:
+    """Lock the folder `out` against other processes and remove half-written files.
+
+    The lock is released when the process ends, even if it is killed. A folder created here is
+    removed again if an error occurs before the file `marker` exists.
+
+    Raises
+    ------
+    RunFolderError
+        If another process holds the lock, or the folder cannot be created.
+    """
+    check_folder(out)
+    new_folders = [path for path in (out, *out.parents) if not path.exists()]
+    with as_folder_error(out):
+        out.mkdir(parents=True, exist_ok=True)
+        handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        with as_folder_error(out):
+            _acquire(handle, out)
+        for part in list(out.rglob(".*.part")):
+            shutil.rmtree(part, ignore_errors=True)
+            with suppress(OSError):
+                part.unlink()
+        yield
+    except BaseException:
+        if new_folders and not marker.exists():
+            shutil.rmtree(out, ignore_errors=True)
+            with suppress(OSError):  # stop at a parent that is in use by now
+                for folder in new_folders[1:]:
+                    folder.rmdir()
+        raise
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, and flush it to the disk.
+
+    Raises
+    ------
+    RunFolderError
+        If the file cannot be written.
+    """
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    with as_folder_error(path):
+        write_atomically(path, write)
+
+
+def _acquire(handle: int, out: Path) -> None:
+    """Lock the open file and write this process's id and host into it.
+
+    Ray's workers compare this text to find out whether they see the same folder.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip()
+        raise RunFolderError(
+            f"{out} is in use by another clbench process{f' ({holder})' if holder else ''}. "
+            "Wait until it ends, or choose another --out."
+        ) from error
+    except (ImportError, OSError) as error:
+        # Windows and some network file systems have no such locks; runs there go unlocked.
+        unsupported = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+        if isinstance(error, OSError) and error.errno not in unsupported:
+            raise
+        return
+    holder = f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}\n"
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, holder.encode(), 0)

@@ -1,1 +1,0 @@
-"""Train models through scenarios, and score what they retain."""

@@ -1,0 +1,1 @@
+"""What is measured after a stage: rows of R, probes, language, capabilities."""

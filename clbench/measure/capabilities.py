@@ -1,0 +1,245 @@
+"""What a language model could do before, and can still do after each stage.
+
+Five measures, none of which depends on the tasks' labels: the loss on held-out text, zero-shot
+choices among texts, divergence from and agreement with the base model's next tokens, and
+whether answers are among the allowed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clbench.core.errors import DataError, NonFiniteLossError
+from clbench.core.seeds import numpy_stream
+from clbench.measure.writer import Writer, chosen_answers
+from clbench.models.answering import AnsweringModel, logits_at
+from clbench.models.likelihood import likelihood
+from clbench.models.prompt_rows import PromptRows
+from clbench.tasks.task import Task
+from clbench.training import hook_checks
+from clbench.training.batches import TaskData
+from clbench.training.stage import Context
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Measures = dict[str, float]
+PLACES = 8
+"""Tokens of each text at which distributions are compared."""
+TEXT_LENGTH = 64
+"""Tokens after which a held-out text is cut."""
+CHOICES = 4
+"""Continuations to choose from."""
+LEAST_WORDS = 8
+"""Words of a text that can be continued."""
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class CapabilityData:
+    """Texts and questions, the same for all cells of a scenario.
+
+    Attributes
+    ----------
+    texts
+        Held-out texts of the corpus.
+    prompts, continuations
+        Beginnings of some texts, and for each `CHOICES` continuations, of which `right` is true.
+    tasks
+        Further tasks to answer without training, as rows to score.
+    tokenizer
+        The model's tokenizer.
+    """
+
+    texts: tuple[str, ...]
+    prompts: tuple[str, ...]
+    continuations: tuple[tuple[str, ...], ...]
+    right: tuple[int, ...]
+    tasks: tuple[TaskData, ...]
+    tokenizer: PreTrainedTokenizerBase
+
+    @classmethod
+    def of(
+        cls,
+        texts: Sequence[str],
+        tasks: Sequence[TaskData],
+        tokenizer: PreTrainedTokenizerBase,
+        seed: int,
+    ) -> CapabilityData:
+        """Return the data made of held-out texts.
+
+        The second half of a text has to be told from those of three other texts.
+
+        Raises
+        ------
+        DataError
+            If fewer than four texts have eight words.
+        """
+        long = [words for words in map(str.split, texts) if len(words) >= LEAST_WORDS]
+        if len(long) < CHOICES:
+            raise DataError(
+                f"capability_rows needs {CHOICES} held-out texts of {LEAST_WORDS} words or more; "
+                f"only {len(long)} of the {len(texts)} texts drawn qualify. Raise capability_rows, "
+                "or give a longer corpus."
+            )
+        rng = numpy_stream("capabilities", seed)
+        starts = [" ".join(words[: len(words) // 2]) for words in long]
+        ends = [" " + " ".join(words[len(words) // 2 :]) for words in long]
+        continuations, right = [], []
+        for i, end in enumerate(ends):
+            others = rng.choice([j for j in range(len(ends)) if j != i], CHOICES - 1, replace=False)
+            choices = [ends[j] for j in others]
+            right.append(int(rng.integers(CHOICES)))
+            choices.insert(right[-1], end)
+            continuations.append(tuple(choices))
+        return cls(
+            tuple(texts), tuple(starts), tuple(continuations), tuple(right), tuple(tasks), tokenizer
+        )
+
+
+@dataclass
+class Capabilities:
+    """Measures a cell's model; the first measurement is that of the base model.
+
+    Attributes
+    ----------
+    data
+        What to measure on.
+    context
+        The cell's.
+    scored, writer
+        Rows of the scenario's tasks, few of each, and how the model writes.
+    scoring
+        Gives a context with the weights that the method has for a task, for its answers; all else
+        is measured with the weights that a stage leaves.
+    """
+
+    data: CapabilityData
+    context: Context
+    scored: Sequence[TaskData]
+    writer: Writer
+    scoring: Callable[[int], AbstractContextManager[object]]
+    _base: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def measure(self, tasks: int) -> Measures:
+        """Return the measures, with answers to the first `tasks` tasks.
+
+        Returns
+        -------
+        dict
+            ``text_loss``, in nats per token; ``zero_shot``, mean accuracy over the continuations
+            and the further tasks, and ``zero_shot: NAME`` of each; ``divergence``, mean KL of the
+            base model's next-token distribution from the present one, in nats; ``same_token``,
+            share of places with the base model's most probable token; ``obedience``, share of
+            written answers that are allowed ones. A cell adds ``average``, the base model's mean
+            score over its tasks, and ``ahead``, the score of the next task before it is trained,
+            minus the base model's.
+
+        Raises
+        ------
+        NonFiniteLossError
+            If training has diverged.
+        """
+        model = self.context.model
+        assert isinstance(model, AnsweringModel)
+        model.eval()
+        is_base = not self._base  # the method has not been set up yet
+        with torch.inference_mode(), self.context.precision.autocast():
+            measures = self._on_texts(model)
+            measures |= self._zero_shot(model)
+        measures |= self._obedience(tasks, is_base=is_base)
+        if not np.isfinite(list(measures.values())).all():
+            raise NonFiniteLossError(
+                "the loss on held-out texts is no longer a finite number: training diverged. "
+                "Lower lr, set clip_norm, or use --precision float32."
+            )
+        return measures
+
+    def _batches(self) -> Iterator[dict[str, Tensor]]:
+        for start in range(0, len(self.data.texts), BATCH):
+            texts = list(self.data.texts[start : start + BATCH])
+            batch = self.data.tokenizer(
+                texts,
+                padding=True,
+                truncation=True,
+                max_length=TEXT_LENGTH,
+                return_tensors="pt",
+            )
+            yield {n: batch[n].to(self.context.device) for n in ("input_ids", "attention_mask")}
+
+    def _on_texts(self, model: AnsweringModel) -> Measures:
+        """Return loss, divergence and agreement on the held-out texts."""
+        total = count = divergence = same = 0.0
+        places, is_base = 0, not self._base
+        rng = numpy_stream("capability places", self.context.protocol.data_seed)
+        for number, batch in enumerate(self._batches()):
+            ids, mask = batch["input_ids"], batch["attention_mask"]
+            lengths = mask.sum(1)
+            at = torch.arange(ids.shape[1] - 1, device=ids.device).expand(len(ids), -1)
+            logits = self._logits(model, batch, at)
+            chosen = logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
+            real = mask[:, 1:].bool()
+            total += float((logits.logsumexp(-1) - chosen)[real].sum())
+            count += float(real.sum())
+            drawn = torch.from_numpy(rng.random((len(ids), PLACES))).to(ids.device)
+            spots = (drawn * (lengths[:, None] - 1).clamp(min=1)).long()
+            present = logits.gather(1, spots[..., None].expand(-1, -1, logits.shape[-1]))
+            present = present.log_softmax(-1)
+            best = present.argmax(-1)
+            if is_base:
+                self._base.append((present.half().cpu(), best.cpu()))
+            kept, best_before = (value.to(ids.device) for value in self._base[number])
+            base = kept.float().log_softmax(-1)
+            divergence += float((base.exp() * (base - present)).sum())
+            same += float((best_before == best).sum())
+            places += spots.numel()
+        return {
+            "text_loss": total / count,
+            "divergence": 0.0 if is_base else divergence / places,
+            "same_token": same / places,
+        }
+
+    def _logits(self, model: AnsweringModel, batch: dict[str, Tensor], at: Tensor) -> Tensor:
+        return logits_at(model.backbone, at, **batch).float()
+
+    def _zero_shot(self, model: AnsweringModel) -> Measures:
+        """Return the accuracy of choices that no task trains."""
+        data, backbone = self.data, model.backbone
+        scores = likelihood(backbone, data.tokenizer, data.prompts, data.continuations)
+        lengths = [[len(text.split()) for text in row] for row in data.continuations]
+        chosen = (scores / np.asarray(lengths)).argmax(1)  # long ones are improbable
+        found = {"continuation": float((chosen == data.right).mean())}
+        for task in data.tasks:
+            outputs = self.context.outputs(task)
+            found[task.name] = float((outputs.argmax(1) == task.rows.labels).mean())
+        mean = float(np.mean(list(found.values())))
+        return {"zero_shot": mean, **{f"zero_shot: {name}": v for name, v in found.items()}}
+
+    def _obedience(self, tasks: int, *, is_base: bool) -> Measures:
+        """Return the share of written answers that are allowed ones, if tasks have any."""
+        allowed: list[bool] = []
+        for data in self.scored[:tasks]:
+            rows: Any = data.rows
+            if isinstance(rows, PromptRows) and rows.names is not None:
+                own = nullcontext() if is_base else hook_checks.scoring(self.scoring(data.task))
+                with own:
+                    texts = self.writer.texts(self.context, data)
+                allowed += (chosen_answers(texts, rows) >= 0).tolist()
+        return {"obedience": float(np.mean(allowed))} if allowed else {}
+
+
+def check_not_trained(names: Sequence[str], tasks: Sequence[Task]) -> None:
+    """Raise a DataError if a task to answer without training is one of the scenario's."""
+    trained = {task.name.partition("[")[0] for task in tasks}
+    for name in names:
+        if name in trained:
+            raise DataError(
+                f"capability_tasks: the scenario trains {name!r}. Name a task that it does not."
+            )

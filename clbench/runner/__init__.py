@@ -1,0 +1,1 @@
+"""From a plan to results: prepare scenarios, run cells and their stages, here or on Ray."""

@@ -1,0 +1,395 @@
+"""Prepare scenarios for training: load, shift and tokenise the rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from clbench.core.errors import DataError, ModelError, ShiftError
+from clbench.core.files import as_folder_error, write_atomically
+from clbench.core.registry import load_object
+from clbench.core.seeds import numpy_stream
+from clbench.core.user_code import IMPORTS, user_code
+from clbench.measure.capabilities import CapabilityData
+from clbench.measure.harness import check_harness
+from clbench.measure.writer import Writer
+from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
+from clbench.models.embed import embed_rows
+from clbench.models.encoding import EncodedRows, encode, vocabulary_of
+from clbench.models.families import usable_length
+from clbench.models.language import load_generator
+from clbench.models.locate import model_identity
+from clbench.models.prompts import PromptEncoder
+from clbench.runner.words import capability_data, prompt_encoder
+from clbench.shifts.base import ColumnScorer
+from clbench.shifts.scenario import Scenario, build_scenario
+from clbench.suite.schema import ScenarioSpec
+from clbench.tasks.corpus import read_corpus
+from clbench.tasks.metrics import floor_score
+from clbench.tasks.registry import load_column, load_task
+from clbench.tasks.task import IntArray, Rows, Task, stratified
+from clbench.training.batches import TaskData
+from clbench.training.protocol import Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from clbench.suite.plan import Plan
+    from clbench.tasks.spec import OwnTaskSpec
+
+MOST_IN_MEMORY = 4
+"""Scenarios and tasks to keep in memory; cells run scenario by scenario."""
+
+
+@dataclass(frozen=True)
+class PreparedScenario:
+    """A scenario ready for training.
+
+    Attributes
+    ----------
+    train, scored, curve
+        For each task its training rows, the rows that R is scored on, and a stratified
+        subset of those for the points of curves.
+    vocabulary
+        Ids of the tokens that occur, ascending; None if the embedding table stays whole.
+    scorers
+        Scorers of the columns of R before those of the tasks.
+    probed
+        For each task a stratified subset of the training rows, for linear probes; empty without
+        probes.
+    floors
+        For each column of R the score of always predicting the training rows' majority class;
+        None for the columns of scorers, and for tasks whose classes are a part of a head's: among
+        all of them, scores can fall far below that.
+    writer
+        How a language model writes texts; None for other models.
+    notes
+        Lines for the readers of all cells.
+    capabilities
+        What a language model is measured on besides the tasks; None measures nothing.
+    """
+
+    scenario: Scenario
+    train: tuple[TaskData, ...]
+    scored: tuple[TaskData, ...]
+    curve: tuple[TaskData, ...]
+    vocabulary: IntArray | None
+    scorers: tuple[ColumnScorer, ...] = ()
+    floors: tuple[float | None, ...] = ()
+    probed: tuple[TaskData, ...] = ()
+    writer: Writer | None = None
+    notes: tuple[str, ...] = ()
+    capabilities: CapabilityData | None = None
+
+    def shown(self, count: int) -> dict[str, int]:
+        """Return the outputs in use of each growing head after `count` tasks."""
+        shown: dict[str, int] = {}
+        for task in self.scenario.tasks[:count]:
+            if task.seen is not None:
+                shown[task.head] = max(task.seen, shown.get(task.head, 0))
+        return shown
+
+
+@dataclass(eq=False)
+class ScenarioPreparer:
+    """Prepares scenarios for one model and protocol; the `ShiftContext` of their shifts.
+
+    Parameters
+    ----------
+    protocol, device
+        The protocol of all cells, and the device for embeddings.
+    data, base, own
+        Sources of tasks: the copy of the hub, the suite's folder, the suite's own tasks.
+    output
+        Folder for fitted splits and reports; None saves none.
+    """
+
+    protocol: Protocol
+    _: KW_ONLY
+    data: Path | None
+    base: Path
+    own: Mapping[str, OwnTaskSpec]
+    device: torch.device
+    output: Path | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, device: torch.device, output: Path | None = None) -> Self:
+        """Return the preparer of a plan's scenarios."""
+        return cls(
+            plan.protocol,
+            data=plan.data,
+            base=plan.suite.base,
+            own=plan.suite.file.task,
+            device=device,
+            output=output,
+        )
+
+    def __post_init__(self) -> None:
+        self.seed = self.protocol.data_seed
+        self._subset: int | None = None
+        self._prepared: dict[Hashable, PreparedScenario] = {}
+        self._tasks: dict[Hashable, Task] = {}
+
+    def prepare(self, spec: ScenarioSpec, seed: int = 0) -> PreparedScenario:
+        """Return the scenario of `spec`, from memory if it was prepared recently.
+
+        `seed` is that of the cell; it matters only where the protocol draws rows for each seed.
+
+        Raises
+        ------
+        ClbenchError
+            If the data, the shift or the model do not allow it.
+        """
+        self._subset = self.protocol.subset_seed(seed)
+        key = spec.name, self._subset
+        if key not in self._prepared:
+            with self._building(spec):
+                scenario = build_scenario(spec, self)
+            self.__dict__.pop("_backbone", None)
+            self._check_subset(scenario)
+            if self.output is not None:
+                path = self.output / f"{spec.name}.json"
+                if self._subset is None or not path.exists():
+                    _save(path, scenario)
+            _keep(self._prepared, key, self.tokenise(scenario))
+        return self._prepared[key]
+
+    @staticmethod
+    def _building(spec: ScenarioSpec) -> AbstractContextManager[None]:
+        return user_code(f"scenario {spec.name!r} cannot be built", without=IMPORTS)
+
+    def check_model(self) -> None:
+        """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
+        check_harness(self.protocol.lm_eval)
+        _ = self._backbone, self.tokenizer, self._prompts
+
+    def tokenise(self, scenario: Scenario) -> PreparedScenario:
+        """Return `scenario` with its rows tokenised.
+
+        With `trim_embeddings` in the protocol, the vocabulary is cut to the tokens of the rows,
+        unless there are extra columns, whose texts need all of it.
+        """
+        protocol, columns = self.protocol, scenario.extra_columns
+        # Other rows for every seed would fill the disk.
+        is_cached = self._subset is None
+        train = [self._encode(t, t.train, to_train=True, cache=is_cached) for t in scenario.tasks]
+        scored = [self._encode(t, self._scored_rows(t), to_train=False) for t in scenario.tasks]
+        pad, vocabulary = int(self.tokenizer.pad_token_id), None
+        if protocol.trim_embeddings and not columns and not protocol.is_language_model:
+            size = load_config(protocol.model, protocol.revision).vocab_size
+            specials = self.tokenizer.all_special_ids
+            vocabulary = vocabulary_of([*train, *scored], specials, size)
+            train = [rows.remap(vocabulary) for rows in train]
+            scored = [rows.remap(vocabulary) for rows in scored]
+            pad = int(np.searchsorted(vocabulary, pad))
+
+        def some(parts: list[EncodedRows], count: int, use: str) -> list[EncodedRows]:
+            samples = []
+            for task, rows in zip(scenario.tasks, parts, strict=True):
+                rng = numpy_stream(use, task.name, self.seed)
+                samples.append(rows.take(stratified(rows.labels, count, rng, task.regression)))
+            return samples
+
+        curve = some(scored, protocol.curve_rows, "curve")
+        probed = None
+        if (count := protocol.probe_rows) is not None:
+            for task in scenario.tasks:
+                if count < (classes := len(task.own or task.labels)):
+                    raise DataError(
+                        f"probe_rows = {count} is less than the {classes} classes of task "
+                        f"{task.name!r}. Raise it."
+                    )
+            probed = some(train, count, "probe")
+
+        def is_regression(task: Task) -> bool:
+            return task.regression and not protocol.is_language_model
+
+        def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
+            return tuple(
+                TaskData(i, task.name, task.head, is_regression(task), rows.lock(), pad)
+                for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
+            )
+
+        scorers = []
+        for column in columns:
+            make: Any = column.scorer
+            make = load_object(make, "scorer") if isinstance(make, str) else make
+            scorers.append(make(protocol, self.device, **column.settings))
+        floors = [
+            None
+            if task.own or task.free_text or protocol.answer_by == "generation"
+            else floor_score(
+                task.metrics[0],
+                rows.labels,
+                labelled.labels,
+                len(task.labels) or 1,
+                labelled.groups,
+            )
+            for task, rows, labelled in zip(scenario.tasks, train, scored, strict=True)
+        ]
+        prompts = self._prompts
+        return PreparedScenario(
+            scenario,
+            data(train),
+            data(scored),
+            data(curve),
+            vocabulary,
+            tuple(scorers),
+            (*[None] * len(scorers), *floors),
+            () if probed is None else data(probed),
+            None if prompts is None else Writer.of(prompts, answer_by=protocol.answer_by),
+            tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
+            None if prompts is None else capability_data(self, prompts, scenario),
+        )
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer."""
+        protocol = self.protocol
+        plain = protocol.is_language_model
+        return load_tokenizer(protocol.model, protocol.revision, plain=plain)
+
+    @cached_property
+    def _prompts(self) -> PromptEncoder | None:
+        """The encoder of prompts and answers; None without a language model."""
+        return prompt_encoder(self.protocol, self.tokenizer, self.max_length)
+
+    @property
+    def _encodes(self) -> bool:
+        """Whether prompts go to the encoder of an encoder-decoder."""
+        return self._prompts is not None and self._prompts.encoder_decoder
+
+    @property
+    def max_length(self) -> int:
+        """Maximum tokens of a row: the protocol's number, or the model's if that is smaller."""
+        longest = self.protocol.max_length
+        config = load_config(self.protocol.model, self.protocol.revision)
+        return min(longest, usable_length(config) or longest)
+
+    def _check_subset(self, scenario: Scenario) -> None:
+        """Raise a ShiftError if each seed would divide other rows of a task."""
+        if self._subset is not None and scenario.split is not None:
+            raise ShiftError(
+                f"scenario {scenario.name!r}: subset = 'seed' would divide task "
+                f"{scenario.split.task!r} differently for every seed, so that seeds would be "
+                "scored on different rows. Use subset = 'fixed'."
+            )
+
+    # The rest of clbench.shifts.base.ShiftContext.
+
+    def task(self, name: str) -> Task:
+        """Return the task called `name`, limited, with a tuning split if the protocol scores it."""
+        key = name, self._subset
+        if key not in self._tasks:
+            protocol = self.protocol
+            whole = load_task(name, data=self.data, base=self.base, own=self.own)
+            task = whole.scored_by(protocol.task_metric.get(name))
+            task = task.limited(**protocol.limits)
+            if protocol.score_on == "tuning":
+                task = task.with_tuning(protocol.tuning_fraction, self.seed)
+            if self._subset is not None:
+                task = task.redrawn(whole.train, self.seed, self._subset)
+            _keep(self._tasks, key, task)
+        return self._tasks[key]
+
+    def column(self, name: str, column: str) -> Mapping[str, Mapping[int, str]]:
+        """Return the cells of a column of a task by split and `Rows.index`."""
+        return load_column(name, column, data=self.data, base=self.base, own=self.own)
+
+    def lengths(self, rows: Rows) -> IntArray:
+        """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""
+        total = np.zeros(len(rows), dtype=np.int64)
+        for column in rows.columns:
+            ids = self.tokenizer(
+                list(column),
+                add_special_tokens=False,
+                truncation=False,
+                return_attention_mask=False,
+                verbose=False,
+            )["input_ids"]
+            total += np.fromiter((len(row) for row in ids), np.int64, len(rows))
+        return total
+
+    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
+        protocol = self.protocol
+        points = embed_rows(
+            self._backbone,
+            self.tokenizer,
+            rows,
+            self.max_length,
+            self.device,
+            "mean" if self._encodes else protocol.pooling,
+            identity=model_identity(protocol.model, protocol.revision),
+        )
+        if not np.isfinite(points).all():
+            raise ModelError(
+                f"model {protocol.model!r}: its embeddings are not finite numbers. Check its "
+                "weights, or use another model."
+            )
+        return points
+
+    def held_out_texts(self, count: int) -> list[str]:
+        """Return at most `count` texts of the protocol's corpus that no method sees."""
+        return read_corpus(self.protocol.corpus, count, self.seed, held_out=True)
+
+    @cached_property
+    def _backbone(self) -> PreTrainedModel:
+        protocol = self.protocol
+        if not protocol.is_language_model:
+            return load_backbone(protocol.model, protocol.revision)
+        model: Any = load_generator(protocol.model, protocol.revision)
+        backbone: PreTrainedModel = model.get_encoder() if self._encodes else model.base_model
+        return backbone
+
+    def _encode(self, task: Task, rows: Rows, *, to_train: bool, cache: bool = True) -> EncodedRows:
+        if self._prompts is not None:
+            return self._prompts.encode(task, rows, to_train=to_train)
+        if task.free_text:
+            raise DataError(
+                f"task {task.name!r} has texts to write, not classes. Set head = 'language-model' "
+                "in [protocol]."
+            )
+        return encode(rows, self.tokenizer, self.max_length, cache=cache)
+
+    def _scored_rows(self, task: Task) -> Rows:
+        rows: Rows | None = getattr(task, self.protocol.score_on)
+        if rows is None:
+            raise ShiftError(
+                f"task {task.name!r}: its shift has dropped the tuning split, which "
+                "score_on = 'tuning' needs. Give the part the `tuning` rows of its task."
+            )
+        return rows
+
+
+def _keep(items: dict[Hashable, Any], name: Hashable, value: Any) -> None:
+    """Add `value` to `items`, and drop the oldest one beyond `MOST_IN_MEMORY`."""
+    items[name] = value
+    if len(items) > MOST_IN_MEMORY:
+        del items[next(iter(items))]
+
+
+def _save(path: Path, scenario: Scenario) -> None:
+    content: dict[str, Any] = {
+        "name": scenario.name,
+        "shift": scenario.shift,
+        "settings": dict(scenario.settings),
+        "tasks": [task.name for task in scenario.tasks],
+        "report": scenario.report.to_json(),
+    }
+    with as_folder_error(path):
+        write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        if scenario.split is not None:
+            scenario.split.save(path.with_suffix(".split.json"))
+        if scenario.picture:
+            text = json.dumps(scenario.picture, allow_nan=False)
+            write_atomically(path.with_suffix(".picture.json"), text + "\n")

@@ -1,0 +1,324 @@
+"""The resources of cells: those that the user requests, those of a node, and the Ray session."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clbench.core.errors import SettingsError, sentence
+from clbench.core.user_code import error_text
+
+if TYPE_CHECKING:
+    import torch
+
+CONNECT_SECONDS = 10.0
+"""Timeout for connecting to a cluster, in seconds."""
+START_ATTEMPTS = 3
+"""How often to start Ray here: it gives its own agents 15 s, which a busy machine may exceed."""
+ANSWER_SECONDS = 5.0
+"""Timeout for an answer of Ray's servers on this machine, in seconds."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+"""First bytes of an HTTP/2 client, with empty settings; the server answers with its own."""
+LEAST_FILES = 256
+"""Open files that a process of Ray may need; with fewer, it waits for ever."""
+RETRIES = 2
+"""How often a cell restarts after its worker has died."""
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_task_oom_retries": str(RETRIES),
+}
+"""Set before importing Ray: no telemetry, no notices, no endless retries when out of memory."""
+
+
+MOST = 4096
+"""Most workers, and threads of a cell; far more than a machine has."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Where cells run, how many at a time, and what each gets.
+
+    Attributes
+    ----------
+    workers
+        Concurrent cells. By default one, or on a cluster as many as fit.
+    address
+        Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``. None is this machine.
+    threads
+        CPU threads per cell. By default the workers share this machine's cores; on a cluster the
+        default is 1.
+    gpus
+        GPUs per cell: a fraction below 1 or a whole number. The default for training on GPUs is
+        1, or an equal share if this machine has fewer GPUs than workers.
+
+    Raises
+    ------
+    SettingsError
+        If a number is out of range, or `gpus` is given for a run in one process.
+    """
+
+    workers: int | None = None
+    address: str | None = None
+    threads: int | None = None
+    gpus: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("workers", self.workers), ("threads", self.threads)):
+            if value is not None and value < 1:
+                raise SettingsError(f"--{name} {value}: must be 1 or more.")
+            if value is not None and value > MOST:
+                raise SettingsError(f"--{name}: must be {MOST} or fewer.")
+        if self.address is not None and not self.address.strip():
+            raise SettingsError(
+                "--address: is empty. Give auto, host:port or ray://host:port, or leave it out."
+            )
+        gpus = self.gpus
+        if gpus is not None and not (0 < gpus <= 1 or (gpus <= MOST and gpus == int(gpus) > 0)):
+            raise SettingsError(
+                f"--gpus {gpus:g}: must be a fraction between 0 and 1, or a whole number up to "
+                f"{MOST}."
+            )
+        if gpus is not None and self.alone:
+            raise SettingsError(
+                "--gpus: divides GPUs among workers. Also give --workers or --address."
+            )
+
+    @property
+    def alone(self) -> bool:
+        """Whether cells run one after another in this process."""
+        return self.address is None and self.workers in (None, 1)
+
+    @property
+    def threads_here(self) -> int:
+        """Threads per cell on this machine."""
+        return self.threads or max(1, cores() // (self.workers or 1))
+
+    def device_here(self, name: str) -> torch.device:
+        """Return the device of this process: the one called `name`, or the best if others train."""
+        from clbench.training.device import resolve_device
+
+        return resolve_device(name if self.address is None else "auto")
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class CellResources:
+    """The threads and GPUs that a cell occupies on a node."""
+
+    threads: int
+    gpus: float
+
+    def capacity(self, nodes: Sequence[dict[str, Any]]) -> int:
+        """Return how many cells can run at once on `nodes`, from `ray.nodes()`."""
+        total = 0
+        for resources in (node["Resources"] for node in nodes if node["Alive"]):
+            room = resources.get("CPU", 0) // self.threads
+            total += int(min(room, resources.get("GPU", 0) // self.gpus) if self.gpus else room)
+        return total
+
+    def __str__(self) -> str:
+        text = f"{self.threads} core{'s' if self.threads > 1 else ''}"
+        return f"{text} and {self.gpus:g} GPU" if self.gpus else text
+
+
+def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources:
+    """Return the resources of a cell, from the user's request and those of the nodes.
+
+    `ray` is the connected module; `device` is the option: ``auto``, ``cpu``, ``cuda`` …
+
+    Raises
+    ------
+    SettingsError
+        If workers cannot share the device, or no node is large enough for a cell.
+    """
+    kind = device.partition(":")[0]
+    gpus = float(ray.cluster_resources().get("GPU", 0))
+    if kind == "auto":
+        kind = "cuda" if gpus else "cpu"
+    if kind == "mps":
+        raise SettingsError("--device mps: workers cannot share its GPU. Leave out --workers.")
+    if device.startswith("cuda:"):
+        raise SettingsError(f"--device {device}: Ray chooses the GPU. Give --device cuda.")
+    if resources.gpus and kind != "cuda":
+        raise SettingsError("--gpus: Ray sees no GPU. Leave out --gpus.")
+    share = 0.0
+    if kind == "cuda":
+        share, workers = resources.gpus or 1.0, resources.workers or 0
+        if resources.gpus is None and resources.address is None and 0 < gpus < workers:
+            share = math.floor(1e4 * gpus / workers) / 1e4
+    threads = resources.threads_here if resources.address is None else resources.threads or 1
+    cell = CellResources(threads, share)
+    if cell.capacity(ray.nodes()):
+        return cell
+    if share and not gpus:
+        raise SettingsError("--device cuda: Ray sees no GPU. Use --device cpu.")
+    remedy = "--threads or --gpus" if share else "--threads"
+    raise SettingsError(f"A cell needs {cell}, which no node has. Lower {remedy}.")
+
+
+@contextmanager
+def connected(resources: Resources) -> Iterator[Any]:
+    """Start Ray on this machine or join a cluster, yield the module, and disconnect at the end.
+
+    Raises
+    ------
+    SettingsError
+        If Ray cannot be started or the cluster does not answer.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        _start(ray, resources)
+    finally:
+        # `ray.init` replaces this handler in the main thread.
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+    # Ray prints dead workers to stdout, among the results, and has no public switch for that.
+    ray._private.worker._worker_logs_enabled = False
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+        ray._private.worker._worker_logs_enabled = True
+
+
+def _start(ray: Any, resources: Resources) -> None:
+    """Start Ray on this machine, again if it fails, or join a cluster."""
+    options: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": False,
+    }
+    where, attempts, log = f"--address {resources.address}", 1, ""
+    check_reachable(resources)
+    if resources.address is None:
+        check_open_files()
+        where, attempts = "this machine", START_ATTEMPTS
+        options |= {
+            "address": "local",
+            "num_cpus": (resources.workers or 1) * resources.threads_here,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+        }
+    for attempt in range(1, attempts + 1):
+        try:
+            if resources.address is not None:
+                options["address"] = resources.address
+            ray.init(**options)
+            return
+        except Exception as error:  # Ray raises a bare one if its raylet does not start
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                node: Any = frame.f_locals.get("self")
+                if hasattr(node, "kill_all_processes"):  # Ray leaves those of a failed start
+                    node.kill_all_processes(check_alive=False, allow_graceful=False)
+                    log = f" Its log is {node.get_logs_dir_path()}/raylet.err."
+            if attempt == attempts:
+                times = f" ({attempts} attempts)" if attempts > 1 else ""
+                line = sentence(f"Ray cannot be reached or started{times}: {error_text(error)}")
+                raise SettingsError(f"{where}: {line}{log}") from error
+
+
+def check_reachable(resources: Resources) -> None:
+    """Raise a SettingsError if workers cannot start here, or no cluster listens."""
+    if resources.address is not None:
+        try:
+            check_listening(resources.address)
+        except ConnectionError as error:
+            raise SettingsError(f"--address {resources.address}: {error}") from error
+    elif not resources.alone:
+        check_open_files()
+
+
+def check_open_files() -> None:
+    """Raise a SettingsError if the limit of open files is too low for Ray."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to it
+    if 0 <= limit < LEAST_FILES:
+        raise SettingsError(
+            f"--workers: the limit of open files is {limit}, and Ray needs {LEAST_FILES}. Raise it "
+            "with `ulimit -n 4096`, or leave out --workers."
+        )
+
+
+class LocalServers:
+    """Ray's servers on this machine, without which it ends this process after some seconds.
+
+    Parameters
+    ----------
+    ray, resources
+        The connected module, and where cells run; servers of other machines are not watched.
+    """
+
+    def __init__(self, ray: Any, resources: Resources) -> None:
+        self._addresses: list[tuple[str, int]] = []
+        address = resources.address or ""
+        if address.startswith("ray://"):
+            return  # a proxy on the cluster is connected to them
+        context = ray.get_runtime_context()
+        for node in ray.nodes():
+            if node["NodeID"] == context.get_node_id():
+                self._addresses.append((node["NodeManagerAddress"], node["NodeManagerPort"]))
+        if not address:
+            host, _, port = context.gcs_address.rpartition(":")
+            self._addresses.append((host, int(port)))
+
+    def alive(self) -> bool:
+        """Whether all servers answer, at once or a second later."""
+        for pause in (0.0, 1.0):
+            time.sleep(pause)
+            with suppress(OSError):
+                if all(map(_answers, self._addresses)):
+                    return True
+        return False
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    """Whether a gRPC server answers; one that is being killed still accepts connections."""
+    with socket.create_connection(address, ANSWER_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            connection.sendall(GREETING)
+            with suppress(TimeoutError):  # a busy server
+                return connection.recv(1) != b""
+    return True
+
+
+def check_listening(address: str) -> None:
+    """Raise ConnectionError if nothing listens at `address`; Ray would retry for minutes."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return  # auto without an address, or a form that Ray itself checks
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(
+            f"Ray cannot be reached: {error}. Does `ray status` show the cluster?"
+        ) from error

@@ -1,0 +1,204 @@
+"""Run one cell in any process; an error becomes a failed result."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache as cache_result
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+import clbench
+from clbench.core.errors import describe_errors
+from clbench.core.user_code import GlobalState, explain
+from clbench.methods.base import METHODS
+from clbench.results.cell import CellResult, plain
+from clbench.results.scores import scores_of
+from clbench.runner.cell_runner import CellRunner
+from clbench.runner.listener import Listener
+from clbench.runner.outcome import ComputeSettings, Outcome
+from clbench.runner.prepare import PreparedScenario
+from clbench.runner.stage_cache import StageCache
+from clbench.suite.plan import Cell
+from clbench.training.memory import PeakMemory
+
+PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "tokenizers")
+
+
+def run_cell(
+    cell: Cell,
+    prepare: Callable[[Cell], PreparedScenario],
+    compute: ComputeSettings,
+    cache: StageCache,
+    listener: Listener,
+) -> CellResult:
+    """Run a cell and return its result; any error, also in `prepare`, gives a failed one."""
+    memory, state = PeakMemory(compute.device), GlobalState()
+    result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
+    result["settings"] = settings = {
+        "protocol": cell.protocol.model_dump(mode="json"),
+        "precision": compute.precision.name,
+        "method": dict(cell.baseline.settings),
+        "sources": dict(cell.baseline.sources),
+        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
+    }
+    try:
+        prepared = prepare(cell)
+        result["tasks"] = [name for name, _ in prepared.scenario.columns]
+        result["floors"] = prepared.floors
+        result["scenario_report"] = prepared.scenario.report.to_json()
+        method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
+        settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
+        result["needs_task_id"], result["control"] = method.needs_task_id, method.control
+        outcome = CellRunner(cell, prepared, method, compute, cache, listener).run()
+        result |= _measured(cell, prepared, outcome)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        result |= {"status": "failed", "reason": explain(error)}
+    finally:
+        changed = state.restore()
+    if changed:
+        result["notes"] = [
+            *result.get("notes", []),
+            f"method {cell.baseline.method!r} changed {' and '.join(changed)} for the whole "
+            "process, which may have changed its scores; put back after the cell.",
+        ]
+    try:
+        result |= {"peak_memory_mb": memory.megabytes(), "finished": _now()}
+        return CellResult(**plain(result))
+    except ValidationError as error:  # a metric or a method recorded what no file can hold
+        return failed(cell, f"the result is not valid: {describe_errors(error)[0]}")
+    except Exception as error:  # a method broke what this process needs, such as open files
+        return failed(cell, explain(error))
+
+
+def failed(cell: Cell, reason: str) -> CellResult:
+    """Return a failed result for a cell that could not run."""
+    result = _identity(cell) | {"status": "failed", "reason": reason, "finished": _now()}
+    return CellResult(**plain(result))
+
+
+@cache_result
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that can change a score."""
+    own = {"clbench": clbench.__version__, "python": platform.python_version()}
+    return own | {name: version(name) for name in PACKAGES}
+
+
+def numerics(device: torch.device, precision: str) -> dict[str, Any]:
+    """Return what can change the last digits of a stage besides its recipe."""
+    return {
+        "device": _device_name(device),
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "precision": precision,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+
+def _host(device: torch.device) -> dict[str, Any]:
+    """Return the machine and the training device, without names of people or hosts."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "device_name": _device_name(device),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _processor() if device.type == "cpu" else f"{device.type} on {_processor()}"
+
+
+@cache_result
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    match = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _identity(cell: Cell) -> dict[str, Any]:
+    return {
+        "key": cell.key,
+        "fingerprint": cell.fingerprint,
+        "recipe": dict(cell.recipe),
+        "scenario": cell.scenario.name,
+        "shift": cell.scenario.shift,
+        "baseline": cell.baseline.name,
+        "method": cell.baseline.method,
+        "family": cell.baseline.family,
+        "model": cell.protocol.model,
+        "seed": cell.seed,
+        "reference_of": cell.reference_of,
+        "search": {} if cell.baseline.cost is None else cell.baseline.cost.to_table(),
+        "started": _now(),
+    }
+
+
+def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[str, Any]:
+    tasks, stages = prepared.scenario.tasks, outcome.stages
+    rows = [stage.row for stage in stages]
+    if outcome.before is not None:
+        rows.insert(0, outcome.before)
+    matrix = [prepared.scenario.main_scores(row) for row in rows]
+    correct = [stage.correct for stage in stages]
+    if outcome.before is not None:
+        correct.insert(0, [None] * len(outcome.before))
+    if cell.reference_of is None:
+        indices, scores = list(range(len(tasks))), scores_of(matrix)
+    else:
+        indices = [cell.reference_of]
+        scores = {"reference": next(score for score in matrix[0] if score is not None)}
+    return {
+        "status": "ok",
+        "metrics": rows,
+        "R": matrix,
+        "correct": [
+            [text if i in (j, len(correct) - 1) else None for j, text in enumerate(row)]
+            for i, row in enumerate(correct)
+        ],
+        "probes": [outcome.probes_before, *(stage.probes for stage in stages)]
+        if outcome.probes_before
+        else [],
+        "capabilities": [outcome.capabilities_before, *(stage.capabilities for stage in stages)]
+        if outcome.capabilities_before
+        else [],
+        "lm_eval": outcome.harness,
+        "scores": scores,
+        "stages": [
+            {
+                "task": tasks[index].name,
+                "rows": stage.trace.rows,
+                "steps": stage.trace.steps,
+                "epochs": round(stage.trace.steps / stage.trace.epoch_steps, 4),
+                "examples": stage.trace.examples,
+                "tokens": stage.trace.tokens,
+                "train_seconds": stage.trace.train_seconds,
+                "eval_seconds": stage.trace.probe_seconds + stage.eval_seconds,
+                "memory_mb": stage.trace.memory_bytes / 1e6 or None,
+                "cached": stage.cached,
+                "curves": stage.trace.curves,
+            }
+            for index, stage in zip(indices, stages, strict=True)
+        ],
+        "train_seconds": sum(stage.trace.train_seconds for stage in stages),
+        "training_memory_mb": stages[-1].trace.memory_bytes / 1e6 or None,
+        "notes": [*prepared.scenario.report.notes, *outcome.notes],
+    }

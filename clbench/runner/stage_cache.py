@@ -1,0 +1,221 @@
+"""The cache of trained stages by recipe: safetensors under ``stages/`` in a run's folder.
+
+A cached stage holds the weights right after training, before `after_stage`, so that methods can
+share it. The folder only saves time and is safe to delete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from clbench.core.files import DamagedFileError, load_tensors, save_tensors, write_atomically
+from clbench.training.engine import Trace
+
+FORMAT = 6
+OF_RUN = "run-"
+"""Prefix of stages that are kept for other cells of a run; `drop_of_run` removes them."""
+
+
+def recipe_digest(recipe: Mapping[str, Any]) -> str:
+    """Return the digest of everything that decides a stage's weights."""
+    text = json.dumps([FORMAT, recipe], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class CachedStage:
+    """A trained stage.
+
+    Attributes
+    ----------
+    weights
+        Every tensor of the model by name.
+    state
+        The method's state after training.
+    trace
+        Steps, time, memory and curves of the training.
+    history
+        Trace, row of R, scoring time, right rows and row of P of each earlier stage, for a cell
+        that resumes here.
+    notes
+        Notes for the result, from this stage and earlier ones.
+    grows
+        Whether `weights` lack outputs that no task uses yet, so that a head that grows further can
+        go on from it.
+    """
+
+    weights: dict[str, Tensor]
+    state: dict[str, Any]
+    trace: Trace
+    history: list[Any]
+    notes: list[str]
+    grows: bool = False
+
+
+class StageCache:
+    """Trained stages in a folder, which is created with the first one.
+
+    `sharing` says by a cell's key how many of its first stages other cells can use; it leaves out
+    those of which only the first stage may serve another cell, now or in a later run. With
+    `keeps_last`, the last stage of each cell stays for sequences that go on after it.
+    """
+
+    def __init__(
+        self, folder: Path, sharing: Mapping[str, int] | None = None, *, keeps_last: bool = False
+    ) -> None:
+        self.folder, self.sharing, self.keeps_last = folder, sharing or {}, keeps_last
+
+    def has(self, digest: str) -> bool:
+        """Whether the stage with that digest has a file, which may be damaged."""
+        return any(path.is_file() for path in self._paths(digest))
+
+    def load(self, digest: str, device: torch.device) -> CachedStage | None:
+        """Return the stage with that digest, or None if its file is missing or damaged."""
+        for path in self._paths(digest):
+            with suppress(DamagedFileError):
+                return self._read(path, device)
+        return None
+
+    @staticmethod
+    def _read(path: Path, device: torch.device) -> CachedStage:
+        tensors, facts = load_tensors(path)
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "state": {}}
+        for name, value in tensors.items():
+            part, _, key = name.partition("/")
+            parts[part][key] = value
+        state = unpack(facts["state"], parts["state"], device)
+        trace = Trace(**facts["trace"])
+        return CachedStage(parts["weights"], state, trace, facts["history"], facts["notes"])
+
+    def save(self, digest: str, stage: CachedStage, *, of_run: bool = False) -> str | None:
+        """Write a stage atomically; return a note for the user if that fails.
+
+        With `of_run`, `drop_of_run` removes it.
+        """
+        try:
+            skeleton, state = pack(stage.state)
+        except UnstorableStateError as error:
+            return (
+                f"the method's {error}, which cannot be stored, so an interrupted cell restarts "
+                "from its first stage. Begin its name with an underscore, or define state()."
+            )
+        tensors = {f"weights/{name}": value for name, value in stage.weights.items()}
+        tensors |= {f"state/{name}": value for name, value in state.items()}
+        facts = {
+            "state": skeleton,
+            "trace": asdict(stage.trace),
+            "history": stage.history,
+            "notes": stage.notes,
+        }
+        try:
+            path = self._paths(digest)[of_run]
+            write_atomically(path, partial(save_tensors, tensors, facts=facts))
+        except (OSError, SafetensorError) as error:
+            return (
+                f"a trained stage could not be saved in {self.folder} ({error}), so an interrupted "
+                "cell restarts from its first stage."
+            )
+        return None
+
+    def drop(self, digest: str) -> None:
+        """Remove a stage that no other cell can use."""
+        for path in self._paths(digest):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def drop_of_run(self) -> None:
+        """Remove the shared stages after the first; called when a run ends."""
+        for path in self.folder.glob(f"{OF_RUN}*"):
+            with suppress(OSError):
+                path.unlink()
+
+    def _paths(self, digest: str) -> tuple[Path, Path]:
+        """Return where a stage is that stays, and where one of the run is."""
+        name = f"{digest}.safetensors"
+        return self.folder / name, self.folder / f"{OF_RUN}{name}"
+
+
+class UnstorableStateError(TypeError):
+    """A method's state holds a value of a type that cannot be stored."""
+
+
+def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Split a nested value into JSON and named tensors, which need no pickle.
+
+    Dictionaries, lists, tuples, tensors, arrays, numbers, strings and None may be nested. The JSON
+    has a name in place of each tensor; tensors are detached copies on the CPU.
+
+    Raises
+    ------
+    UnstorableStateError
+        For any other type; names its path in `value`.
+    """
+    tensors: dict[str, Tensor] = {}
+    return _pack(value, tensors, "state"), tensors
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether a nested value of `pack` has a tensor or an array, found without copying any."""
+    if isinstance(value, dict):
+        return any(map(holds_tensors, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds_tensors, value))
+    return isinstance(value, Tensor | np.ndarray)
+
+
+def unpack(skeleton: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+    """Return the value that `pack` has split.
+
+    Tensors that were on an accelerator move to `device`; others stay on the CPU.
+    """
+    kind, content = skeleton
+    if kind == "value":
+        return content
+    if kind == "tensor":
+        name, was_on_device = content
+        return tensors[name].to(device) if was_on_device else tensors[name]
+    if kind == "array":
+        return tensors[content].numpy()
+    if kind == "dict":
+        return {key: unpack(inner, tensors, device) for key, inner in content}
+    items = [unpack(inner, tensors, device) for inner in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _pack(value: Any, tensors: dict[str, Tensor], path: str) -> list[Any]:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return ["value", value]
+    name = f"t{len(tensors)}"
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return ["tensor", [name, value.device.type != "cpu"]]
+    if isinstance(value, np.ndarray):
+        try:
+            tensors[name] = torch.from_numpy(np.ascontiguousarray(value)).clone()
+        except TypeError as error:
+            raise UnstorableStateError(f"{path} is an array of {value.dtype}") from error
+        return ["array", name]
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str | int):
+                raise UnstorableStateError(f"{path} has a key of type {type(key).__name__}")
+        content = [[k, _pack(inner, tensors, f"{path}.{k}")] for k, inner in value.items()]
+        return ["dict", content]
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return [kind, [_pack(v, tensors, f"{path}[{i}]") for i, v in enumerate(value)]]
+    raise UnstorableStateError(f"{path} is a {type(value).__name__}")

@@ -1,0 +1,163 @@
+"""What a language model loses, measured before and after every stage."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from generators import save_generator
+from test_language_models import SUITE, cell, folder, run  # noqa: F401 - a fixture
+
+from clbench.core.errors import ClbenchError, DataError
+from clbench.core.seeds import numpy_stream
+from clbench.measure.capabilities import (
+    PLACES,
+    Capabilities,
+    CapabilityData,
+    check_not_trained,
+)
+from clbench.measure.writer import Writer
+from clbench.models.answering import AnsweringModel, build_answering_model
+from clbench.models.checkpoint import load_tokenizer
+from clbench.tasks.task import Rows, Task
+from clbench.training.device import Precision
+from clbench.training.protocol import Protocol
+from clbench.training.stage import Context
+
+TEXTS = [
+    "the old film was very dull and not so good",
+    "a bright story is told in a new and short plot",
+    "nobody heard of it before the long film was seen",
+    "it was bad and it was old and it was long",
+    "a film",
+]
+
+
+@pytest.fixture
+def capabilities(tmp_path: Path) -> Capabilities:
+    model_folder = save_generator("llama", tmp_path / "model")
+    tokenizer = load_tokenizer(str(model_folder), plain=True)
+    data = CapabilityData.of(TEXTS, [], tokenizer, seed=0)
+    context = Context(
+        build_answering_model(str(model_folder)),
+        str(model_folder),
+        None,
+        Protocol(head="language-model"),
+        torch.device("cpu"),
+        Precision("float32", "cpu"),
+        *(0, "s", 1, None),
+    )
+    return Capabilities(
+        data, context, [], Writer(tokenizer, (1,), 4, "likelihood"), lambda task: nullcontext()
+    )
+
+
+def distributions(capabilities: Capabilities) -> list[torch.Tensor]:
+    """Return the next-token log-probabilities of every text, without batch or padding."""
+    model, tokenizer = capabilities.context.model, capabilities.data.tokenizer
+    assert isinstance(model, AnsweringModel)
+    results = []
+    with torch.no_grad():
+        for text in TEXTS:
+            ids = torch.tensor([tokenizer(text)["input_ids"][:64]])
+            results.append(model.backbone(input_ids=ids).logits[0].double().log_softmax(-1))
+    return results
+
+
+def test_loss_divergence_and_agreement_are_those_of_plain_passes(
+    capabilities: Capabilities,
+) -> None:
+    tokenizer = capabilities.data.tokenizer
+    first = capabilities.measure(1)
+    base = distributions(capabilities)
+    assert (first["divergence"], first["same_token"]) == (0.0, 1.0)
+    losses = [
+        -rows[at, token]
+        for rows, text in zip(base, TEXTS, strict=True)
+        for at, token in enumerate(tokenizer(text)["input_ids"][1:])
+    ]
+    assert first["text_loss"] == pytest.approx(float(torch.stack(losses).mean()), abs=1e-5)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in capabilities.context.model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    second = capabilities.measure(1)
+    draws = numpy_stream("capability places", 0).random((len(TEXTS), PLACES))
+    gaps, agree = [], []
+    for old, new, draw in zip(base, distributions(capabilities), draws, strict=True):
+        places = (draw * (len(old) - 1)).astype(int)
+        gaps.append((old[places].exp() * (old[places] - new[places])).sum(-1))
+        agree.append(old[places].argmax(-1) == new[places].argmax(-1))
+    assert second["divergence"] == pytest.approx(float(torch.cat(gaps).mean()), rel=5e-3)
+    assert second["same_token"] == pytest.approx(float(torch.cat(agree).double().mean()))
+    assert second["divergence"] > 0.01
+
+
+def test_a_true_continuation_is_told_from_those_of_other_texts(capabilities: Capabilities) -> None:
+    data = capabilities.data
+    assert data.prompts == tuple(" ".join(t.split()[: len(t.split()) // 2]) for t in TEXTS[:4])
+    for prompt, choices, right in zip(data.prompts, data.continuations, data.right, strict=True):
+        assert len(set(choices)) == 4
+        assert prompt + choices[right] in TEXTS
+    assert capabilities.measure(1)["zero_shot"] in (0.0, 0.25, 0.5, 0.75, 1.0)
+    with pytest.raises(
+        DataError, match="4 held-out texts of 8 words or more; only 1 of the 1 texts"
+    ):
+        CapabilityData.of(TEXTS[:1], [], data.tokenizer, seed=0)
+
+
+def test_a_task_that_is_trained_is_no_capability() -> None:
+    rows = Rows.of(["a", "b"], None, [0, 1])
+    part = Task("mood[long]", ("n", "p"), ("accuracy",), rows, rows, head="mood")
+    with pytest.raises(DataError, match="the scenario trains 'mood'"):
+        check_not_trained(["mood"], [part])
+    check_not_trained(["thing"], [part])
+
+
+CHANGES = {"curve_rows = 10": "curve_rows = 10\ncapability_rows = 30", "epochs = 10": "epochs = 4"}
+
+
+def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:  # noqa: F811
+    words = ["good", "bad", "film", "story", "was", "is", "the", "a", "of", "it", "and", "very"]
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(words, 10)) for _ in range(400)]
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
+    options: dict[str, Any] = {"corpus": str(folder / "corpus.txt")}
+    result = cell(run(folder, "measured", changes=CHANGES, **options))
+    assert all(m.keys() >= {"text_loss", "zero_shot", "obedience"} for m in result.capabilities)
+    assert len(result.capabilities) == 3
+    before, *_, after = result.capabilities
+    frame = run(folder, "measured", changes=CHANGES, **options).frame
+    assert frame["text_loss_added"][0] == pytest.approx(after["text_loss"] - before["text_loss"])
+    assert frame["zero_shot_lost"][0] == pytest.approx(before["zero_shot"] - after["zero_shot"])
+    final = np.mean(result.R[-1])
+    assert frame["gained"][0] == pytest.approx(final - before["average"])
+    assert frame["zero_shot_transfer"][0] == result.capabilities[1]["ahead"]
+    assert ["ahead" in measures for measures in result.capabilities] == [False, True, False]
+    assert 0.1 < before["average"] < 0.9 < final
+    assert after["divergence"] > 0
+    assert after["obedience"] > before["obedience"]
+
+
+def test_measures_need_a_language_model(folder: Path) -> None:  # noqa: F811
+    text = SUITE.replace('head = "language-model"\n', "").replace(
+        "answer_length = 8", "capability_rows = 9"
+    )
+    (folder / "classes.toml").write_text(text)
+    import clbench
+
+    with pytest.raises(ClbenchError, match="capability_rows needs head = 'language-model'"):
+        clbench.run(folder / "classes.toml", out=folder / "classes", scenarios=["two"])
+
+
+def test_encoder_decoders_are_not_measured(folder: Path) -> None:  # noqa: F811
+    save_generator("t5", folder / "t5-measured", appends_end=True)
+    changes = {**CHANGES, 'model = "model"': 'model = "t5-measured"'}
+    with pytest.raises(
+        ClbenchError, match="capability_rows needs a decoder, but this is an encoder-decoder"
+    ):
+        run(folder, "t5-bad", changes={**changes, "max_length = 24": "max_length = 80"})

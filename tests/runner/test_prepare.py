@@ -1,0 +1,180 @@
+"""Checks, scorers and saved files of prepared scenarios."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from workspace import Workspace, measured
+
+import clbench
+from clbench import figures
+from clbench.api import plan_run
+from clbench.core.errors import ModelError, ShiftError
+from clbench.results.store import Store
+from clbench.runner.input_checker import InputChecker
+from clbench.runner.prepare import ScenarioPreparer
+
+
+def test_a_shift_that_drops_the_tuning_split_is_refused(world: Workspace) -> None:
+    plugin = world.write(
+        "loses.py",
+        "from dataclasses import replace\n\nimport clbench\n\n\n"
+        "@clbench.shift('loses')\nclass Loses(clbench.Shift):\n"
+        "    task: str\n\n"
+        "    def build(self, context):\n"
+        "        task = context.task(self.task)\n"
+        "        return [task, replace(task, name='lost', tuning=None)]\n",
+    )
+    text = world.suite.read_text()
+    world.suite.write_text(
+        text.replace("[protocol]", '[protocol]\nscore_on = "tuning"')
+        + '\n[[scenario]]\nname = "loses"\nshift = "loses"\ntask = "mood"\n'
+    )
+    with pytest.raises(ShiftError, match="'lost': its shift has dropped the tuning split"):
+        world.run(scenario="loses", plugins=[world.plugin, plugin])
+
+
+def rows_by_seed(world: Workspace, **options: Any) -> list[tuple[bytes, bytes, list[int]]]:
+    """Return for two seeds and their repetition what `mood` trains and is scored on."""
+    plan = plan_run(
+        world.suite,
+        clbench.RunOptions(scenarios=["mood-thing"], plugins=[world.plugin], **options),
+    )
+    result = []
+    for seed in (0, 1, 0):  # each by a new preparer
+        data = ScenarioPreparer.of(plan, torch.device("cpu")).prepare(plan.scenarios[0], seed)
+        train = data.scenario.tasks[0].train
+        counts = np.bincount(train.labels).tolist()
+        result.append((train.index.tobytes(), data.scored[0].rows.ids.tobytes(), counts))
+    return result
+
+
+@pytest.mark.parametrize("score_on", ["validation", "tuning"])
+def test_seeds_train_on_other_rows_and_are_scored_on_the_same(
+    world: Workspace, score_on: str
+) -> None:
+    text = world.suite.read_text()
+    protocol = f'[protocol]\ntrim_embeddings = false\nscore_on = "{score_on}"'
+    world.suite.write_text(text.replace("[protocol]", protocol))
+    fixed = rows_by_seed(world, limit=40)
+    assert fixed[0] == fixed[1]
+    first, second, again = rows_by_seed(world, limit=40, subset="seed")
+    assert first == again
+    assert first[0] != second[0]
+    assert first[0] != fixed[0][0]
+    assert first[1] == second[1] == fixed[0][1]
+    assert first[2] == second[2]  # stratified
+
+
+def test_rows_of_a_tuning_split_are_not_redrawn(world: Workspace) -> None:
+    world.suite.write_text(
+        world.suite.read_text().replace("[protocol]", '[protocol]\nscore_on = "tuning"')
+    )
+    plan = plan_run(
+        world.suite,
+        clbench.RunOptions(
+            scenarios=["mood-thing"], plugins=[world.plugin], limit=120, subset="seed"
+        ),
+    )
+    preparer = ScenarioPreparer.of(plan, torch.device("cpu"))
+    for seed in (0, 1, 2):
+        task = preparer.prepare(plan.scenarios[0], seed).scenario.tasks[0]
+        assert task.tuning is not None
+        assert (len(task.train), len(task.tuning)) == (108, 12)
+        assert not set(task.train.index) & set(task.tuning.index)
+        assert len(set(task.train.index)) == 108
+
+
+def test_a_run_with_other_rows_for_each_seed(world: Workspace) -> None:
+    options: dict[str, Any] = {"limit": 40, "subset": "seed", "epochs": 1}
+    run = world.run("both", seeds=[0, 1], **options)
+    assert [cell.status for cell in run.cells] == ["ok", "ok"]
+    alone = world.run("alone", seeds=[1], **options)
+    assert measured(alone).items() <= measured(run).items()
+    error = "would divide task 'mood' differently for every seed"
+    with pytest.raises(ShiftError, match=error):
+        world.run("length", scenario="mood-length", **options)
+    plan = plan_run(
+        world.suite,
+        clbench.RunOptions(
+            scenarios=["mood-length"], plugins=[world.plugin], limit=40, subset="seed"
+        ),
+    )
+    with pytest.raises(ShiftError, match=error):
+        InputChecker.of(plan, torch.device("cpu")).check(plan.scenarios[0])
+
+
+def test_a_run_saves_the_data_for_figures_of_its_shifts(world: Workspace) -> None:
+    run = world.run(scenario="mood-length", epochs=1)
+    content = Store(run.path).read_pictures()["mood-length"]
+    counts = content["counts"]["train"]
+    rows = {part: sum(count for _, count in counts[part]) for part in ("short", "long")}
+    assert rows == {"short": 80, "long": 80}
+    assert max(length for length, _ in counts["short"]) <= min(n for n, _ in counts["long"])
+    figures.shift(run)
+
+
+def test_clusters_are_saved_as_points_with_part_and_label(world: Workspace) -> None:
+    text = world.suite.read_text().replace(
+        'shift = "sentence-length"', 'shift = "embedding-cluster"'
+    )
+    world.suite.write_text(text)
+    run = world.run(scenario="mood-length", epochs=1)
+    content = Store(run.path).read_pictures()["mood-length"]
+    assert len(content["points"]) == len(content["parts"]) == len(content["labels"]) == 160
+    sizes = run.cells[0].scenario_report["numbers"]["cluster_sizes"]["train"]
+    assert sizes == {f"cluster-{i}": content["parts"].count(i) for i in (0, 1)}
+    assert set(content["labels"]) == {"down", "up"}
+
+
+def test_a_shift_may_bring_a_scorer_of_its_own(world: Workspace) -> None:
+    plugin = world.write(
+        "constant.py",
+        """
+import clbench
+from clbench.shifts.base import ColumnSpec, ScenarioTasks
+
+
+class Constant:
+    part_tokens = 0
+
+    def __init__(self, protocol, device, *, value):
+        self.value = value
+
+    def score(self, backbone, *, part=False, precision, device):
+        return {"value": self.value}
+
+    def describe(self, initial=None):
+        return "always the same"
+
+
+@clbench.shift("constant")
+class ConstantColumn(clbench.Shift):
+    task: str
+
+    def build(self, context):
+        column = ColumnSpec("constant", "value", Constant, {"value": 0.25})
+        return ScenarioTasks((context.task(self.task),), columns=(column,))
+""",
+    )
+    text = world.suite.read_text()
+    world.suite.write_text(
+        text + '\n[[scenario]]\nname = "constant"\nshift = "constant"\ntask = "mood"\n'
+    )
+    (cell,) = world.run(scenario="constant", plugins=[world.plugin, plugin], epochs=1).cells
+    assert cell.tasks == ["constant", "mood"]
+    assert [row[0] for row in cell.R] == [0.25, 0.25]
+    assert "always the same" in cell.notes
+
+
+def test_embeddings_that_are_not_finite_are_refused(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "clbench.runner.prepare.embed_rows", lambda *_, **__: np.full((2, 2), np.nan)
+    )
+    with pytest.raises(ModelError, match="its embeddings are not finite"):
+        world.run()
