@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from clbench.core import __version__ as __version__
 
 if TYPE_CHECKING:
     from clbench import conformance as conformance
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from clbench import fisher as fisher
     from clbench import optim as optim
     from clbench import search as search
-    from clbench.api import Run as Run
-    from clbench.api import load_run as load_run
     from clbench.api import run as run
     from clbench.core.errors import ClbenchError as ClbenchError
     from clbench.methods.base import Method as Method
     from clbench.methods.base import method as method
     from clbench.models.groups import lr_groups as lr_groups
     from clbench.models.likelihood import likelihood as likelihood
+    from clbench.results.run import Run as Run
+    from clbench.results.run import load_run as load_run
     from clbench.shifts.base import Shift as Shift
     from clbench.shifts.base import shift as shift
     from clbench.suite.options import RunOptions as RunOptions
@@ -36,12 +36,12 @@ _EXPORTS = {
     "ClbenchError": "clbench.core.errors",
     "Method": "clbench.methods.base",
     "Rows": "clbench.tasks.task",
-    "Run": "clbench.api",
+    "Run": "clbench.results.run",
     "RunOptions": "clbench.suite.options",
     "Shift": "clbench.shifts.base",
     "Task": "clbench.tasks.task",
     "likelihood": "clbench.models.likelihood",
-    "load_run": "clbench.api",
+    "load_run": "clbench.results.run",
     "lr_groups": "clbench.models.groups",
     "method": "clbench.methods.base",
     "metric": "clbench.tasks.metrics",

@@ -12,7 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
 import pytest
-from fake_engine import FakeExecutor
+from helpers.fake_engine import FakeExecutor
 
 SUITE = """
 name = "mine"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeExecutor
+from helpers.fake_engine import FakeExecutor
 
 import clbench
 from clbench.api import open_comparisons

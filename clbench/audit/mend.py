@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ from clbench.audit.items import (
 from clbench.audit.mixtures import GROUPS, TUNED, Mixer, Recipe
 from clbench.audit.models import AuditedModel, load_base, load_tuned
 from clbench.core.errors import SettingsError
-from clbench.models.checkpoint import quiet
 from clbench.results.fronts import front
 from clbench.training.device import resolve_device
 
@@ -251,56 +249,3 @@ class _Scorer:
             predicted = classify(self.tuned, items, order or [], self.device)
         right: Bools = predicted == items.rows.labels
         return right
-
-
-def write_mended(mended: Mended, model: AuditedModel, out: Path) -> None:
-    """Write ``mend.json`` and the picture of the front; and the model, if it beats the tuned one.
-
-    The model's folder has safetensors, tokenizer and a card that says how it was made.
-    """
-    from clbench.audit.figures import mended_front
-    from clbench.core.files import as_folder_error, write_text
-    from clbench.figures.style import save_png
-
-    with as_folder_error(out):
-        out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "mend.json", json.dumps(mended.to_json(), indent=1) + "\n")
-    save_png(mended_front(mended), out / "front.png")
-    if mended.chosen == TUNED:
-        return
-    with as_folder_error(out), quiet():
-        model.model.save_pretrained(str(out), safe_serialization=True)
-        model.tokenizer.save_pretrained(str(out))
-    write_text(out / "README.md", card(mended))
-
-
-def card(mended: Mended) -> str:
-    """Return the card of a mended model, in Markdown."""
-    lines = [
-        f"# {Path(mended.tuned).name}, mended",
-        "",
-        f"Weights between `{mended.base}` and `{mended.tuned}`: {mended.chosen}, chosen by clbench "
-        f"on at most {SWEEP_ROWS} rows of each task, by the mean of accuracy kept "
-        f"({', '.join(mended.keep)}) and accuracy learned ({mended.learn}).",
-        "",
-        "Accuracy on rows not used to choose the mixture:",
-        "",
-        "| task | tuned | mended | difference | verdict |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for name, change in mended.changes.items():
-        values = f"{change.difference:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
-        lines.append(
-            f"| {name} | {mended.before[name]:.3f} | {mended.after[name]:.3f} | {values} | "
-            f"{WORDS[change.word]} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-WORDS = {
-    "forgot": "worse",
-    "gained": "better",
-    "kept": "equivalent",
-    "unclear": "no difference shown",
-}
-"""Labels for a mended model compared with the tuned one, by the word for each change."""

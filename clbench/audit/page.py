@@ -1,4 +1,4 @@
-"""Write an audit: ``index.html``, ``audit.json`` and figures."""
+"""Write an audit, or a mended model with its card: pages, JSON and figures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import clbench
 from clbench.audit import figures
+from clbench.audit.mend import SWEEP_ROWS, Mended
+from clbench.audit.mixtures import TUNED
+from clbench.audit.models import AuditedModel
 from clbench.audit.outcome import Audit
 from clbench.audit.words import REMEDY, certainty, headline, title, verdict
+from clbench.core import __version__
 from clbench.core.errors import RunFolderError
 from clbench.core.files import as_folder_error, write_text
+from clbench.figures.style import save_png
+from clbench.models.checkpoint import quiet
 from clbench.report.drawing import draw_all
 from clbench.report.write import render, write_figure
 
@@ -74,8 +79,57 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
         certainty=certainty(audit),
         remedy=REMEDY if any(m.comparison.word == "forgot" for m in audit.models) else "",
         figures=pictures,
-        version=clbench.__version__,
+        version=__version__,
     )
     path = out / "index.html"
     write_text(path, page)
     return path
+
+
+def write_mended(mended: Mended, model: AuditedModel, out: Path) -> None:
+    """Write ``mend.json`` and the picture of the front; and the model, if it beats the tuned one.
+
+    The model's folder has safetensors, tokenizer and a card that says how it was made.
+    """
+    with as_folder_error(out):
+        out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "mend.json", json.dumps(mended.to_json(), indent=1) + "\n")
+    save_png(figures.mended_front(mended), out / "front.png")
+    if mended.chosen == TUNED:
+        return
+    with as_folder_error(out), quiet():
+        model.model.save_pretrained(str(out), safe_serialization=True)
+        model.tokenizer.save_pretrained(str(out))
+    write_text(out / "README.md", card(mended))
+
+
+def card(mended: Mended) -> str:
+    """Return the card of a mended model, in Markdown."""
+    lines = [
+        f"# {Path(mended.tuned).name}, mended",
+        "",
+        f"Weights between `{mended.base}` and `{mended.tuned}`: {mended.chosen}, chosen by clbench "
+        f"on at most {SWEEP_ROWS} rows of each task, by the mean of accuracy kept "
+        f"({', '.join(mended.keep)}) and accuracy learned ({mended.learn}).",
+        "",
+        "Accuracy on rows not used to choose the mixture:",
+        "",
+        "| task | tuned | mended | difference | verdict |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, change in mended.changes.items():
+        values = f"{change.difference:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+        lines.append(
+            f"| {name} | {mended.before[name]:.3f} | {mended.after[name]:.3f} | {values} | "
+            f"{MENDED[change.word]} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+MENDED = {
+    "forgot": "worse",
+    "gained": "better",
+    "kept": "equivalent",
+    "unclear": "no difference shown",
+}
+"""Labels for a mended model compared with the tuned one, by the word for each change."""

@@ -54,7 +54,7 @@ def _top(
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
 ) -> None:
     if version:
-        from clbench import __version__
+        from clbench.core import __version__
 
         typer.echo(f"clbench {__version__}")
         raise typer.Exit

@@ -32,9 +32,9 @@ def mend(
     """
     from rich.table import Table
 
-    from clbench.audit.mend import WORDS, write_mended
     from clbench.audit.mend import mend as run
     from clbench.audit.mixtures import TUNED
+    from clbench.audit.page import MENDED, write_mended
     from clbench.cli.arguments import words
     from clbench.cli.console import err, show_table
     from clbench.cli.console import out as stdout
@@ -74,7 +74,7 @@ def mend(
     for name, change in mended.changes.items():
         interval = f"{change.difference:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
         scores = (f"{mended.before[name]:.3f}", f"{mended.after[name]:.3f}")
-        table.add_row(name, *scores, interval, WORDS[change.word])
+        table.add_row(name, *scores, interval, MENDED[change.word])
     show_table(stdout(), table)
     if not any(change.word == "gained" for change in mended.changes.values()):
         stdout().print("On these rows no task is shown to be better.", soft_wrap=True)

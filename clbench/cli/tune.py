@@ -165,7 +165,8 @@ def show_sweeps(plan: TunePlan, state: RunState) -> None:
     from clbench.cli.estimate import from_finished, from_sizes
     from clbench.core.errors import count
     from clbench.search.tune import read_studies, trials_by_method
-    from clbench.suite.sweep import LR_MULTIPLES, Range, axes
+    from clbench.suite.baselines import Range
+    from clbench.suite.sweep import LR_MULTIPLES, axes
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("method", "trials", "setting", "values"):

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from clbench.core.seeds import numpy_stream
+from clbench.measure.rows import PreparedScenario
 from clbench.models.checkpoint import quiet
 from clbench.runner.outcome import ComputeSettings
-from clbench.runner.prepare import PreparedScenario, ScenarioPreparer
+from clbench.runner.prepare import ScenarioPreparer
 from clbench.shifts.scenario import Scenario, ScenarioReport
 from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell

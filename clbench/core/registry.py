@@ -7,12 +7,13 @@ listing names stays fast. Installed packages add entries through entry points.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
-from typing import Any, ClassVar, Generic, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from clbench.core.errors import (
     PluginError,
@@ -27,7 +28,12 @@ from clbench.core.user_code import error_text
 T = TypeVar("T")
 D = TypeVar("D")
 
+LARGEST = 1e12
+"""Largest score, count, time (s) and size (MB): their sums and squares stay finite."""
+Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
 LONGEST_NAME = 100
+NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._+]|-(?!-))*")
 NAME = f"a text of 1 to {LONGEST_NAME} printable characters"
 
 
@@ -148,6 +154,16 @@ class Registry(Generic[T]):
         group, self._group = self._group, None  # read once
         for point in entry_points(group=group) if group else ():
             self.add(point.name, point.value)
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can be part of a cell's key, as in ``a--b--seed0``, else a ValueError."""
+    if not NAME_PATTERN.fullmatch(name) or len(name) > LONGEST_NAME:
+        raise ValueError(
+            f"a name consists of at most {LONGEST_NAME} letters, digits, '.', '_', '+' and single "
+            "'-', and starts with a letter or digit"
+        )
+    return name
 
 
 def is_name(name: object) -> bool:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clbench.core.errors import count, join_names
+from clbench.core.registry import LARGEST
 from clbench.figures import style
-from clbench.results.cell import LARGEST
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from clbench.search import TrialRecord
+
+class SearchTrial(Protocol):
+    """A trial of a search, as far as it is drawn."""
+
+    @property
+    def number(self) -> int:
+        """Number from 1, in the order of proposals."""
+
+    @property
+    def status(self) -> str:
+        """``running``, ``complete``, ``stopped`` or ``failed``."""
+
+    @property
+    def epochs(self) -> Sequence[Any]:
+        """One record for each epoch, with its ``reward``."""
 
 
 def rate_distributions(
@@ -114,7 +128,7 @@ def _are_rates(values: list[Any]) -> bool:
     return numbers and len(values) > 3
 
 
-def search_trace(trials: Sequence[TrialRecord]) -> Figure:
+def search_trace(trials: Sequence[SearchTrial]) -> Figure:
     """Draw the reward p_o + p_s of each trial, the best so far, and the epochs of each trial.
 
     Trials are in the order in which they were proposed. Stopped and failed ones have no comparable

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clbench.core.errors import DataError, SettingsError
-from clbench.models.answering import only_at
+from clbench.models.likelihood import only_at
 from clbench.models.prompt_rows import IGNORED
 from clbench.training.batches import Batch
 

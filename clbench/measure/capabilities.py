@@ -19,8 +19,8 @@ from torch import Tensor
 from clbench.core.errors import DataError, NonFiniteLossError
 from clbench.core.seeds import numpy_stream
 from clbench.measure.writer import Writer, chosen_answers
-from clbench.models.answering import AnsweringModel, logits_at
-from clbench.models.likelihood import likelihood
+from clbench.models.answering import AnsweringModel
+from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompt_rows import PromptRows
 from clbench.tasks.task import Task
 from clbench.training import hook_checks

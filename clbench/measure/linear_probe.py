@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import Method
-from clbench.runner.prepare import PreparedScenario
 from clbench.tasks.metrics import score
 from clbench.training import hook_checks
 from clbench.training.batches import TaskData

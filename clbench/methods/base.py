@@ -1,202 +1,23 @@
-"""The interface of a method, and the registry of methods.
-
-A method is a set of hooks around the engine, with typed settings. The engine calls the hooks
-and never asks which method it runs. In calling order:
-
-========================  =======================================================
-before a run              `check_protocol`, `check_tasks`
-once per cell             `setup`
-once per stage            `before_stage`, `training_data`, `phases`
-once per phase            `before_phase`, `parameter_groups`, `optimizer`, `schedule`
-every step                `before_step`, `loss`, `penalty`, `edit_gradients`, `after_step`
-once per stage            `after_stage`
-whenever a task is scored `scoring`
-========================  =======================================================
-"""
+"""The registry of methods, and what several of them need."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
-
-from pydantic import Field
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from clbench.core.errors import PluginError, SettingsError
-from clbench.core.registry import Configured, Registry
-from clbench.training.protocol import Phase as Phase
+from clbench.core.registry import Registry, check_name
+from clbench.training.method import LearningRate as LearningRate
+from clbench.training.method import Method as Method
+from clbench.training.method import Phase as Phase
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
-
-    from clbench.tasks.task import Task
-    from clbench.training.batches import Batch, TaskData
     from clbench.training.protocol import Protocol
-    from clbench.training.stage import Context, Stage
+    from clbench.training.stage import Stage
 
-LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 CURVE_POINTS = 30
 """Most points that a method adds to a curve in a stage; recording one waits for the device."""
-
-
-class Method(Configured):
-    """A way to fine-tune through a scenario.
-
-    Subclass it, annotate settings as class attributes, register it with
-    ``@clbench.method("name")`` and override the hooks you need. Attributes that hooks
-    assign are the method's state; `state` saves them between stages.
-
-    Attributes
-    ----------
-    keeps_rows
-        Set to True to read rows of earlier tasks. Results and tables mark such methods.
-    needs_task_id
-        Set to True if `scoring` gives each task weights of its own: the method must then be told
-        the task of each row, even where tasks share a head. Results and tables mark it too.
-    needs_length
-        Set to True if the method trains a stage differently when more tasks follow, as one that
-        divides the weights among all tasks. Other methods' stages serve longer sequences, too.
-    needs_outputs
-        Set to True if outputs of a growing head that no task uses yet change how the method trains
-        a stage: a head that grows further then starts anew.
-    head_kinds
-        Which values of the protocol's ``head`` the method can train. With a language model, labels
-        are the tokens of answers: see `Batch.predictions`.
-    needs_decoder
-        Set to True if, with a language model, the method needs one that predicts every next token.
-    runs_in_trainer
-        Set to True if the method needs only the model, the batch and the gradient, so that
-        `clbench.hf.protect` can run it in a Trainer.
-    takes_fisher
-        Set to True if there it starts from Fisher information, in the state ``fisher`` and
-        ``anchor``.
-    control
-        Set to True for a control: a simple way to forget less. The report says which methods do
-        not beat every control of a run that keeps no rows.
-    only_consolidates
-        Set to True if every stage is trained as by vanilla and only `after_stage` differs, after
-        stages for which `acts_in` returns True. Of the hooks of training, only `before_stage` is
-        then called, which must not change the model. A stage that starts from vanilla's weights is
-        trained once for vanilla and all such methods.
-    lr, lr_multiple
-        Settings of every method. The flat rate of its stages is ``lr · lr_multiple``, where an
-        `lr` of None stands for the protocol's. Hooks read it as ``stage.protocol.lr``.
-    """
-
-    kind: ClassVar[str] = "method"
-    keeps_rows: ClassVar[bool] = False
-    needs_task_id: ClassVar[bool] = False
-    only_consolidates: ClassVar[bool] = False
-    needs_length: ClassVar[bool] = False
-    needs_outputs: ClassVar[bool] = False
-    head_kinds: ClassVar[tuple[str, ...]] = ("classification", "language-model")
-    needs_decoder: ClassVar[bool] = False
-    runs_in_trainer: ClassVar[bool] = False
-    takes_fisher: ClassVar[bool] = False
-    control: ClassVar[bool] = False
-    lr: LearningRate | None = None
-    lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
-
-    def acts_in(self, index: int) -> bool:
-        """Whether this method trains stage `index` differently from vanilla at the same rate.
-
-        If not, the engine calls only `setup` and `after_stage` for that stage, and reuses
-        the stage if another method's cell has trained it. EWC, for one, adds nothing in
-        stage 0.
-        """
-        return True
-
-    def check_protocol(self, protocol: Protocol) -> None:
-        """Check before training that the settings fit the protocol.
-
-        Raises
-        ------
-        SettingsError
-            If they do not fit; the message says what to change.
-        """
-
-    def check_tasks(self, tasks: Sequence[Task]) -> None:
-        """Check before training that the method can learn the tasks of a scenario, in order.
-
-        Raises
-        ------
-        SettingsError
-            If it cannot; the message says what to change.
-        """
-
-    def setup(self, context: Context) -> None:
-        """Called once, after the pretrained model is loaded: take anchors, wrap the model."""
-
-    def before_stage(self, stage: Stage) -> None:
-        """Called when a stage begins, before `training_data`."""
-
-    def training_data(self, stage: Stage) -> Sequence[TaskData]:
-        """Called once per stage: return the rows to train on; tasks are mixed batch by batch."""
-        return [stage.data]
-
-    def phases(self, stage: Stage) -> Sequence[Phase]:
-        """Called once per stage: return its phases in order, normally one."""
-        return [Phase()]
-
-    def before_phase(self, stage: Stage) -> None:
-        """Called when a phase begins, before its optimizer is created."""
-
-    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """Called once per phase: return the optimizer's parameter groups, each with its ``lr``."""
-        return [{"params": stage.trainable(), "lr": stage.protocol.lr}]
-
-    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
-        """Called once per phase with those groups: return the optimizer."""
-        return stage.adam(groups)
-
-    def schedule(self, stage: Stage, optimizer: Optimizer) -> LRScheduler | None:
-        """Called once per phase: return the scheduler to step after each training step."""
-        return stage.schedule(optimizer)
-
-    def before_step(self, stage: Stage) -> None:
-        """Called before the forward pass of a step."""
-
-    def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """Called every step: return the loss of a batch, a scalar."""
-        return stage.loss(batch)
-
-    def penalty(self, stage: Stage) -> Tensor | None:
-        """Called every step, in float32: return a scalar to add to the loss, or None."""
-        return None
-
-    def edit_gradients(self, stage: Stage) -> None:
-        """Called after the backward pass, before clipping: change ``parameter.grad``."""
-
-    def after_step(self, stage: Stage) -> None:
-        """Called after the optimizer's step: read or change the weights."""
-
-    def after_stage(self, stage: Stage) -> None:
-        """Called when a stage is trained, before it is scored: consolidate."""
-
-    def scoring(self, task: int) -> AbstractContextManager[object]:
-        """Called to score task number `task`: return a context that sets its weights."""
-        return nullcontext()
-
-    def state(self) -> dict[str, Any]:
-        """Return what must survive from one stage to the next, as tensors and plain values.
-
-        By default every attribute that hooks assigned, except names with a leading
-        underscore. Nested dictionaries, lists, tensors and JSON values can be saved.
-        """
-        fields = self.settings_model().model_fields
-        return {
-            key: value
-            for key, value in vars(self).items()
-            if key not in fields and not key.startswith("_")
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore `state` when an interrupted cell resumes."""
-        for key, value in state.items():
-            setattr(self, key, value)
 
 
 def at_rate(method: Method, protocol: Protocol) -> Protocol:
@@ -286,8 +107,6 @@ def method(name: str) -> Callable[[M], M]:
         If the name cannot be part of a cell's key or is taken by another class, or the class is
         not a subclass of `Method`.
     """
-    from clbench.suite.schema import check_name
-
     register = METHODS.register(name)
 
     try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +15,7 @@ from clbench.core.errors import ModelError
 from clbench.models.classifier import Classifier
 from clbench.models.families import Family, family_of
 from clbench.models.language import load_generator, random_language_model
-from clbench.models.likelihood import AnswerScorer, evaluating
+from clbench.models.likelihood import AnswerScorer, evaluating, logits_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -264,44 +263,6 @@ def _places(lengths: Sequence[int], room: int) -> tuple[list[tuple[int, int]], i
         places[i] = number, used[number]
         used[number] += lengths[i]
     return places, max(used)
-
-
-@contextmanager
-def only_at(model: Any, positions: Tensor) -> Iterator[list[bool]]:
-    """Let the language-model head see only these positions, shape (b, m), of the last layer.
-
-    Yields a list that is no longer empty once they were picked: some models do not call their body.
-    """
-    picks: list[bool] = []
-
-    def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
-        picks.append(True)
-        picked = _at(output[0], positions)
-        if isinstance(output, tuple):
-            return (picked, *output[1:])
-        output.last_hidden_state = picked
-        return output
-
-    handle = model.base_model.register_forward_hook(pick)
-    try:
-        yield picks
-    finally:
-        handle.remove()
-
-
-def logits_at(model: Any, positions: Tensor, **arguments: Any) -> Tensor:
-    """Return a decoder's logits at positions (b, m), computed only there if the model allows."""
-    with only_at(model, positions) as picks:
-        logits: Tensor = model(**arguments, use_cache=False).logits
-    if picks:
-        return logits
-    return _at(logits, positions)
-
-
-def _at(values: Tensor, positions: Tensor) -> Tensor:
-    """Return the vectors at positions (b, m), counted through as many sequences as there are."""
-    values = values.reshape(len(positions), -1, values.shape[-1])
-    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

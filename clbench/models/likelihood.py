@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clbench.core.errors import DataError
 from clbench.models.families import attention_window, usable_length
@@ -208,8 +208,6 @@ class AnswerScorer:
         return (scores * (candidates >= 0)).sum(-1)
 
     def _logits(self, picked: Tensor, **arguments: Tensor) -> Tensor:
-        from clbench.models.answering import logits_at
-
         return logits_at(self._model, picked, **arguments).float()
 
     def _apart(self, ids: Tensor, mask: Tensor, candidates: Tensor) -> Tensor:
@@ -254,6 +252,44 @@ class AnswerScorer:
             ).logits
             scores.append(_sums(logits.float(), answers[part]))
         return torch.cat(scores).view(rows, k)
+
+
+@contextmanager
+def only_at(model: Any, positions: Tensor) -> Iterator[list[bool]]:
+    """Let the language-model head see only these positions, shape (b, m), of the last layer.
+
+    Yields a list that is no longer empty once they were picked: some models do not call their body.
+    """
+    picks: list[bool] = []
+
+    def pick(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        picks.append(True)
+        picked = _at(output[0], positions)
+        if isinstance(output, tuple):
+            return (picked, *output[1:])
+        output.last_hidden_state = picked
+        return output
+
+    handle = model.base_model.register_forward_hook(pick)
+    try:
+        yield picks
+    finally:
+        handle.remove()
+
+
+def logits_at(model: Any, positions: Tensor, **arguments: Any) -> Tensor:
+    """Return a decoder's logits at positions (b, m), computed only there if the model allows."""
+    with only_at(model, positions) as picks:
+        logits: Tensor = model(**arguments, use_cache=False).logits
+    if picks:
+        return logits
+    return _at(logits, positions)
+
+
+def _at(values: Tensor, positions: Tensor) -> Tensor:
+    """Return the vectors at positions (b, m), counted through as many sequences as there are."""
+    values = values.reshape(len(positions), -1, values.shape[-1])
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def _sums(logits: Tensor, answers: Tensor) -> Tensor:

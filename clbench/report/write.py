@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import clbench
+from clbench.core import __version__
 from clbench.core.errors import visible
 from clbench.core.files import as_folder_error, write_atomically, write_text
 from clbench.report.cards import card_rows, card_titles, cards_frame
@@ -183,7 +183,7 @@ def write_report(
         details=details,
         left_out=left_out,
         suites=[_suite(suite, store.out) for suite, store in zip(suites, stores, strict=True)],
-        version=clbench.__version__,
+        version=__version__,
     )
     write_text(page, text)
     return Report(page, content, tuple(notes))

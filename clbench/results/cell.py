@@ -19,12 +19,11 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from clbench.core.errors import count, printable
-from clbench.results.scores import cell_scores, scores_of
+from clbench.core.registry import LARGEST, Amount, Count
+from clbench.results.scores import scores_of
 
 SCHEMA_VERSION = 1
 """Version of the file format. Raise it when a change makes older files unreadable."""
-LARGEST = 1e12
-"""Largest score, count, time (s) and size (MB): their sums and squares stay finite."""
 TOLERANCE = 1e-6
 """Largest difference between a score in a file and the one that R gives."""
 
@@ -34,8 +33,6 @@ LONGEST_STORED_NAME = 200
 Text = Annotated[str, AfterValidator(lru_cache(printable))]
 Name = Annotated[str, AfterValidator(lru_cache(partial(printable, longest=LONGEST_STORED_NAME)))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
-Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Matrix = list[list[Number]]
 
 
@@ -302,6 +299,23 @@ class CellResult(_Record):
     def to_json(self) -> str:
         """Return the text of the file, in strict JSON without NaN and Infinity."""
         return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"
+
+
+def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:
+    """Return the scores of a finished cell, those of its file and those added later.
+
+    `others` are what `scores_of` needs from other cells.
+    """
+    return scores_of(
+        cell.R,
+        curves=[dict(stage)["curves"].get("scores", {}) for stage in cell.stages],
+        floors=cell.floors,
+        metrics=cell.metrics[-1] if cell.metrics else (),
+        measures=cell.capabilities,
+        probes=cell.probes,
+        file_scores=cell.scores,
+        **others,
+    )
 
 
 def without_extra_points(cells: Iterable[CellResult]) -> list[CellResult]:

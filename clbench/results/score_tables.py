@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clbench.results.scores import SCORE, SCORES, Score, cell_scores, quotient
+from clbench.results.cell import cell_scores
+from clbench.results.scores import SCORE, SCORES, Score, quotient
 
 if TYPE_CHECKING:
     import pandas as pd

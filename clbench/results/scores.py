@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from clbench.results.formulas import (
     Curves,
@@ -35,9 +35,6 @@ from clbench.results.formulas import (
     plasticity,
     zero_shot_transfer,
 )
-
-if TYPE_CHECKING:
-    from clbench.results.cell import CellResult
 
 LEAST_GAIN = 0.02
 """Score above the floors, summed over tasks, from which shares of it are given."""
@@ -266,20 +263,3 @@ def quotient(rows: Iterable[Mapping[Any, Any]], names: tuple[str, str]) -> float
     pairs = [pair for pair in pairs if not any(v is None or math.isnan(v) for v in pair)]
     first, second = (math.fsum(values) for values in zip(*pairs, strict=True)) if pairs else (0, 0)
     return first / second if pairs and second >= LEAST_GAIN * len(pairs) else None
-
-
-def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:
-    """Return the scores of a finished cell, those of its file and those added later.
-
-    `others` are what `scores_of` needs from other cells.
-    """
-    return scores_of(
-        cell.R,
-        curves=[dict(stage)["curves"].get("scores", {}) for stage in cell.stages],
-        floors=cell.floors,
-        metrics=cell.metrics[-1] if cell.metrics else (),
-        measures=cell.capabilities,
-        probes=cell.probes,
-        file_scores=cell.scores,
-        **others,
-    )

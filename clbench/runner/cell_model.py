@@ -10,10 +10,10 @@ import numpy as np
 from clbench.core.seeds import stream_seed
 from clbench.measure.capabilities import Capabilities
 from clbench.measure.harness import HarnessScores, harness_scores
+from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import Method
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.classifier import Classifier, build_classifier
-from clbench.runner.prepare import PreparedScenario
 from clbench.suite.plan import Cell
 from clbench.training.stage import Context
 

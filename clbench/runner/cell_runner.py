@@ -16,7 +16,7 @@ import torch
 from clbench.core.errors import PluginError
 from clbench.measure.capabilities import Measures
 from clbench.measure.linear_probe import BEFORE, LinearProbes, ProbeRow
-from clbench.measure.row_scorer import Row, RowScorer
+from clbench.measure.rows import PreparedScenario, Row, RowScorer
 from clbench.methods.base import Method, at_rate
 from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import Classifier
@@ -24,7 +24,6 @@ from clbench.runner.cell_model import capabilities_of, last_scores, start_model
 from clbench.runner.cell_stages import CellStages
 from clbench.runner.listener import Listener
 from clbench.runner.outcome import ComputeSettings, Outcome, StageOutcome
-from clbench.runner.prepare import PreparedScenario
 from clbench.runner.stage_cache import CachedStage, StageCache, holds_tensors
 from clbench.suite.plan import Cell
 from clbench.training.dropout import install

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import Method
 from clbench.methods.vanilla import Vanilla
-from clbench.runner.prepare import PreparedScenario
 from clbench.runner.sharing import vanilla_stages
 from clbench.runner.stage_cache import CachedStage, StageCache
 from clbench.runner.stage_digest import stage_digest

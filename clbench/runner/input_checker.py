@@ -27,7 +27,7 @@ class InputChecker(ScenarioPreparer):
         """
         self._subset = self.protocol.subset_seed(0)
         with self._building(spec), suppress(_EmbeddingNeededError):
-            scenario = build_scenario(spec, self, severity=False)
+            scenario = build_scenario(spec.name, spec.shift, spec.settings, self, severity=False)
             self._check_subset(scenario)
             return scenario
         return None

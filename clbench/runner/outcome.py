@@ -11,7 +11,7 @@ import torch
 from clbench.measure.capabilities import Measures
 from clbench.measure.harness import HarnessScores
 from clbench.measure.linear_probe import ProbeRow
-from clbench.measure.row_scorer import Row
+from clbench.measure.rows import Row
 from clbench.training.device import Precision
 from clbench.training.engine import Trace
 

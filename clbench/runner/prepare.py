@@ -16,11 +16,11 @@ import torch
 
 from clbench.core.errors import DataError, ModelError, ShiftError
 from clbench.core.files import as_folder_error, write_atomically
-from clbench.core.registry import load_object
 from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import IMPORTS, user_code
-from clbench.measure.capabilities import CapabilityData
 from clbench.measure.harness import check_harness
+from clbench.measure.pretraining_scorer import make_scorer
+from clbench.measure.rows import PreparedScenario
 from clbench.measure.writer import Writer
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
@@ -30,7 +30,6 @@ from clbench.models.language import load_generator
 from clbench.models.locate import model_identity
 from clbench.models.prompts import PromptEncoder
 from clbench.runner.words import capability_data, prompt_encoder
-from clbench.shifts.base import ColumnScorer
 from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus
@@ -48,55 +47,6 @@ if TYPE_CHECKING:
 
 MOST_IN_MEMORY = 4
 """Scenarios and tasks to keep in memory; cells run scenario by scenario."""
-
-
-@dataclass(frozen=True)
-class PreparedScenario:
-    """A scenario ready for training.
-
-    Attributes
-    ----------
-    train, scored, curve
-        For each task its training rows, the rows that R is scored on, and a stratified
-        subset of those for the points of curves.
-    vocabulary
-        Ids of the tokens that occur, ascending; None if the embedding table stays whole.
-    scorers
-        Scorers of the columns of R before those of the tasks.
-    probed
-        For each task a stratified subset of the training rows, for linear probes; empty without
-        probes.
-    floors
-        For each column of R the score of always predicting the training rows' majority class;
-        None for the columns of scorers, and for tasks whose classes are a part of a head's: among
-        all of them, scores can fall far below that.
-    writer
-        How a language model writes texts; None for other models.
-    notes
-        Lines for the readers of all cells.
-    capabilities
-        What a language model is measured on besides the tasks; None measures nothing.
-    """
-
-    scenario: Scenario
-    train: tuple[TaskData, ...]
-    scored: tuple[TaskData, ...]
-    curve: tuple[TaskData, ...]
-    vocabulary: IntArray | None
-    scorers: tuple[ColumnScorer, ...] = ()
-    floors: tuple[float | None, ...] = ()
-    probed: tuple[TaskData, ...] = ()
-    writer: Writer | None = None
-    notes: tuple[str, ...] = ()
-    capabilities: CapabilityData | None = None
-
-    def shown(self, count: int) -> dict[str, int]:
-        """Return the outputs in use of each growing head after `count` tasks."""
-        shown: dict[str, int] = {}
-        for task in self.scenario.tasks[:count]:
-            if task.seen is not None:
-                shown[task.head] = max(task.seen, shown.get(task.head, 0))
-        return shown
 
 
 @dataclass(eq=False)
@@ -153,7 +103,7 @@ class ScenarioPreparer:
         key = spec.name, self._subset
         if key not in self._prepared:
             with self._building(spec):
-                scenario = build_scenario(spec, self)
+                scenario = build_scenario(spec.name, spec.shift, spec.settings, self)
             self.__dict__.pop("_backbone", None)
             self._check_subset(scenario)
             if self.output is not None:
@@ -221,8 +171,7 @@ class ScenarioPreparer:
 
         scorers = []
         for column in columns:
-            make: Any = column.scorer
-            make = load_object(make, "scorer") if isinstance(make, str) else make
+            make = make_scorer if column.scorer == "pretraining" else column.scorer
             scorers.append(make(protocol, self.device, **column.settings))
         floors = [
             None
@@ -248,7 +197,7 @@ class ScenarioPreparer:
             () if probed is None else data(probed),
             None if prompts is None else Writer.of(prompts, answer_by=protocol.answer_by),
             tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
-            None if prompts is None else capability_data(self, prompts, scenario),
+            None if prompts is None else capability_data(self, protocol, prompts, scenario),
         )
 
     @cached_property

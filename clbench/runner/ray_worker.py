@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import clbench
+from clbench.core import __version__
 from clbench.core.errors import PluginError
 from clbench.runner.listener import Listener
 from clbench.suite.plan import Cell, Plan
@@ -69,7 +69,7 @@ class WorkerSetup:
         return cls(
             plan=replace(plan, cells=(), plugins=(), out=plan.out.resolve()),
             threads=threads,
-            version=clbench.__version__,
+            version=__version__,
             folder=str(Path.cwd()),
             lock=(plan.out / ".lock").read_text(encoding="utf-8"),
             path=tuple(sys.path),
@@ -91,9 +91,9 @@ class WorkerSetup:
         PluginError
             If the worker has another version of clbench.
         """
-        if clbench.__version__ != self.version:
+        if __version__ != self.version:
             raise PluginError(
-                f"a worker has clbench {clbench.__version__}, the driver {self.version}. Install "
+                f"a worker has clbench {__version__}, the driver {self.version}. Install "
                 "the same version on all nodes."
             )
         for name, value in self.environment.items():

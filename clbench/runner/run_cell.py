@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-import clbench
+from clbench.core import __version__
 from clbench.core.errors import describe_errors
 from clbench.core.user_code import GlobalState, explain
+from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult, plain
 from clbench.results.scores import scores_of
 from clbench.runner.cell_runner import CellRunner
 from clbench.runner.listener import Listener
 from clbench.runner.outcome import ComputeSettings, Outcome
-from clbench.runner.prepare import PreparedScenario
 from clbench.runner.stage_cache import StageCache
 from clbench.suite.plan import Cell
 from clbench.training.memory import PeakMemory
@@ -89,7 +89,7 @@ def failed(cell: Cell, reason: str) -> CellResult:
 @cache_result
 def versions() -> dict[str, str]:
     """Return the versions of the packages that can change a score."""
-    own = {"clbench": clbench.__version__, "python": platform.python_version()}
+    own = {"clbench": __version__, "python": platform.python_version()}
     return own | {name: version(name) for name in PACKAGES}
 
 

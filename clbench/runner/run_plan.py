@@ -11,13 +11,14 @@ import torch
 
 from clbench.core.errors import PluginError
 from clbench.core.files import check_folder
+from clbench.measure.rows import PreparedScenario
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.store import Store
 from clbench.runner.input_checker import InputChecker
 from clbench.runner.listener import Listener
 from clbench.runner.outcome import ComputeSettings
-from clbench.runner.prepare import PreparedScenario, ScenarioPreparer
+from clbench.runner.prepare import ScenarioPreparer
 from clbench.runner.resources import Resources, check_reachable
 from clbench.runner.run_cell import numerics, run_cell
 from clbench.runner.run_state import RunState, read_run_state

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import clbench
-from clbench.runner.prepare import PreparedScenario
+from clbench.core import __version__
+from clbench.measure.rows import PreparedScenario
 from clbench.runner.stage_cache import recipe_digest
 from clbench.suite.plan import Cell
 from clbench.tasks.task import IntArray, Task
@@ -60,7 +60,7 @@ def stage_digest(
             # The history holds scores for classes of the task's own, too.
             **({"grown": [list(task.own) for task in tasks]} if grown else {}),
             **({"templates": [_words_of(tasks[i]) for i in stages]} if speaks else {}),
-            "clbench": clbench.__version__,
+            "clbench": __version__,
             "numerics": dict(numerics),
             "protocol": protocol.model_dump(mode="json", exclude={"corpus", "lm_eval"}),
             "corpus": recipe.get("corpus") if scorers or measured or not shared else None,

@@ -10,6 +10,7 @@ from clbench.measure.capabilities import CapabilityData, check_not_trained
 from clbench.models.checkpoint import load_config
 from clbench.models.families import attention_window
 from clbench.models.prompts import PromptEncoder
+from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.task import stratified
 from clbench.training.batches import TaskData
@@ -17,8 +18,6 @@ from clbench.training.protocol import Protocol
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-
-    from clbench.runner.prepare import ScenarioPreparer
 
 
 def prompt_encoder(
@@ -61,7 +60,7 @@ def _check_packing(model: str, config: PreTrainedConfig, max_length: int) -> Non
 
 
 def capability_data(
-    preparer: ScenarioPreparer, prompts: PromptEncoder, scenario: Scenario
+    context: ShiftContext, protocol: Protocol, prompts: PromptEncoder, scenario: Scenario
 ) -> CapabilityData | None:
     """Return what a language model is measured on in a scenario; None if nothing is asked for.
 
@@ -71,7 +70,6 @@ def capability_data(
         If a task is trained or has no classes, the corpus is too short, or the model is an
         encoder-decoder.
     """
-    protocol = preparer.protocol
     count = protocol.capability_rows
     if count is None:
         return None
@@ -83,13 +81,13 @@ def capability_data(
     check_not_trained(protocol.capability_tasks, scenario.tasks)
     tasks = []
     for name in protocol.capability_tasks:
-        task = preparer.task(name)
+        task = context.task(name)
         if not task.labels:
             raise DataError(f"capability_tasks: {name!r} has no classes to choose from.")
-        rng = numpy_stream("capability rows", name, preparer.seed)
+        rng = numpy_stream("capability rows", name, context.seed)
         rows = task.scored.take(stratified(task.scored.labels, count, rng))
         encoded = prompts.encode(task, rows, to_train=False).lock()
         pad = int(prompts.tokenizer.pad_token_id or 0)
         tasks.append(TaskData(0, name, name, False, encoded, pad))
-    texts = preparer.held_out_texts(count)
-    return CapabilityData.of(texts, tasks, prompts.tokenizer, preparer.seed)
+    texts = context.held_out_texts(count)
+    return CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from clbench.search.search_folder import FAILED
 
 if TYPE_CHECKING:
+    from clbench.measure.rows import PreparedScenario
     from clbench.models.classifier import Classifier
     from clbench.models.groups import Division
-    from clbench.runner.prepare import PreparedScenario
     from clbench.runner.ray_worker import WorkerSetup
     from clbench.suite.plan import Plan
 

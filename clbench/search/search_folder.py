@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from clbench.core.errors import DataError, RunFolderError, describe_errors
 from clbench.core.files import read_file, write_text
+from clbench.core.registry import LARGEST, Amount
 from clbench.models.groups import MOST_LAYERS, Division
-from clbench.results.cell import LARGEST, Amount, plain
+from clbench.results.cell import plain
 from clbench.results.conflicts import first_difference
 from clbench.search.combination import Trial
 from clbench.search.space import SearchOrigin

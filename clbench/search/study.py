@@ -15,8 +15,8 @@ from clbench.core.errors import SearchError, SettingsError, SuiteError, count, j
 from clbench.core.seeds import stream_seed
 from clbench.search.search_folder import FAILED
 from clbench.search.space import Searcher
-from clbench.suite.baselines import Baseline, Cost
-from clbench.suite.sweep import Range, Sweep, axes, count_points, own_values, variant
+from clbench.suite.baselines import Baseline, Cost, Range, Sweep
+from clbench.suite.sweep import axes, count_points, own_values, variant
 from clbench.suite.validation import check_methods
 
 if TYPE_CHECKING:

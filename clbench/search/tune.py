@@ -21,12 +21,13 @@ from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.runner.run_state import RunState, read_run_state
 from clbench.search.study import ROUNDS, Study, TuneSettings
+from clbench.suite.baselines import Sweep
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.plugins import load_plugins
 from clbench.suite.question import Question
 from clbench.suite.read import read_suite
-from clbench.suite.sweep import Sweep, axes, count_points
+from clbench.suite.sweep import axes, count_points
 
 GENERATED = "# Written by clbench tune, which overwrites it when it runs again: edit a copy."
 """First line of the file of a tuned baseline."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from clbench.core.errors import ShiftError
 from clbench.core.registry import Configured, Registry
+from clbench.shifts.split import Split
 from clbench.tasks.task import IntArray, Rows, Task
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from clbench.shifts.split import Split
-    from clbench.training.device import Precision
 
 
 class ShiftContext(Protocol):
@@ -53,34 +47,6 @@ class ShiftContext(Protocol):
         """Return at most `count` texts of the protocol's corpus that no method sees."""
 
 
-class ColumnScorer(Protocol):
-    """Scores a backbone on something that is not a task of the scenario.
-
-    Attributes
-    ----------
-    part_tokens
-        Number of tokens, without padding, that `score` reads with `part`.
-    """
-
-    part_tokens: int
-
-    def score(
-        self,
-        backbone: nn.Module,
-        *,
-        part: bool = False,
-        precision: Precision,
-        device: torch.device,
-    ) -> dict[str, float]:
-        """Return all metrics of the backbone, which is on `device` and has its whole vocabulary.
-
-        With `part`, score on a part of the data only, for the points of curves.
-        """
-
-    def describe(self, initial: dict[str, float] | None = None) -> str:
-        """Return one line about what is scored and the scores before training."""
-
-
 @dataclass(frozen=True)
 class ColumnSpec:
     """A column of R that is scored, also before training, and never trained on.
@@ -92,15 +58,15 @@ class ColumnSpec:
     metric
         The metric that R holds.
     scorer
-        Function of a `Protocol`, a device and the settings that returns a `ColumnScorer`; or its
-        ``"module:object"``, imported when the scenario is prepared.
+        Function of a `Protocol`, a device and the settings that returns a
+        `clbench.measure.rows.ColumnScorer`; ``pretraining`` stands for clbench's own.
     settings
         Keyword arguments of `scorer`.
     """
 
     name: str
     metric: str
-    scorer: Callable[..., ColumnScorer] | str
+    scorer: Callable[..., Any] | Literal["pretraining"]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -122,8 +88,6 @@ class ScenarioTasks:
         Columns of R before those of the tasks.
     notes
         Sentences for the user, such as which rows were left out.
-    pretraining
-        Deprecated: the same as one of `columns`.
     """
 
     tasks: tuple[Task, ...]
@@ -132,12 +96,6 @@ class ScenarioTasks:
     picture: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[ColumnSpec, ...] = ()
     notes: tuple[str, ...] = ()
-    pretraining: InitVar[ColumnSpec | None] = None
-
-    def __post_init__(self, pretraining: ColumnSpec | None) -> None:
-        if pretraining is not None:
-            _deprecate("ScenarioTasks(pretraining=…)", "columns=(pretraining_column(texts),)")
-            object.__setattr__(self, "columns", (*self.columns, pretraining))
 
 
 class Shift(Configured):
@@ -182,6 +140,59 @@ class Shift(Configured):
         raise NotImplementedError
 
 
+class DividingShift(Shift):
+    """A shift that divides the rows of one task into parts, which share its head.
+
+    Attributes
+    ----------
+    task
+        Name of the task.
+    split
+        Path of a saved split, relative to the suite file, to use instead of fitting one. It must
+        have been fitted on the same rows with the same settings.
+    """
+
+    task: Annotated[str, Field(min_length=1)]
+    split: str | None = None
+
+    def build(self, context: ShiftContext) -> ScenarioTasks:
+        """Return the parts in training order.
+
+        Raises
+        ------
+        DataError, ShiftError
+            If the saved split cannot be read, or has other rows, settings or another shift.
+        """
+        task, where = context.task(self.task), "the split"
+        if self.split is None:
+            split = self.fit(task, context)
+        else:
+            path = context.base / self.split
+            where, split = f"split {path}", Split.load(path)
+            settings = {"shift": self.name, **self.fitted_settings()}
+            fitted = {"shift": split.kind, **split.fitted}
+            for key, value in settings.items():
+                if fitted.get(key) != value:
+                    raise ShiftError(
+                        f"{where} was fitted with {key} = {fitted.get(key)!r}, but the scenario "
+                        f"has {value!r}. Make them equal, or leave `split` out to divide anew."
+                    )
+        parts = split.apply(task, where)
+        return ScenarioTasks(parts, split, split.numbers, self.picture(task, parts, context))
+
+    def fit(self, task: Task, context: ShiftContext) -> Split:
+        """Return a split of `task`, fitted on its training rows."""
+        raise NotImplementedError
+
+    def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
+        """Return the data for a figure of the division into `parts`; by default none."""
+        return {}
+
+    def fitted_settings(self) -> dict[str, Any]:
+        """Return the settings that decide the split; the split saves them."""
+        return {k: v for k, v in self.settings().items() if k not in ("task", "split")}
+
+
 def _check(name: str, entry: object) -> str | None:
     if not (isinstance(entry, type) and issubclass(entry, Shift)):
         return "a shift must be a subclass of clbench.Shift"
@@ -208,16 +219,3 @@ Kind = TypeVar("Kind", bound=type[Shift])
 def shift(name: str) -> Callable[[Kind], Kind]:
     """Register a shift: ``@clbench.shift("name")`` over a subclass of `Shift`."""
     return SHIFTS.register(name)
-
-
-def __getattr__(name: str) -> Any:
-    if name != "PretrainingTexts":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from clbench.shifts.dataset import pretraining_column
-
-    _deprecate("clbench.shifts.base.PretrainingTexts", "clbench.shifts.dataset.pretraining_column")
-    return pretraining_column
-
-
-def _deprecate(old: str, new: str) -> None:
-    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)

@@ -89,6 +89,6 @@ def pretraining_column(
     return ColumnSpec(
         "pretraining",
         "accuracy",
-        "clbench.measure.pretraining_scorer:make_scorer",
+        "pretraining",
         {"texts": texts, "text_length": text_length, "head_steps": head_steps},
     )

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from clbench.core.errors import ShiftError, count
 from clbench.core.seeds import numpy_stream, stream_seed
-from clbench.shifts.base import ShiftContext
-from clbench.shifts.split import DividingShift, Split, row_splits
+from clbench.shifts.base import DividingShift, ShiftContext
+from clbench.shifts.split import Split, row_splits
 from clbench.tasks.task import IntArray, Task
 
 FIGURE_ROWS, AXES = 500, 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from clbench.shifts.blur import blurred
 from clbench.shifts.severity import severities
 from clbench.shifts.split import Split, row_splits
 from clbench.tasks.task import Rows, Task
-
-if TYPE_CHECKING:
-    from clbench.suite.schema import ScenarioSpec
 
 FEW_SHARED = 0.02
 """Share of validation texts that may also be training texts without a note."""
@@ -110,8 +107,15 @@ class Scenario:
         ]
 
 
-def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool = True) -> Scenario:
-    """Build and check the scenario of `spec`, and describe it in a report.
+def build_scenario(
+    name: str,
+    shift_name: str,
+    settings: Mapping[str, Any],
+    context: ShiftContext,
+    *,
+    severity: bool = True,
+) -> Scenario:
+    """Build and check the scenario `name` of a suite, and describe it in a report.
 
     Unless `severity` is false, it is measured, which embeds up to 1000 rows of each task.
 
@@ -124,23 +128,23 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
     PluginError
         If a plug-in's shift does not return tasks.
     """
-    shift = SHIFTS.get(spec.shift)(**spec.settings)
+    shift = SHIFTS.get(shift_name)(**settings)
     try:
         returned = shift.build(context)
     except ShiftError as error:
-        raise ShiftError(f"scenario {spec.name!r}: {error}") from error
+        raise ShiftError(f"scenario {name!r}: {error}") from error
     result = ScenarioTasks(tuple(returned)) if isinstance(returned, Sequence) else returned
     tasks = result.tasks if isinstance(result, ScenarioTasks) else ()
     valid = tasks and all(isinstance(task, Task) for task in tasks)
     if not (isinstance(result, ScenarioTasks) and valid):
         raise PluginError(
-            f"shift {spec.shift!r}: build must return a list with at least one Task, not "
+            f"shift {shift_name!r}: build must return a list with at least one Task, not "
             f"{format_value(returned)}."
         )
     for task in tasks:
-        _check_rows(spec.name, task)
+        _check_rows(name, task)
     if shift.blur:
-        tasks = blurred(tasks, shift.blur, context.seed, f"scenario {spec.name!r}")
+        tasks = blurred(tasks, shift.blur, context.seed, f"scenario {name!r}")
     by_pair = severities(tasks, context) if severity and len(tasks) > 1 else ()
     values = [value for value in by_pair if value is not None]
     parts = [
@@ -161,8 +165,8 @@ def build_scenario(spec: ScenarioSpec, context: ShiftContext, *, severity: bool 
         tuple(dict.fromkeys([*result.notes, *uncertainties(tasks)])),
     )
     return Scenario(
-        spec.name,
-        spec.shift,
+        name,
+        shift_name,
         tasks,
         shift.settings(),
         result.split,

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from clbench.core.errors import ShiftError, count
 from clbench.core.seeds import numpy_stream
-from clbench.shifts.base import ShiftContext
-from clbench.shifts.split import DividingShift, Split, row_splits
+from clbench.shifts.base import DividingShift, ShiftContext
+from clbench.shifts.split import Split, row_splits
 from clbench.tasks.task import IntArray, Rows, Task
 
 

@@ -1,4 +1,4 @@
-"""Shifts that divide one task, and saved splits that reproduce a division."""
+"""Saved splits, which reproduce a division of one task."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from clbench.core.errors import DataError, ShiftError, describe_errors
 from clbench.core.files import read_file, write_atomically
-from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import IntArray, Rows, Task
 
 SPLITS = ("train", "validation", "tuning")
@@ -143,59 +142,6 @@ class Split:
                 f"split {path} is damaged, or not a split of this version of clbench "
                 f"({describe_errors(error)[0][:200]}). {REMEDY}"
             ) from error
-
-
-class DividingShift(Shift):
-    """A shift that divides the rows of one task into parts, which share its head.
-
-    Attributes
-    ----------
-    task
-        Name of the task.
-    split
-        Path of a saved split, relative to the suite file, to use instead of fitting one. It must
-        have been fitted on the same rows with the same settings.
-    """
-
-    task: Annotated[str, Field(min_length=1)]
-    split: str | None = None
-
-    def build(self, context: ShiftContext) -> ScenarioTasks:
-        """Return the parts in training order.
-
-        Raises
-        ------
-        DataError, ShiftError
-            If the saved split cannot be read, or has other rows, settings or another shift.
-        """
-        task, where = context.task(self.task), "the split"
-        if self.split is None:
-            split = self.fit(task, context)
-        else:
-            path = context.base / self.split
-            where, split = f"split {path}", Split.load(path)
-            settings = {"shift": self.name, **self.fitted_settings()}
-            fitted = {"shift": split.kind, **split.fitted}
-            for key, value in settings.items():
-                if fitted.get(key) != value:
-                    raise ShiftError(
-                        f"{where} was fitted with {key} = {fitted.get(key)!r}, but the scenario "
-                        f"has {value!r}. Make them equal, or leave `split` out to divide anew."
-                    )
-        parts = split.apply(task, where)
-        return ScenarioTasks(parts, split, split.numbers, self.picture(task, parts, context))
-
-    def fit(self, task: Task, context: ShiftContext) -> Split:
-        """Return a split of `task`, fitted on its training rows."""
-        raise NotImplementedError
-
-    def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
-        """Return the data for a figure of the division into `parts`; by default none."""
-        return {}
-
-    def fitted_settings(self) -> dict[str, Any]:
-        """Return the settings that decide the split; the split saves them."""
-        return {k: v for k, v in self.settings().items() if k not in ("task", "split")}
 
 
 def row_splits(task: Task) -> dict[str, Rows]:

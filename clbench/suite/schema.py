@@ -9,23 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from clbench.core.errors import format_value
-from clbench.core.registry import LONGEST_NAME, NAME, is_name
+from clbench.core.registry import LONGEST_NAME, NAME, check_name, is_name
 from clbench.suite.question import Question
 from clbench.tasks.spec import OwnTaskTable
 from clbench.training.protocol import Protocol
 
-NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._+]|-(?!-))*")
 Name = Annotated[str, Field(min_length=1)]
-
-
-def check_name(name: str) -> str:
-    """Return `name` if it can be part of a cell's key, as in ``a--b--seed0``, else a ValueError."""
-    if not NAME_PATTERN.fullmatch(name) or len(name) > LONGEST_NAME:
-        raise ValueError(
-            f"a name consists of at most {LONGEST_NAME} letters, digits, '.', '_', '+' and single "
-            "'-', and starts with a letter or digit"
-        )
-    return name
 
 
 class ScenarioSpec(BaseModel):

@@ -1,4 +1,4 @@
-"""The settings of a baseline that are worth tuning, and their ranges."""
+"""The points of a sweep: a baseline at other values of the settings that are worth tuning."""
 
 from __future__ import annotations
 
@@ -6,99 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Tag,
-    model_validator,
-)
+from typing import Any
 
 from clbench.core.errors import SettingsError
-
-if TYPE_CHECKING:
-    from clbench.suite.baselines import Baseline
+from clbench.suite.baselines import Baseline, Range, Sweep
 
 LR_MULTIPLES: list[Any] = [0.1, 0.2, 0.5, 1.0, 2.0]
 """Flat rates that every method is tuned over, as multiples of its own. Few, so that methods that
 train the first stage alike share it."""
 RATES = {"lr", "lr_multiple"}
 """Settings of the flat rate, which every method has."""
-
-
-class Range(BaseModel):
-    """Values between two ends, both included; whole numbers if both ends are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    low: int | float
-    high: int | float
-    scale: Literal["log", "linear"] = "log"
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Range:
-        if not self.low < self.high or (self.scale == "log" and self.low <= 0):
-            raise ValueError("low must be below high, and above 0 on a log scale")
-        return self
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, int | float) and self.low <= value <= self.high
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the values are whole numbers."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
-
-    def rounded(self, value: float) -> float:
-        """Return a value with three digits, but not beyond the ends."""
-        return min(max(float(f"{value:.3g}"), self.low), self.high)
-
-    def values(self, count: int) -> list[Any]:
-        """Return at most `count` values at equal distances on the scale, both ends included."""
-        low, high = self.low, self.high
-        shares = [i / max(1, count - 1) for i in range(count)]
-        if self.scale == "log":
-            values = [math.exp(math.log(low) * (1 - s) + math.log(high) * s) for s in shares]
-        else:
-            values = [low * (1 - share) + high * share for share in shares]
-        if self.is_whole:
-            return list(dict.fromkeys(map(round, values)))
-        inner = [self.rounded(value) for value in values[1:-1]]
-        return list(dict.fromkeys([float(self.low), *inner, float(self.high)][:count]))
-
-    def nearest(self, values: list[Any], value: float) -> Any:
-        """Return the one of the values that is nearest to `value` on the scale."""
-        if self.scale == "log":
-            return min(values, key=lambda other: abs(math.log(other / max(value, 1e-300))))
-        return min(values, key=lambda other: abs(other - value))
-
-
-def _kind(value: Any) -> str:
-    return "range" if isinstance(value, Mapping | Range) else "choices"
-
-
-def _distinct(choices: list[Any]) -> list[Any]:
-    if len(choices) < 2 or any(value in choices[:i] for i, value in enumerate(choices)):
-        raise ValueError("must hold at least two choices, all different")
-    return choices
-
-
-def _listed(choices: Any) -> Any:
-    if not isinstance(choices, list):
-        raise ValueError("must be a range { low = …, high = … } or a list of choices")
-    return choices
-
-
-Choices = Annotated[list[Any], BeforeValidator(_listed), AfterValidator(_distinct)]
-Axis = Annotated[
-    Annotated[Range, Tag("range")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)
-]
-Sweep = dict[str, Axis]
-"""Ranges or choices by setting; the first is the dial that trades old against new tasks."""
 
 
 def axes(baseline: Baseline, *, keep_rate: bool = False) -> Sweep:

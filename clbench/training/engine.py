@@ -21,7 +21,7 @@ from clbench.training.memory import StepMemory
 from clbench.training.stage import Stage
 
 if TYPE_CHECKING:
-    from clbench.methods.base import Method
+    from clbench.training.method import Method
 
 Progress = Callable[[int, int], None]
 Points = Callable[[int, Mapping[str, float]], None]

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clbench.training.stage import Context
 
 if TYPE_CHECKING:
-    from clbench.methods.base import Method
+    from clbench.training.method import Method
 
 Array = Tensor | np.ndarray[Any, Any] | list[int]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade import Baseline, PlannedCell, Scenario, pair
+from helpers.handmade import Baseline, PlannedCell, Scenario, pair
 from safetensors.numpy import save_file
 
 from clbench.cli.estimate import (

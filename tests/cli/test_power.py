@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from report_runs import STEADY, cells, make_run
+from helpers.report_runs import STEADY, cells, make_run
 
 from clbench.report.power import power_frame
 from clbench.results.comparisons import comparisons_frame

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from handmade import PlannedCell, failed, pair, reference, three
+from helpers.handmade import PlannedCell, failed, pair, reference, three
 from rich.console import Console
 
 from clbench.cli.console import duration

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from fake_engine import FakeExecutor
+from helpers.fake_engine import FakeExecutor
 
 from clbench.core.errors import ClusterError
 from clbench.results.store import Store

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeExecutor
+from helpers.fake_engine import FakeExecutor
 
 Call = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]

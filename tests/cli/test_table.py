@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from handmade import failed, pair, reference, three
+from helpers.handmade import failed, pair, reference, three
 from rich.console import Console
 
 from clbench.cli import table as module

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from fake_engine import FakeExecutor
+from helpers.fake_engine import FakeExecutor
 
 Call = Callable[..., tuple[int, str, str]]
 TUNE = ("tune", "mine.toml", "--methods", "vanilla,ewc", "--trials", "4", "--out", "tuned")

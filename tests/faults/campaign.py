@@ -101,7 +101,7 @@ def try_task(kind: str, number: int, seed: int, templates: Templates, folder: Pa
 def lose_nodes() -> Trial:
     """Lose a worker, then a node, in the middle of a cell; in a process of its own, for Ray."""
     outcome = subprocess.run(
-        [sys.executable, "-m", "node_loss"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "helpers.node_loss"], capture_output=True, text=True, check=False
     )
     answers = [line.split("\t") for line in outcome.stdout.splitlines() if line.count("\t") == 2]
     problems = [f"{kind}: {happened}" for kind, well, happened in answers if well != "True"]

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from checkpoints import make_checkpoint
-from workspace import rows, write_rows
+from helpers.checkpoints import make_checkpoint
+from helpers.workspace import rows, write_rows
 
 LONG = "x" * 5_000
 ODD: tuple[Any, ...] = (

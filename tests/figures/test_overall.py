@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from handmade import pair
+from helpers.handmade import pair
 
 from clbench import figures
 from clbench.figures import style

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handmade import pair
+from helpers.handmade import pair
 
 from clbench import figures
 from clbench.results.cell import CellResult

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from checkpoints import WITH_FAMILY, make_checkpoint
+from helpers.checkpoints import WITH_FAMILY, make_checkpoint
 from torch import Tensor, nn
 
 from clbench.core.errors import DataError, PluginError, SettingsError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hosted import CPU, Setting, make_decoder, make_encoder
+from helpers.hosted import CPU, Setting, make_decoder, make_encoder
 from torch import Tensor
 
 from clbench.fisher.diagonal import diagonal_fisher

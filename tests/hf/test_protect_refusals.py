@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import make_checkpoint
-from generators import save_generator
-from hosted import make_decoder, plain_trainer
+from helpers.checkpoints import make_checkpoint
+from helpers.generators import save_generator
+from helpers.hosted import make_decoder, plain_trainer
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import make_checkpoint
 from datasets import Dataset
-from hosted import assert_same, make_decoder, make_encoder, train, weights
+from helpers.checkpoints import make_checkpoint
+from helpers.hosted import assert_same, make_decoder, make_encoder, train, weights
 from safetensors.torch import load_file, save_file
 
 from clbench.hf import protect

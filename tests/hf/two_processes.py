@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from hosted import make_encoder
+from helpers.hosted import make_encoder
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generators import save_generator
-from test_language_models import SUITE, cell, folder, run  # noqa: F401 - a fixture
+from helpers.generators import save_generator
+from helpers.language_models import SUITE, cell, run
 
 from clbench.core.errors import ClbenchError, DataError
 from clbench.core.seeds import numpy_stream
@@ -121,7 +121,7 @@ def test_a_task_that_is_trained_is_no_capability() -> None:
 CHANGES = {"curve_rows = 10": "curve_rows = 10\ncapability_rows = 30", "epochs = 10": "epochs = 4"}
 
 
-def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:  # noqa: F811
+def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:
     words = ["good", "bad", "film", "story", "was", "is", "the", "a", "of", "it", "and", "very"]
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(words, 10)) for _ in range(400)]
@@ -143,7 +143,7 @@ def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:  # noqa:
     assert after["obedience"] > before["obedience"]
 
 
-def test_measures_need_a_language_model(folder: Path) -> None:  # noqa: F811
+def test_measures_need_a_language_model(folder: Path) -> None:
     text = SUITE.replace('head = "language-model"\n', "").replace(
         "answer_length = 8", "capability_rows = 9"
     )
@@ -154,7 +154,7 @@ def test_measures_need_a_language_model(folder: Path) -> None:  # noqa: F811
         clbench.run(folder / "classes.toml", out=folder / "classes", scenarios=["two"])
 
 
-def test_encoder_decoders_are_not_measured(folder: Path) -> None:  # noqa: F811
+def test_encoder_decoders_are_not_measured(folder: Path) -> None:
     save_generator("t5", folder / "t5-measured", appends_end=True)
     changes = {**CHANGES, 'model = "model"': 'model = "t5-measured"'}
     with pytest.raises(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generators import make_generator, make_tokenizer
-from test_language_models import cell, folder, run  # noqa: F401 - a fixture
+from helpers.generators import make_generator, make_tokenizer
+from helpers.language_models import cell, run
 
 from clbench.core.errors import ClbenchError
 from clbench.measure.harness import harness_scores
@@ -61,7 +61,7 @@ def seed_all() -> None:
     torch.manual_seed(7)
 
 
-def test_scores_are_kept_in_the_cell(folder: Path, harness: list[Any]) -> None:  # noqa: F811
+def test_scores_are_kept_in_the_cell(folder: Path, harness: list[Any]) -> None:
     result = cell(run(folder, "harness", changes=QUICK, lm_eval=["easy"]))
     assert result.lm_eval == {"easy": {"acc": 0.25}}
     (call,) = harness
@@ -79,14 +79,14 @@ def test_the_harness_leaves_random_numbers_alone(harness: list[Any]) -> None:
     assert draws() == wanted
 
 
-def test_unknown_tasks_are_refused(folder: Path, harness: list[Any]) -> None:  # noqa: F811
+def test_unknown_tasks_are_refused(folder: Path, harness: list[Any]) -> None:
     with pytest.raises(
         ClbenchError, match=r"--lm-eval: there is no task 'esy'\. Did you mean 'easy'"
     ):
         run(folder, "harness-bad", changes=QUICK, lm_eval=["esy"])
 
 
-def test_a_missing_harness_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_missing_harness_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ClbenchError, match="pip install lm-eval"):
         run(folder, "harness-none", changes=QUICK, lm_eval=["easy"])

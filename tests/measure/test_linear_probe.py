@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.workspace import Workspace, measured
 from sklearn.linear_model import LogisticRegression
-from workspace import Workspace, measured
 
 from clbench.core.errors import ClbenchError
 from clbench.measure.linear_probe import fit_classes, fit_regression

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cell import Cell
-from checkpoints import make_checkpoint
+from helpers.cell import Cell
+from helpers.checkpoints import make_checkpoint
 
 from clbench.methods.vanilla import Vanilla
 

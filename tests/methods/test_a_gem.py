@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cell import Cell
+from helpers.cell import Cell
 
 from clbench.methods.a_gem import AGem, project
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import CPU, PROTOCOL, Cell, differ, weights
+from helpers.cell import CPU, PROTOCOL, Cell, differ, weights
 
 from clbench.methods.a_gem import AGem
 from clbench.methods.base import METHODS, Method

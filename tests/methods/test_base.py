@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cell import Cell, differ, weights
+from helpers.cell import Cell, differ, weights
 from torch import Tensor
 
 from clbench.core.errors import PluginError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cell import PROTOCOL, Cell, differ, weights
+from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.early_stop import EarlyStop

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cell import Cell, weights
+from helpers.cell import Cell, weights
 
 from clbench.methods.ewc import EWC, EWCOnline
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cell import Cell, weights
-from checkpoints import make_checkpoint
+from helpers.cell import Cell, weights
+from helpers.checkpoints import make_checkpoint
 
 from clbench.methods.ewc_lora import EWCLora
 

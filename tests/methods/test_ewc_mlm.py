@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from cell import CPU, PROTOCOL, Cell, differ, weights
-from checkpoints import make_checkpoint
+from helpers.cell import CPU, PROTOCOL, Cell, differ, weights
+from helpers.checkpoints import make_checkpoint
 
 from clbench.core import files
 from clbench.fisher import pretrained

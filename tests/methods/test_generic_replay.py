@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from cell import PROTOCOL, Cell, differ, weights
-from checkpoints import make_checkpoint
+from helpers.cell import PROTOCOL, Cell, differ, weights
+from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
 from clbench.methods.generic_replay import GenericReplay, table_rows

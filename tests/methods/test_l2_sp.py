@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import Cell, weights
+from helpers.cell import Cell, weights
 
 from clbench.core.errors import PluginError
 from clbench.methods.l2_sp import L2SP

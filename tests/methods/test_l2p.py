@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell, weights
+from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.l2p import L2P

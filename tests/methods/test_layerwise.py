@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell, weights
-from checkpoints import make_checkpoint
+from helpers.cell import PROTOCOL, Cell, weights
+from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
 from clbench.methods.layerwise import Layerwise

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from cell import Cell, differ, weights
-from checkpoints import CHECKPOINTS, make_checkpoint
+from helpers.cell import Cell, differ, weights
+from helpers.checkpoints import CHECKPOINTS, make_checkpoint
 
 from clbench.cli.list import KINDS
 from clbench.core.errors import SettingsError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell, weights
+from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.lp_ft import LpFt

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import Cell, weights
+from helpers.cell import Cell, weights
 
 from clbench.methods.lwf import LwF, distillation
 from clbench.training.device import Precision

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import Cell, weights
+from helpers.cell import Cell, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.dare import Dare

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cell import CPU, Cell, differ
-from checkpoints import make_checkpoint
+from helpers.cell import CPU, Cell, differ
+from helpers.checkpoints import make_checkpoint
 from torch import nn
 
 from clbench.methods.mixout import Masks, Mixout, matrix_names, mix

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cell import PROTOCOL, Cell, differ, weights
+from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.mofo import FilteredAdam, MoFO, largest

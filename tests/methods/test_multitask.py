@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from cell import PROTOCOL, Cell, differ, weights
+from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.methods.multitask import Multitask
 from clbench.training.protocol import Protocol

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 import torch
-from cell import PROTOCOL, Cell, weights
+from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.methods.lora import Lora
 from clbench.methods.o_lora import OLora

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell, weights
-from checkpoints import make_checkpoint
+from helpers.cell import PROTOCOL, Cell, weights
+from helpers.checkpoints import make_checkpoint
 
 from clbench.methods.osf import OSF
 from clbench.training.protocol import Protocol

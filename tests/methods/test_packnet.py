@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from cell import PROTOCOL, Cell, weights
-from checkpoints import make_checkpoint
+from helpers.cell import PROTOCOL, Cell, weights
+from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
 from clbench.methods.packnet import PackNet, matrices

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell, weights
+from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.prototypes import NEVER, Prototypes, shrink

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import Cell, weights
-from checkpoints import make_checkpoint
+from helpers.cell import Cell, weights
+from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
 from clbench.fisher.diagonal import diagonal_fisher

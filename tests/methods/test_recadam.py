@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell, differ, weights
+from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.recadam import RecAdam

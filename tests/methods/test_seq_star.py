@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell, weights
+from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.seq_star import CosineHead, SeqStar

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell, differ, weights
+from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.methods.si import SI
 from clbench.methods.vanilla import Vanilla

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import PROTOCOL, Cell
+from helpers.cell import PROTOCOL, Cell
 from torch import Tensor
 
 from clbench.methods.smart import Smart, divergence, move_noise

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cell import Cell
+from helpers.cell import Cell
 from torch import nn
 
 from clbench.methods.base import Method

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cell import PROTOCOL, Cell, differ, weights
+from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.methods.ulmfit import Ulmfit, depth_groups, slanted_triangle
 from clbench.training.engine import Probe, train_stage

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkpoints import make_checkpoint
+from helpers.checkpoints import make_checkpoint
 
 
 @pytest.fixture(scope="session")

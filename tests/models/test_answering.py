@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generators import GENERATORS, make_generator, make_tokenizer, save_generator
+from helpers.generators import GENERATORS, make_generator, make_tokenizer, save_generator
 from torch import Tensor
 
 from clbench.core.errors import ModelError
@@ -189,7 +189,7 @@ def test_an_unsuitable_model_is_refused(
     tmp_path: Path, name: str, options: dict[str, Any], message: str
 ) -> None:
     if name == "bert":
-        from checkpoints import make_checkpoint
+        from helpers.checkpoints import make_checkpoint
 
         folder = make_checkpoint("bert", tmp_path / "model")
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import CHECKPOINTS
+from helpers.checkpoints import CHECKPOINTS
 from safetensors.torch import load_file, save_file
 from test_safety import edit, error_of
 from tokenizers import Tokenizer, models

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import CHECKPOINTS
+from helpers.checkpoints import CHECKPOINTS
 from test_encoding import ROWS, encoded
 from torch import Tensor
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoints import CHECKPOINTS
+from helpers.checkpoints import CHECKPOINTS
 from torch import Tensor
 
 from clbench.models.checkpoint import load_tokenizer

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkpoints import CHECKPOINTS, WITH_FAMILY
+from helpers.checkpoints import CHECKPOINTS, WITH_FAMILY
 
 from clbench.models.checkpoint import load_config, load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import WITH_FAMILY
+from helpers.checkpoints import WITH_FAMILY
 from torch import nn
 from transformers import (
     AlbertConfig,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import cell, make_run
+from helpers.report_runs import cell, make_run
 from scipy import stats
 
 from clbench.report.cards import card_rows, cards_frame

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import make_run
+from helpers.report_runs import make_run
 
 from clbench.report.write import write_report
 from clbench.results.suite_json import merge_suites

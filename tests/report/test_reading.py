@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report_runs import cell, make_run
+from helpers.report_runs import cell, make_run
 
 from clbench.core.errors import RunFolderError
 from clbench.report.content import gather

@@ -4,8 +4,8 @@ import math
 from typing import Any, get_args
 
 import pytest
-from handmade import three
-from report_runs import STEADY, cells
+from helpers.handmade import three
+from helpers.report_runs import STEADY, cells
 
 from clbench.report.sentences import control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.report_browser import BROWSER, run_script, screenshot
+from helpers.report_runs import EVIL, cell, make_run
 from matplotlib.image import imread
-from report_browser import BROWSER, run_script, screenshot
-from report_runs import EVIL, cell, make_run
 
 import clbench
 from clbench.cli import main

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import failed, pair, reference, stage
+from helpers.handmade import failed, pair, reference, stage
 from pydantic import ValidationError
 
 from clbench.results.cell import CellResult, StageRecord, plain, summarizer

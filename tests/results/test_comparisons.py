@@ -6,8 +6,8 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 import pytest
-from handmade import pair, stage, three
-from report_runs import STEADY, cell, cells
+from helpers.handmade import pair, stage, three
+from helpers.report_runs import STEADY, cell, cells
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, score_steps

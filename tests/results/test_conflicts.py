@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handmade import Baseline, PlannedCell, Scenario, pair, recipe
+from helpers.handmade import Baseline, PlannedCell, Scenario, pair, recipe
 
 from clbench.results.cell import CellResult
 from clbench.results.conflicts import conflicts

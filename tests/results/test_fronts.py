@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handmade import pair
+from helpers.handmade import pair
 
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.fronts import fronts_frame, hypervolume, points_frame, pseudo_volumes

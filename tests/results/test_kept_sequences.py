@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clbench.results.cell import CellResult
-from clbench.results.scores import cell_scores
+from clbench.results.cell import CellResult, cell_scores
 
 ROOT = Path(__file__).parents[2] / "results" / "reference"
 FILES = sorted(

@@ -6,7 +6,7 @@ import fnmatch
 from typing import Any
 
 import pytest
-from handmade import pair
+from helpers.handmade import pair
 
 from clbench.results.cell import CellResult
 from clbench.results.published import compare_published, published

@@ -5,7 +5,7 @@ import math
 
 import pandas as pd
 import pytest
-from handmade import failed, pair, reference, three
+from helpers.handmade import failed, pair, reference, three
 
 from clbench.results.cell import CellResult, summarizer
 from clbench.results.score_tables import (

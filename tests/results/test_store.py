@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade import PlannedCell, failed, pair
+from helpers.handmade import PlannedCell, failed, pair
 
 from clbench.core.errors import RunFolderError
 from clbench.results.store import Store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from workspace import Steps, Workspace
+from helpers.workspace import Steps, Workspace
 
 from clbench.core.errors import ClbenchError
 

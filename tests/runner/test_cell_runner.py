@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from workspace import Steps, Workspace, measured
+from helpers.workspace import Steps, Workspace, measured
 
 from clbench.methods.wise_ft import WiseFT
 from clbench.runner.stage_cache import StageCache

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from workspace import Workspace, measured
+from helpers.workspace import Workspace, measured
 
 import clbench
 from clbench import figures

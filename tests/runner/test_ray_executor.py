@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from node_loss import Cluster, node_loss
-from workspace import Steps, Workspace, measured
+from helpers.node_loss import Cluster, node_loss
+from helpers.workspace import Steps, Workspace, measured
 
 from clbench.core.errors import ClbenchError
 from clbench.runner.ray_executor import RayExecutor

@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from workspace import Steps, Workspace
+from helpers.workspace import Steps, Workspace
 
 import clbench
 from clbench.core.user_code import explain

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workspace import Steps, Workspace, measured
+from helpers.workspace import Steps, Workspace, measured
 
 from clbench.cli import main
 

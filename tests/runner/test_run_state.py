@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeExecutor, result_of
+from helpers.fake_engine import FakeExecutor, result_of
 
 from clbench import RunOptions, api
 from clbench.results.store import Store

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from helpers.workspace import Steps, Workspace, measured
 from safetensors import SafetensorError
-from workspace import Steps, Workspace, measured
 
 from clbench.runner.stage_cache import UnstorableStateError, pack, unpack
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from workspace import Steps, Workspace, measured
+from helpers.workspace import Steps, Workspace, measured
 
 ORDERS = """
 [[scenario]]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workspace import Steps, Workspace
+from helpers.workspace import Steps, Workspace
 
 import clbench
 from clbench import api

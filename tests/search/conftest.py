@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workspace import Workspace, make_toy_scenario, world  # noqa: F401 - a fixture
+from helpers.workspace import Workspace, make_toy_scenario, world  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="session")

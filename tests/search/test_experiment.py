@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.workspace import Workspace
 from matplotlib.image import imread
-from workspace import Workspace
 
 import clbench
 from clbench.core.errors import DataError, RunFolderError, SearchError, SettingsError, SuiteError

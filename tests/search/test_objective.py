@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from workspace import Workspace, rows, write_rows
+from helpers.workspace import Workspace, rows, write_rows
 
 from clbench.runner.cell_model import start_model
 from clbench.runner.prepare import ScenarioPreparer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeExecutor
+from helpers.fake_engine import FakeExecutor
 
 from clbench.core.errors import RunFolderError, SearchError, SettingsError
 from clbench.results.cell import CellResult

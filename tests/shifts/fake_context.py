@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from clbench.core.errors import UnknownNameError
+from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.tasks.task import Rows, Task
 
 
@@ -46,6 +47,10 @@ class Spec:
     shift: str
     settings: dict[str, Any]
     name: str = "pair"
+
+
+def build(spec: Spec, context: FakeContext, **options: Any) -> Scenario:
+    return build_scenario(spec.name, spec.shift, spec.settings, context, **options)
 
 
 def text(x: float = 0.0, y: float = 0.0, words: int = 0) -> str:

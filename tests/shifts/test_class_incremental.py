@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_context import FakeContext
-from workspace import Workspace, make_toy_scenario, write_jsonl
+from helpers.workspace import Workspace, make_toy_scenario, write_jsonl
 
 import clbench
 from clbench.api import plan_run

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_context import FakeContext, Spec, make_task, text
+from fake_context import FakeContext, Spec, build, make_task, text
 
 from clbench.core.errors import PluginError, SettingsError, ShiftError, UnknownNameError
 from clbench.shifts.base import SHIFTS, ScenarioTasks, Shift, shift
 from clbench.shifts.dataset import DatasetShift
-from clbench.shifts.scenario import build_scenario, uncertainties
+from clbench.shifts.scenario import uncertainties
 from clbench.tasks.task import Rows, Task
 
 
@@ -73,7 +73,7 @@ def test_listing_shifts_imports_nothing_heavy() -> None:
 
 
 def test_the_report_has_sizes_balance_and_severity(context: FakeContext) -> None:
-    scenario = build_scenario(Spec("dataset", {"tasks": ["a", "b", "numbers"]}), context)
+    scenario = build(Spec("dataset", {"tasks": ["a", "b", "numbers"]}), context)
     assert (scenario.name, scenario.shift) == ("pair", "dataset")
     assert scenario.settings == {"tasks": ["a", "b", "numbers"]}
     assert [task.name for task in scenario.tasks] == ["a", "b", "numbers"]
@@ -95,7 +95,7 @@ def test_a_task_with_few_validation_rows_is_noted() -> None:
     context = FakeContext({task.name: task for task in tasks.values()})
     spec = Spec("dataset", {"tasks": ["t36", "t100"]})
     # sqrt(0.9 * 0.1 / 36) = 0.3 / 6
-    notes = build_scenario(spec, context, severity=False).report.notes
+    notes = build(spec, context, severity=False).report.notes
     assert [note for note in notes if "standard error" in note] == [
         "t36: 36 validation rows, so a score of 0.9 (accuracy) has a standard error of 0.050",
     ]
@@ -118,14 +118,14 @@ def test_the_note_on_few_rows_states_the_error_of_a_correlation() -> None:
 
 def test_severity_false_embeds_nothing(context: FakeContext) -> None:
     spec = Spec("dataset", {"tasks": ["a", "b"]})
-    scenario = build_scenario(spec, context, severity=False)
+    scenario = build(spec, context, severity=False)
     assert scenario.report.severity is None
     assert scenario.report.severities == ()
     assert context.embedded == []
 
 
 def test_a_task_named_twice_keeps_its_head(context: FakeContext) -> None:
-    scenario = build_scenario(Spec("dataset", {"tasks": ["a", "b", "a"]}), context)
+    scenario = build(Spec("dataset", {"tasks": ["a", "b", "a"]}), context)
     assert [task.head for task in scenario.tasks] == ["a", "b", "a"]
     assert scenario.tasks[0].train.digest == scenario.tasks[2].train.digest
 
@@ -150,7 +150,7 @@ def test_wrong_settings_are_named(
     spec: Spec, kind: type[Exception], message: str, context: FakeContext
 ) -> None:
     with pytest.raises(kind) as caught:
-        build_scenario(spec, context)
+        build(spec, context)
     assert message in str(caught.value)
 
 
@@ -169,14 +169,14 @@ def test_empty_and_one_class_parts_are_refused(
     cut = replace(task, **{split: getattr(task, split).take(rows)})
     context = FakeContext({**context.tasks, "a": cut})
     with pytest.raises(ShiftError) as caught:
-        build_scenario(Spec("dataset", {"tasks": ["b", "a"]}), context)
+        build(Spec("dataset", {"tasks": ["b", "a"]}), context)
     assert message in str(caught.value)
     assert str(caught.value).startswith("scenario 'pair'")
 
 
 def test_a_plug_in_shift_may_return_a_list(context: FakeContext, register: Any) -> None:
     kind = register("mine", lambda self, context: [context.task("b"), context.task("a")])
-    scenario = build_scenario(Spec("mine", {}), context)
+    scenario = build(Spec("mine", {}), context)
     assert [task.name for task in scenario.tasks] == ["b", "a"]
     assert kind.name == "mine"
 
@@ -195,7 +195,7 @@ def test_build_must_return_tasks(
 ) -> None:
     register("mine", lambda self, context: result)
     with pytest.raises(PluginError) as caught:
-        build_scenario(Spec("mine", {}), context)
+        build(Spec("mine", {}), context)
     assert message in str(caught.value)
 
 
@@ -203,18 +203,8 @@ def test_numbers_of_a_plug_in_become_plain_json(context: FakeContext, register: 
     numbers = {"mean": np.float32(0.5), "sizes": np.array([1, 2]), "path": Path("x")}
     tasks = (context.task("a"), context.task("b"))
     register("mine", lambda self, context: ScenarioTasks(tasks, numbers=numbers))
-    report = build_scenario(Spec("mine", {}), context, severity=False).report.to_json()
+    report = build(Spec("mine", {}), context, severity=False).report.to_json()
     assert report["numbers"] == {"mean": 0.5, "sizes": [1, 2], "path": "x"}
-
-
-def test_the_deprecated_pretraining_column_still_works_and_warns(context: FakeContext) -> None:
-    with pytest.deprecated_call():
-        from clbench.shifts.base import PretrainingTexts
-    with pytest.deprecated_call():
-        tasks = ScenarioTasks((context.task("a"),), pretraining=PretrainingTexts(("some text",)))
-    assert [(column.name, column.metric) for column in tasks.columns] == [
-        ("pretraining", "accuracy")
-    ]
 
 
 def test_only_subclasses_with_build_can_be_registered() -> None:

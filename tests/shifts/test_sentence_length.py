@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_context import FakeContext, Spec, make_task, text
+from fake_context import FakeContext, Spec, build, make_task, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clbench.core.errors import SettingsError, ShiftError
-from clbench.shifts.scenario import build_scenario
 from clbench.shifts.sentence_length import SentenceLength, divide, equal_parts
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Task
@@ -143,7 +142,7 @@ def test_too_few_lengths_are_refused(lengths: list[int], k: int) -> None:
 def test_an_empty_validation_half_is_refused(by_length: Task) -> None:
     task = replace(by_length, validation=by_length.validation.take([0, 5, 4, 1]))
     with pytest.raises(ShiftError) as caught:
-        build_scenario(
+        build(
             Spec("sentence-length", {"task": "base"}), FakeContext({"base": task}), severity=False
         )
     message = "scenario 'pair': the validation rows of 'base[long]' would be empty."
@@ -156,7 +155,7 @@ def test_a_half_of_one_class_is_refused(by_length: Task) -> None:
     with pytest.raises(
         ShiftError, match=r"train rows of 'base\[short\]' \(4\) would all be of cla"
     ):
-        build_scenario(
+        build(
             Spec("sentence-length", {"task": "base"}), FakeContext({"base": task}), severity=False
         )
 

@@ -1,1 +1,1 @@
-from planned import make  # noqa: F401 - a fixture
+from helpers.planned import make  # noqa: F401 - a fixture

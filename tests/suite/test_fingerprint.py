@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planned import SUITE, Make
+from helpers.planned import SUITE, Make
 
 from clbench.api import plan_run
 from clbench.core.errors import SuiteError

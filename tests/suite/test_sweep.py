@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from clbench.core.errors import SuiteError
-from clbench.suite.baselines import read_baseline
-from clbench.suite.schema import check_name
-from clbench.suite.sweep import LR_MULTIPLES, Range, axes, count_points, dial_points, own_values
+from clbench.core.registry import check_name
+from clbench.suite.baselines import Range, read_baseline
+from clbench.suite.sweep import LR_MULTIPLES, axes, count_points, dial_points, own_values
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from workspace import Workspace, make_toy_scenario, write_jsonl
+from helpers.workspace import Workspace, make_toy_scenario, write_jsonl
 
 from clbench.core.errors import DataError
 from clbench.models.classifier import build_classifier

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import make_checkpoint
+from helpers.checkpoints import make_checkpoint
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 

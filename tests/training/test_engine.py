@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from cell import PROTOCOL, Cell
-from checkpoints import make_checkpoint
+from helpers.cell import PROTOCOL, Cell
+from helpers.checkpoints import make_checkpoint
 from torch import Tensor, nn
 
 from clbench.methods.vanilla import Vanilla

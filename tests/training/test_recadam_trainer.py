@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import make_checkpoint
+from helpers.checkpoints import make_checkpoint
 
 from clbench.optim import RecAdam
 

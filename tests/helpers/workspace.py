@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import make_checkpoint
 
 import clbench
 from clbench.results.cell import CellResult
 from clbench.runner.listener import Listener
+from helpers.checkpoints import make_checkpoint
 
 SUITE = """
 name = "small"

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
-from handmade import pair
-
 from clbench.results.cell import CellResult
+from helpers.handmade import pair
 
 
 class FakeExecutor:

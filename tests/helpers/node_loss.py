@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workspace import Steps, Workspace, make_toy_scenario, measured
+from helpers.workspace import Steps, Workspace, make_toy_scenario, measured
 
 SLOW = """
 import os

@@ -4,20 +4,104 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
+import torch
+from torch import nn
 
-from clbench.measure.writer import as_outputs, chosen_answers
+from clbench.measure.capabilities import CapabilityData
+from clbench.measure.writer import Writer, as_outputs, chosen_answers
 from clbench.methods.base import Method
 from clbench.models.prompt_rows import PromptRows
 from clbench.results.correct import correct_rows, pack_rows
-from clbench.runner.prepare import PreparedScenario
+from clbench.shifts.scenario import Scenario
 from clbench.tasks.metrics import score, told_scores
+from clbench.tasks.task import IntArray
 from clbench.tasks.text_metrics import right_texts, score_texts
 from clbench.training import hook_checks
+from clbench.training.batches import TaskData
+from clbench.training.device import Precision
 from clbench.training.stage import Context
 
 Row = list[dict[str, float] | None]
+
+
+class ColumnScorer(Protocol):
+    """Scores a backbone on something that is not a task of the scenario.
+
+    Attributes
+    ----------
+    part_tokens
+        Number of tokens, without padding, that `score` reads with `part`.
+    """
+
+    part_tokens: int
+
+    def score(
+        self,
+        backbone: nn.Module,
+        *,
+        part: bool = False,
+        precision: Precision,
+        device: torch.device,
+    ) -> dict[str, float]:
+        """Return all metrics of the backbone, which is on `device` and has its whole vocabulary.
+
+        With `part`, score on a part of the data only, for the points of curves.
+        """
+
+    def describe(self, initial: dict[str, float] | None = None) -> str:
+        """Return one line about what is scored and the scores before training."""
+
+
+@dataclass(frozen=True)
+class PreparedScenario:
+    """A scenario ready for training.
+
+    Attributes
+    ----------
+    train, scored, curve
+        For each task its training rows, the rows that R is scored on, and a stratified
+        subset of those for the points of curves.
+    vocabulary
+        Ids of the tokens that occur, ascending; None if the embedding table stays whole.
+    scorers
+        Scorers of the columns of R before those of the tasks.
+    probed
+        For each task a stratified subset of the training rows, for linear probes; empty without
+        probes.
+    floors
+        For each column of R the score of always predicting the training rows' majority class;
+        None for the columns of scorers, and for tasks whose classes are a part of a head's: among
+        all of them, scores can fall far below that.
+    writer
+        How a language model writes texts; None for other models.
+    notes
+        Lines for the readers of all cells.
+    capabilities
+        What a language model is measured on besides the tasks; None measures nothing.
+    """
+
+    scenario: Scenario
+    train: tuple[TaskData, ...]
+    scored: tuple[TaskData, ...]
+    curve: tuple[TaskData, ...]
+    vocabulary: IntArray | None
+    scorers: tuple[ColumnScorer, ...] = ()
+    floors: tuple[float | None, ...] = ()
+    probed: tuple[TaskData, ...] = ()
+    writer: Writer | None = None
+    notes: tuple[str, ...] = ()
+    capabilities: CapabilityData | None = None
+
+    def shown(self, count: int) -> dict[str, int]:
+        """Return the outputs in use of each growing head after `count` tasks."""
+        shown: dict[str, int] = {}
+        for task in self.scenario.tasks[:count]:
+            if task.seen is not None:
+                shown[task.head] = max(task.seen, shown.get(task.head, 0))
+        return shown
 
 
 @dataclass(frozen=True)

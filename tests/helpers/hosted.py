@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from cell import rows as encoder_rows
-from checkpoints import make_checkpoint
-from generators import make_tokenizer, save_generator
 from torch import Tensor, nn
 from transformers import (
     AutoModelForSequenceClassification,
@@ -35,6 +32,9 @@ from clbench.training.device import Precision
 from clbench.training.engine import train_stage
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context, Stage
+from helpers.cell import rows as encoder_rows
+from helpers.checkpoints import make_checkpoint
+from helpers.generators import make_tokenizer, save_generator
 
 CPU = torch.device("cpu")
 STEPS = 6
