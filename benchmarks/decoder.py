@@ -30,7 +30,7 @@ from machine import add_task_options, compare, make_parser, peaks, start, turns,
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
 from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.likelihood import AnswerScorer

@@ -49,7 +49,7 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback
 
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
 from clbench.models.classifier import Classifier
 from clbench.models.locate import local_folder
 from clbench.tasks.metrics import score

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from clbench.methods.base import method as method
     from clbench.models.groups import lr_groups as lr_groups
     from clbench.models.likelihood import likelihood as likelihood
-    from clbench.results.run import Run as Run
-    from clbench.results.run import load_run as load_run
+    from clbench.results.score_tables import Run as Run
+    from clbench.results.score_tables import load_run as load_run
     from clbench.shifts.base import Shift as Shift
     from clbench.shifts.base import shift as shift
     from clbench.suite.options import RunOptions as RunOptions
@@ -36,12 +36,12 @@ _EXPORTS = {
     "ClbenchError": "clbench.core.errors",
     "Method": "clbench.methods.base",
     "Rows": "clbench.tasks.task",
-    "Run": "clbench.results.run",
+    "Run": "clbench.results.score_tables",
     "RunOptions": "clbench.suite.options",
     "Shift": "clbench.shifts.base",
     "Task": "clbench.tasks.task",
     "likelihood": "clbench.models.likelihood",
-    "load_run": "clbench.results.run",
+    "load_run": "clbench.results.score_tables",
     "lr_groups": "clbench.models.groups",
     "method": "clbench.methods.base",
     "metric": "clbench.tasks.metrics",

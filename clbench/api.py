@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clbench.core.errors import RunFolderError
-from clbench.results.run import Run
-from clbench.results.run import load_run as load_run
-from clbench.results.score_tables import scores_frame, to_csv
+from clbench.results.score_tables import Run, scores_frame, to_csv
+from clbench.results.score_tables import load_run as load_run
 from clbench.results.store import Store
 from clbench.runner.listener import Listener
 from clbench.runner.resources import Resources

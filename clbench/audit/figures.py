@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clbench.audit.changes import Change
-from clbench.audit.mend import Mended
-from clbench.audit.mixtures import BASE, TUNED
+from clbench.audit.mend import BASE, TUNED, Mended
 from clbench.audit.outcome import Audit, TaskChange
 from clbench.figures import style
 

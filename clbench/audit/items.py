@@ -14,7 +14,7 @@ import torch
 from clbench.audit.models import AuditedModel
 from clbench.core.errors import DataError
 from clbench.core.seeds import numpy_stream
-from clbench.measure.linear_probe import fit_classes
+from clbench.measure.rows import fit_classes
 from clbench.models.embed import embed_rows, map_rows
 from clbench.models.encoding import encode
 from clbench.models.families import usable_length

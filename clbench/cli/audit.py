@@ -65,8 +65,7 @@ def audit(
     """
     from clbench.audit.audit import audit as run
     from clbench.audit.items import DEFAULT_TASKS
-    from clbench.audit.page import check_folder, write_audit
-    from clbench.audit.words import failures, parse_condition
+    from clbench.audit.page import check_folder, failures, parse_condition, write_audit
     from clbench.cli.arguments import words
     from clbench.cli.console import duration, err
     from clbench.cli.console import out as stdout
@@ -100,7 +99,7 @@ def audit(
 
 
 def _show(audit: Audit) -> None:
-    from clbench.audit.words import REMEDY, between, certainty, headline
+    from clbench.audit.page import REMEDY, between, certainty, headline
     from clbench.cli.console import out
     from clbench.core.errors import printable
 
@@ -125,7 +124,7 @@ def _show_lines(comparison: Comparison, *, brief: bool = False) -> None:
     """Print a line for each change; with `brief`, one for all that are unclear."""
     from rich.table import Table
 
-    from clbench.audit.words import verdict
+    from clbench.audit.page import verdict
     from clbench.cli.console import out, show_table
 
     table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2, 0, 0))

@@ -92,7 +92,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     """
     from clbench.models.locate import local_folder
     from clbench.models.safety import weight_files
-    from clbench.runner.sharing import stage_groups
+    from clbench.runner.cell_stages import stage_groups
     from clbench.suite.validation import stages_of
     from clbench.tasks.registry import load_task
 

@@ -109,8 +109,7 @@ def _shifts(suite: str | None) -> Rows:
 
 
 def _metrics(suite: str | None) -> Rows:
-    from clbench.tasks.metrics import METRICS
-    from clbench.tasks.text_metrics import TEXT_METRICS
+    from clbench.tasks.metrics import METRICS, TEXT_METRICS
 
     for name in METRICS:
         metric = METRICS.get(name)

@@ -32,8 +32,8 @@ def mend(
     """
     from rich.table import Table
 
+    from clbench.audit.mend import TUNED
     from clbench.audit.mend import mend as run
-    from clbench.audit.mixtures import TUNED
     from clbench.audit.page import MENDED, write_mended
     from clbench.cli.arguments import words
     from clbench.cli.console import err, show_table

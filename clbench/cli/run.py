@@ -168,7 +168,7 @@ def run(
         try:
             with progress_listener(state) as listener:
                 if tensorboard:
-                    from clbench.runner.tensorboard import TensorBoard
+                    from clbench.runner.listener import TensorBoard
 
                     listener = TensorBoard(listener, state.plan.out / "tensorboard")
                 result = api.execute(state, resources, listener)

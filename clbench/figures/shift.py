@@ -15,7 +15,7 @@ from clbench.results.store import Store
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from clbench.results.run import Run
+    from clbench.results.score_tables import Run
 
 PERPLEXITY = 30.0
 """Perplexity of t-SNE (van der Maaten & Hinton 2008, section 2: typically 5 to 50)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from clbench.core.errors import PluginError, SettingsError
 from clbench.core.registry import Registry, check_name
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 CURVE_POINTS = 30
 """Most points that a method adds to a curve in a stage; recording one waits for the device."""
+
+
+class Vanilla(Method):
+    """Fine-tune all weights at one rate; the reference for other methods."""
+
+    name: ClassVar[str] = "vanilla"
+
+    def acts_in(self, index: int) -> bool:
+        """Return False."""
+        return False
 
 
 def at_rate(method: Method, protocol: Protocol) -> Protocol:
@@ -54,46 +64,46 @@ def _check_class(name: str, entry: object) -> str | None:
 
 METHODS: Registry[type[Method]] = Registry("method", check=_check_class, group="clbench.methods")
 for _name, _class in {
-    "a-gem": "a_gem:AGem",
-    "dare": "dare:Dare",
-    "der++": "der_plus_plus:DerPlusPlus",
-    "early-stop": "early_stop:EarlyStop",
+    "a-gem": "replay:AGem",
+    "dare": "merging:Dare",
+    "der++": "replay:DerPlusPlus",
+    "early-stop": "controls:EarlyStop",
     "ewc": "ewc:EWC",
-    "ewc-lora": "ewc_lora:EWCLora",
-    "ewc-mlm": "ewc_mlm:EWCMLM",
+    "ewc-lora": "lora:EWCLora",
+    "ewc-mlm": "ewc:EWCMLM",
     "ewc-online": "ewc:EWCOnline",
-    "frozen": "frozen:Frozen",
+    "frozen": "controls:Frozen",
     "generic-replay": "generic_replay:GenericReplay",
     "icarl": "icarl:ICaRL",
-    "kl-anchor": "kl_anchor:KLAnchor",
-    "l2-sp": "l2_sp:L2SP",
-    "l2p": "l2p:L2P",
+    "kl-anchor": "distillation:KLAnchor",
+    "l2-sp": "quadratic:L2SP",
+    "l2p": "prompts:L2P",
     "layerwise": "layerwise:Layerwise",
     "lora": "lora:Lora",
-    "low-rate": "low_rate:LowRate",
-    "lp-ft": "lp_ft:LpFt",
-    "lwf": "lwf:LwF",
+    "low-rate": "controls:LowRate",
+    "lp-ft": "head_first:LpFt",
+    "lwf": "distillation:LwF",
     "mas": "mas:MAS",
-    "migu": "migu:Migu",
+    "migu": "partial_updates:Migu",
     "mixout": "mixout:Mixout",
-    "mofo": "mofo:MoFO",
-    "multitask": "multitask:Multitask",
-    "o-lora": "o_lora:OLora",
+    "mofo": "partial_updates:MoFO",
+    "multitask": "controls:Multitask",
+    "o-lora": "lora:OLora",
     "osf": "osf:OSF",
     "packnet": "packnet:PackNet",
-    "progressive-prompts": "progressive_prompts:ProgressivePrompts",
+    "progressive-prompts": "prompts:ProgressivePrompts",
     "prototypes": "prototypes:Prototypes",
     "r-ewc": "r_ewc:REWC",
     "recadam": "recadam:RecAdam",
     "replay": "replay:Replay",
-    "sam": "sam:Sam",
-    "seq-star": "seq_star:SeqStar",
-    "si": "si:SI",
-    "smart": "smart:Smart",
-    "ties": "ties:Ties",
-    "ulmfit": "ulmfit:Ulmfit",
-    "vanilla": "vanilla:Vanilla",
-    "wise-ft": "wise_ft:WiseFT",
+    "sam": "adversarial:Sam",
+    "seq-star": "head_first:SeqStar",
+    "si": "quadratic:SI",
+    "smart": "adversarial:Smart",
+    "ties": "merging:Ties",
+    "ulmfit": "layerwise:Ulmfit",
+    "vanilla": "base:Vanilla",
+    "wise-ft": "merging:WiseFT",
 }.items():
     METHODS.add(_name, f"clbench.methods.{_class}")
 

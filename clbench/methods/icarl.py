@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Method
+from clbench.methods.head_first import classes_of
 from clbench.methods.prototypes import NEVER
-from clbench.methods.seq_star import classes_of
 
 if TYPE_CHECKING:
     from clbench.tasks.task import IntArray, Task

@@ -1,4 +1,4 @@
-"""LoRA: train low-rank additions to frozen weights, through peft."""
+"""Methods that train low-rank additions to frozen weights: LoRA, O-LoRA and EWC-LoRA."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError, did_you_mean
 from clbench.core.seeds import stream_seed
-from clbench.methods.base import Method
+from clbench.fisher.diagonal import Mode
+from clbench.methods.base import Method, should_record
+from clbench.methods.ewc import task_fisher
 
 if TYPE_CHECKING:
     from clbench.training.stage import Context, Snapshot, Stage
@@ -167,3 +169,137 @@ class Lora(LowRank):
     def scoring(self, task: int) -> AbstractContextManager[object]:
         """Score a finished task with its own additions, if it has them."""
         return self._context.swapped(self.kept[task]) if task in self.kept else nullcontext()
+
+
+class OLora(LowRank):
+    """Train a low-rank addition for each task, orthogonal to the frozen earlier ones (O-LoRA).
+
+    In task t a matrix is W + (`alpha` / `r`)·Σ_{i ≤ t} B_i A_i, of which only A_t and B_t are
+    trained, and ``weight·Σ_{i < t} ‖A_i A_tᵀ‖²``, summed over the matrices, is added to the loss
+    (Wang et al. 2023, section 3, where A is transposed). The rows of A_i span the inputs to which
+    task i changed the response, so tasks change the responses to orthogonal inputs. All additions
+    are used for every row: the method is not told the task. Those of earlier tasks are added to W,
+    which gives the same outputs up to rounding (`dropout` then spares them). In the paper, T5's
+    output layer is frozen with the rest; here the heads are trained, so a shared head can forget.
+    The second penalty of the authors' code, on the size of A_t and B_t, is left out. See `LowRank`
+    for the other settings.
+
+    Attributes
+    ----------
+    weight
+        λ. Meaningful only together with `norm`.
+    norm
+        ``squared``: the sum of squared entries of A_i A_tᵀ, as in the paper. ``absolute``: the
+        sum of their absolute values, as in the authors' code, which is far larger.
+    """
+
+    name: ClassVar[str] = "o-lora"
+    weight: Annotated[float, Field(gt=0.0, le=1e6)] = 0.5
+    norm: Literal["squared", "absolute"] = "squared"
+
+    def setup(self, context: Context) -> None:
+        """Insert the additions; A_i of the earlier tasks are kept by matrix, row under row."""
+        super().setup(context)
+        self.earlier: Snapshot = {}
+
+    def penalty(self, stage: Stage) -> Tensor | None:
+        """Return the weighted overlap of the task's addition with the earlier ones."""
+        if not self.earlier:
+            return None
+        overlaps = [
+            self.earlier[path] @ layer.lora_A[ADAPTER].weight.T
+            for path, layer in self._layers.items()
+        ]
+        size = torch.square if self.norm == "squared" else torch.abs
+        penalty = self.weight * torch.stack([size(overlap).sum() for overlap in overlaps]).sum()
+        if should_record(stage):
+            stage.record("penalty", penalty)
+        return penalty
+
+    @torch.no_grad()
+    def after_stage(self, stage: Stage) -> None:
+        """Add the task's product to the frozen weights and start a new one."""
+        for path, layer in self._layers.items():
+            down, weight = layer.lora_A[ADAPTER].weight, layer.base_layer.weight
+            weight.add_(layer.get_delta_weight(ADAPTER).to(weight.dtype))
+            rows = [self.earlier[path]] if path in self.earlier else []
+            self.earlier[path] = torch.cat([*rows, down])
+        self.restart(stage)
+
+
+class EWCLora(LowRank):
+    """Train one low-rank addition, pulled to the previous task's by Fisher information (EWC-LoRA).
+
+    With ΔW = (`alpha` / `r`)·BA, adds ``½·importance·Σ F (ΔW − ΔW*)²``, where ΔW* is the addition
+    after the previous task and ``F ← γF + F_new`` after each task (Zheng et al. 2026). F_new is
+    the diagonal Fisher information of the task's loss for the whole matrix W + ΔW, not for A and
+    B, which interact: many pairs of them have the same product. A head that tasks share is held
+    in the same way, as by `ewc-online`; in the paper each task has its own. The authors' code
+    merges the addition into the weights after each task and starts a new one from 0; here, one
+    addition is trained on, so that its rank stays `r`. See `LowRank` for the other settings.
+
+    Attributes
+    ----------
+    importance
+        λ. Meaningful only together with `mode`, and not portable between data sets.
+    gamma
+        γ: the factor on the Fisher information of earlier tasks, 0 to 1.
+    mode, examples
+        How, and from how many rows, F_new is computed: as in `EWC`.
+    """
+
+    name: ClassVar[str] = "ewc-lora"
+    importance: Annotated[float, Field(gt=0.0, le=1e15)] = 1e5
+    gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+    mode: Mode = "sampled"
+    examples: Annotated[int, Field(ge=1)] | None = 2000
+
+    def setup(self, context: Context) -> None:
+        """Insert the adapter."""
+        super().setup(context)
+        self.fisher: dict[str, Tensor] = {}
+
+    def before_stage(self, stage: Stage) -> None:
+        """Keep the additions and the head as the previous task left them."""
+        self._anchor: Snapshot = {
+            name: value.detach().clone() for name, value in self._held(stage).items()
+        }
+
+    def penalty(self, stage: Stage) -> Tensor | None:
+        """Return the weighted squared distance to the previous task's additions."""
+        if not self._anchor:
+            return None
+        terms = [
+            (self.fisher[name] * (value - self._anchor[name]).square()).sum()
+            for name, value in self._held(stage).items()
+        ]
+        penalty = 0.5 * self.importance * torch.stack(terms).sum()
+        if should_record(stage):
+            stage.record("penalty", penalty)
+        return penalty
+
+    def after_stage(self, stage: Stage) -> None:
+        """Add the Fisher information of the task just learned, unless it is the last one."""
+        self._anchor = {}
+        if stage.index == stage.stages - 1:
+            return
+        names = [*self._matrices(), *stage.model.head_parameter_names(stage.data.head)]
+        new = task_fisher(stage, names, mode=self.mode, examples=self.examples)
+        for total in self.fisher.values():
+            total.mul_(self.gamma)
+        for name, value in new.items():
+            self.fisher[name] = self.fisher[name] + value if name in self.fisher else value
+
+    def _held(self, stage: Stage) -> dict[str, Tensor]:
+        """Return what earlier tasks have Fisher information for, by the names of `fisher`.
+
+        This is the addition to each matrix, and the weights of the stage's head.
+        """
+        weights = dict(stage.model.named_parameters())
+        held = {name: layer.get_delta_weight(ADAPTER) for name, layer in self._matrices().items()}
+        held |= {n: weights[n] for n in stage.model.head_parameter_names(stage.data.head)}
+        return {name: value for name, value in held.items() if name in self.fisher}
+
+    def _matrices(self) -> dict[str, Any]:
+        """Return the layers with an addition by the names of their frozen weights."""
+        return {f"{path}.base_layer.weight": layer for path, layer in self._layers.items()}

@@ -1,24 +1,29 @@
-"""Prompts: trained vectors among the word embeddings of a frozen backbone."""
+"""Methods that train vectors in front of a frozen backbone: Progressive Prompts and L2P."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError, count
-from clbench.methods.base import Method
+from clbench.core.seeds import torch_stream
+from clbench.methods.base import Method, should_record
+from clbench.methods.head_first import classes_of
 from clbench.models.checkpoint import load_config
 from clbench.models.families import usable_length
 
 if TYPE_CHECKING:
     from clbench.models.classifier import Classifier
     from clbench.tasks.task import Task
+    from clbench.training.batches import Batch
     from clbench.training.protocol import Protocol
-    from clbench.training.stage import Context
+    from clbench.training.stage import Context, Stage
 
 FILL = {"input_ids": 0, "attention_mask": 1, "token_type_ids": 0}
 """What the model's inputs are at prompts; the ids are not looked up."""
@@ -90,3 +95,163 @@ class Prompted(Method, ABC):
             extended[name] = torch.cat([values[..., :at], filled, values[..., at:kept]], dim=-1)
         parts = [embeds[..., :at, :], prompts.to(embeds.dtype), embeds[..., at:kept, :]]
         return extended, torch.cat(parts, dim=-2)
+
+
+class ProgressivePrompts(Prompted):
+    """Learn a prompt for each task, put before the frozen prompts of earlier tasks.
+
+    Task k reads the rows as [P_k, P_(k-1), …, P_1, words] and trains P_k and its head only
+    (Razdaibiedina et al. 2023, section 3). A task is scored with the prompts up to its own, so only
+    a shared head can forget, and the method is told the task of each row. A prompt starts as
+    embeddings of random tokens of its task's rows, special ones included; in the paper they are
+    words of the whole vocabulary. The paper's networks that produce the prompts in training are
+    left out. See `Prompted` for the place of the prompts in a row.
+
+    Attributes
+    ----------
+    length
+        Vectors in each prompt.
+    """
+
+    name: ClassVar[str] = "progressive-prompts"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
+    needs_task_id: ClassVar[bool] = True
+    length: Annotated[int, Field(ge=1)] = 10
+
+    def longest(self, tasks: int) -> int:
+        """Return the vectors of all tasks' prompts."""
+        return self.length * tasks
+
+    def setup(self, context: Context) -> None:
+        """Freeze the backbone; add a prompt to the model. Those of finished tasks are kept."""
+        self.freeze(context)
+        width = context.model.backbone.get_input_embeddings().weight.shape[1]
+        self._prompt = nn.Parameter(torch.zeros(self.length, width, device=context.device))
+        context.model.prompts = nn.ParameterList([self._prompt])
+        self.kept: dict[int, Tensor] = {}
+        self._task = 0
+
+    @torch.no_grad()
+    def before_stage(self, stage: Stage) -> None:
+        """Start the task's prompt."""
+        self._task = stage.index
+        ids = torch.from_numpy(stage.data.rows.ids.copy())
+        draw = torch.randint(len(ids), (self.length,), generator=stage.rng("prompt"))
+        self._prompt.copy_(stage.model.embed(ids[draw].long().to(stage.device)))
+
+    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        """Return one group: the task's prompt and head."""
+        return [{"params": [self._prompt, *stage.trainable()], "lr": stage.protocol.lr}]
+
+    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the prompts up to the task's own, the latest first; equal for all rows."""
+        own = self.kept.get(self._task, self._prompt)
+        earlier = [prompt for task, prompt in sorted(self.kept.items()) if task < self._task]
+        prompts = torch.cat([own, *reversed(earlier)])
+        return prompts.expand(*inputs["input_ids"].shape[:-1], *prompts.shape)
+
+    def after_stage(self, stage: Stage) -> None:
+        """Keep the prompt for later tasks."""
+        self.kept[stage.index] = self._prompt.detach().clone()
+        self._task = stage.index
+
+    @contextmanager
+    def scoring(self, task: int) -> Iterator[None]:
+        """Score a task with the prompts up to its own."""
+        previous, self._task = self._task, task
+        try:
+            yield
+        finally:
+            self._task = previous
+
+
+class L2P(Prompted):
+    """Learn a pool of prompts that rows select by their content, before a frozen backbone (L2P).
+
+    The query q(x) of a row is its pooled vector ([CLS], by default) in the pretrained model. The
+    `select` prompts whose keys k_i have the largest cosine similarity to it are put into the row,
+    the most similar first, and ``weight·Σ_i (1 − cos(q(x), k_i))`` over them, averaged over the
+    rows, is added to the loss (Wang et al. 2022, section 4). Keys, prompts and heads are
+    trained by all tasks; the method is not told the task. In training, a row competes only
+    among the classes of its task, so that a shared head does not learn to exclude those of
+    earlier tasks; scoring is over all classes. The heads read the same vector as under
+    other methods, where the paper averages the outputs at the prompts. Each row selects for
+    itself, where the authors' code lets the rows of a batch vote. The paper's optional penalty on
+    prompts that are selected often is left out. See `Prompted` for the place of the prompts.
+
+    Attributes
+    ----------
+    pool, length, select
+        Prompts in the pool, vectors in each, and prompts for each row.
+    weight
+        λ: weight of the distance of the selected keys.
+    mask
+        Whether the loss leaves out the classes that the stage's rows lack.
+    """
+
+    name: ClassVar[str] = "l2p"
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
+    pool: Annotated[int, Field(ge=1)] = 10
+    length: Annotated[int, Field(ge=1)] = 5
+    select: Annotated[int, Field(ge=1)] = 4
+    weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    mask: bool = True
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if self.select > self.pool:
+            raise SettingsError(
+                f"method 'l2p': select {self.select} is more than the {self.pool} prompts of the "
+                "pool. Lower select or raise pool."
+            )
+
+    def longest(self, tasks: int) -> int:
+        """Return the vectors of the chosen prompts."""
+        return self.select * self.length
+
+    def setup(self, context: Context) -> None:
+        """Freeze the backbone; add the pool to the model."""
+        self.freeze(context)
+        model = context.model
+        width = model.backbone.get_input_embeddings().weight.shape[1]
+        generator = torch_stream("method", "l2p", context.seed, context.scenario)
+        sizes = {"prompts": (self.length, width), "keys": (model.config.hidden_size,)}
+        for name, size in sizes.items():
+            values = 0.01 * torch.rand(self.pool, *size, generator=generator)  # as in their code
+            model.register_parameter(name, nn.Parameter(values.to(context.device)))
+        self._distance: Tensor | None = None
+
+    def before_stage(self, stage: Stage) -> None:
+        """Find the classes that the loss leaves out."""
+        has_classes = not stage.data.regression and not stage.data.rows.choices
+        self._absent = ~classes_of(stage) if self.mask and has_classes else None
+
+    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        """Return one group: the pool and the stage's heads."""
+        pool = [stage.model.get_parameter(name) for name in ("prompts", "keys")]
+        return [{"params": [*pool, *stage.trainable()], "lr": stage.protocol.lr}]
+
+    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the prompts that the rows select; keep the distance of their keys."""
+        with torch.no_grad():
+            query = model.pooled(inputs)
+        keys = model.get_parameter("keys")
+        # A product would be rounded to bfloat16 under autocast, and choose between equal numbers.
+        similarity = nn.functional.cosine_similarity(query.float().unsqueeze(-2), keys, dim=-1)
+        largest, chosen = similarity.topk(self.select, dim=-1)
+        self._distance = (1.0 - largest).sum(-1).mean() if torch.is_grad_enabled() else None
+        return model.get_parameter("prompts")[chosen].flatten(-3, -2)
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the loss among the classes of the stage."""
+        outputs = stage.logits(batch)
+        if self._absent is not None:
+            outputs = outputs.masked_fill(self._absent[: outputs.shape[1]], -torch.inf)
+        return stage.criterion(outputs, batch)
+
+    def penalty(self, stage: Stage) -> Tensor | None:
+        """Return the weighted distance of the keys that the batch selected."""
+        distance, self._distance = self._distance, None
+        if distance is not None and should_record(stage):
+            stage.record("key_distance", distance)
+        return None if distance is None else self.weight * distance

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Phase
-from clbench.methods.frozen import Frozen
+from clbench.methods.controls import Frozen
 
 if TYPE_CHECKING:
     from clbench.training.batches import Batch

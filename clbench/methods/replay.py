@@ -1,16 +1,18 @@
-"""Experience replay, and the episodic memory that other rehearsal methods share."""
+"""Methods that keep rows of earlier tasks in one episodic memory: replay, A-GEM and DER++."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from clbench.methods.base import Method, should_record
+from clbench.training.batches import Batch
+from clbench.training.stage import Stage
 
 if TYPE_CHECKING:
     from clbench.tasks.task import IntArray
@@ -145,3 +147,115 @@ class Replay(Rehearsal):
         if should_record(stage):
             stage.record("replay_loss", replay_loss)
         return loss + self.weight * replay_loss
+
+
+class AGem(Rehearsal):
+    """Averaged gradient episodic memory: project gradients that conflict with earlier tasks.
+
+    With g the gradient of the batch and r that of rows drawn from the memory, g becomes
+    g - (g·r / r·r) r if g·r < 0 (Chaudhry et al. 2019a, "Efficient lifelong learning
+    with A-GEM", equation 11). g and r cover the weights that tasks share: backbone and
+    shared heads. See `Rehearsal` for the settings of the memory.
+    """
+
+    name: ClassVar[str] = "a-gem"
+
+    def before_stage(self, stage: Stage) -> None:
+        """Reset the count of conflicts."""
+        self._conflicts = torch.zeros((), device=stage.device)
+        self._steps = 0
+
+    def before_phase(self, stage: Stage) -> None:
+        """Train no heads of earlier tasks, unlike other rehearsal methods."""
+
+    def edit_gradients(self, stage: Stage) -> None:
+        """Project a conflicting gradient, without waiting for the device."""
+        if not self.kept:
+            return
+        weights = dict(stage.model.named_parameters())
+        shared = [weights[n] for n in stage.shared_names() if weights[n].grad is not None]
+        loss = self.memory_loss(stage, self.draw(stage, "a-gem"))
+        references = torch.autograd.grad(loss, shared, allow_unused=True)
+        pairs = [
+            (weight.grad, reference)
+            for weight, reference in zip(shared, references, strict=True)
+            if weight.grad is not None and reference is not None
+        ]
+        dot = project([g for g, _ in pairs], [r for _, r in pairs])
+        self._conflicts += dot < 0
+        self._steps += 1
+        if should_record(stage):
+            stage.record("projected_share", self._conflicts / self._steps)
+
+
+@torch.no_grad()
+def project(gradients: list[Tensor], references: list[Tensor]) -> Tensor:
+    """Remove from the gradients g, in place, the component that points against the references r.
+
+    Both are lists with one tensor for each weight. Returns g·r before the projection, a scalar.
+    """
+    dot = _dot(gradients, references)
+    norm = _dot(references, references)
+    factor = torch.where(norm > 0, dot.clamp(max=0.0) / norm, torch.zeros_like(dot))
+    torch._foreach_sub_(gradients, torch._foreach_mul(references, factor))
+    return dot
+
+
+def _dot(first: list[Tensor], second: list[Tensor]) -> Tensor:
+    products = torch._foreach_mul(first, second)
+    return torch.stack([product.sum() for product in products]).sum()
+
+
+class DerPlusPlus(Rehearsal):
+    """DER++: replay that also preserves the outputs for rows in the memory.
+
+    Loss = loss of the batch + α · mean squared difference between current and stored
+    outputs + β · loss on labels, each on its own draw from the memory (Buzzega et
+    al. 2020, equation 6; the mean is over rows and outputs, as in the authors' code).
+    See `Rehearsal` for the settings of the memory.
+
+    Outputs are stored without dropout when a row's stage ends, because task boundaries are
+    known here; the paper, written for streams without boundaries, stores them during training.
+
+    Attributes
+    ----------
+    alpha, beta
+        Weights of the terms for outputs and for labels; β = 0 is DER.
+    """
+
+    name: ClassVar[str] = "der++"
+    alpha: Annotated[float, Field(gt=0.0)] = 0.1
+    beta: Annotated[float, Field(ge=0.0)] = 0.5
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the loss of the batch and both terms on the memory."""
+        total = stage.loss(batch)
+        if not self.kept:
+            return total
+        distance = self._distance(stage)
+        if should_record(stage):
+            stage.record("outputs_distance", distance)
+        total = total + self.alpha * distance
+        if self.beta > 0:
+            total = total + self.beta * self.memory_loss(stage, self.draw(stage, "labels"))
+        return total
+
+    def after_stage(self, stage: Stage) -> None:
+        """Fill the memory, and store the model's outputs for the new rows."""
+        super().after_stage(stage)
+        entry = self.kept[stage.index]
+        if len(entry["positions"]):
+            rows = stage.data.rows.take(entry["positions"])
+            outputs = stage.outputs(replace(stage.data, rows=rows))
+            entry["outputs"] = torch.from_numpy(outputs).to(stage.device)
+
+    def _distance(self, stage: Stage) -> Tensor:
+        """Return the mean squared difference to the stored outputs of drawn rows, a scalar."""
+        terms = []
+        for part in self.draw(stage, "outputs"):
+            stored = self.kept[part.batch.task]["outputs"]
+            target = stored[torch.from_numpy(part.indices).to(stored.device)]
+            outputs = stage.logits(part.batch)[..., : target.shape[-1]]  # a head may have grown
+            outputs, target = (part.batch.predictions(values) for values in (outputs, target))
+            terms.append(nn.functional.mse_loss(outputs, target) * part.share)
+        return torch.stack(terms).sum()

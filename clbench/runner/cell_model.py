@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from clbench.core.seeds import stream_seed
-from clbench.measure.capabilities import Capabilities
-from clbench.measure.harness import HarnessScores, harness_scores
+from clbench.measure.capabilities import Capabilities, HarnessScores, harness_scores
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import Method
 from clbench.models.answering import AnsweringModel, build_answering_model

@@ -15,10 +15,8 @@ import torch
 
 from clbench.core.errors import PluginError
 from clbench.measure.capabilities import Measures
-from clbench.measure.linear_probe import BEFORE, LinearProbes, ProbeRow
-from clbench.measure.rows import PreparedScenario, Row, RowScorer
-from clbench.methods.base import Method, at_rate
-from clbench.methods.vanilla import Vanilla
+from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
+from clbench.methods.base import Method, Vanilla, at_rate
 from clbench.models.classifier import Classifier
 from clbench.runner.cell_model import capabilities_of, last_scores, start_model
 from clbench.runner.cell_stages import CellStages

@@ -1,18 +1,25 @@
-"""Which trained stages of a cell are in the cache, and which of them stay there."""
+"""The trained stages of a cell: their identity, which are cached, and who can share them."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from clbench.core import __version__
+from clbench.core.errors import ClbenchError
+from clbench.core.user_code import user_code
 from clbench.measure.rows import PreparedScenario
-from clbench.methods.base import Method
-from clbench.methods.vanilla import Vanilla
-from clbench.runner.sharing import vanilla_stages
-from clbench.runner.stage_cache import CachedStage, StageCache
-from clbench.runner.stage_digest import stage_digest
+from clbench.methods.base import METHODS, Method, Vanilla, at_rate
+from clbench.runner.stage_cache import CachedStage, StageCache, recipe_digest
 from clbench.suite.plan import Cell
+from clbench.suite.validation import stages_of
+from clbench.tasks.task import IntArray, Task
+from clbench.tasks.template import Template
 from clbench.training.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -131,3 +138,149 @@ class CellStages:
             )
             for outputs in ([grown, {}] if grown else [{}])
         ]
+
+
+def stage_digest(
+    cell: Cell,
+    scenario: PreparedScenario,
+    protocol: Protocol,
+    numerics: Mapping[str, Any],
+    *,
+    stages: Sequence[int],
+    shared: bool,
+    needs_length: bool,
+    grown: Mapping[str, int],
+) -> str:
+    """Return the digest of everything that decides the weights after the last of `stages`.
+
+    Parameters
+    ----------
+    cell, scenario
+        The cell, and its scenario.
+    protocol
+        The cell's protocol at the rate of its method.
+    numerics
+        `ComputeSettings.identity`.
+    stages
+        Numbers of the tasks that were trained on, the last one included.
+    shared
+        Whether vanilla's training serves the stage, so that the method does not matter.
+    needs_length
+        Whether the method trains differently if more tasks follow.
+    grown
+        Outputs in use of heads that grow, where the others do not matter.
+    """
+    recipe, vocabulary = cell.recipe, scenario.vocabulary
+    tasks = scenario.scenario.tasks[: stages[-1] + 1]
+    scorers = scenario.scorers if cell.reference_of is None else ()
+    speaks, measured = protocol.is_language_model, bool(protocol.capability_rows)
+    seen, probes = [tasks[i].seen for i in stages], bool(protocol.probe_rows)
+    # Only plug-in metrics have a digest.
+    codes = [recipe.get("metrics")]
+    codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
+    return recipe_digest(
+        {
+            **({"metric_code": codes} if any(codes) else {}),
+            **({"seen": seen} if any(seen) else {}),
+            # The history holds scores for classes of the task's own, too.
+            **({"grown": [list(task.own) for task in tasks]} if grown else {}),
+            **({"templates": [_words_of(tasks[i]) for i in stages]} if speaks else {}),
+            "clbench": __version__,
+            "numerics": dict(numerics),
+            "protocol": protocol.model_dump(mode="json", exclude={"corpus", "lm_eval"}),
+            "corpus": recipe.get("corpus") if scorers or measured or not shared else None,
+            **({"asked": recipe.get("capability_tasks")} if measured else {}),
+            "model": recipe.get("model"),
+            "scenario": cell.scenario.series,
+            "heads": {task.head: grown.get(task.head, task.outputs) for task in tasks},
+            "vocabulary": None if vocabulary is None else _digest_of(vocabulary),
+            "seed": cell.seed,
+            "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
+            "scored": [[tasks[i].validation.digest] for i in stages],
+            # The history holds scores of extra columns, which depend on the shift's settings.
+            "columns": recipe.get("scenario") if scorers else None,
+            # The history holds scores of probes on later tasks, too.
+            **({"probed": [t.train.digest for t in scenario.scenario.tasks]} if probes else {}),
+            "method": None if shared else recipe.get("method"),
+            **({} if shared or not needs_length else {"length": len(scenario.scenario.tasks)}),
+        }
+    )
+
+
+def _words_of(task: Task) -> dict[str, Any]:
+    template = task.template or Template.default(task.is_pair)
+    answers = [template.answer(label) for label in task.labels]
+    return {**template.to_json(), "answers": answers, "labels": list(task.labels)}
+
+
+def _digest_of(numbers: IntArray) -> str:
+    return hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest()
+
+
+def vanilla_stages(method: Method, stages: int) -> int:
+    """Return how many of the first `stages` vanilla's training serves.
+
+    In these stages the method trains as vanilla does, from the weights that vanilla has.
+    """
+    first = next((index for index in range(stages) if method.acts_in(index)), stages)
+    if method.only_consolidates:
+        return min(stages, first + 1)
+    return first if type(method) is Vanilla else min(stages, first, 1)
+
+
+def stage_groups(cells: Sequence[Cell]) -> dict[str, Hashable | None]:
+    """Return scenario, seed and rate of each cell that vanilla's first stage serves, or None."""
+    return {
+        key: (cell.scenario.name, cell.seed, rate) if stages else None
+        for key, (cell, rate, stages) in _vanilla_stages(cells).items()
+    }
+
+
+def stages_to_share(cells: Sequence[Cell]) -> dict[str, int]:
+    """Return for each cell how many of its first stages another one of `cells` can use.
+
+    A stage serves cells with the same seed and the same tasks so far, in orders of one sequence,
+    too: those with the same baseline, and while vanilla's training serves both, any at the same
+    rate. Cells are left out for which that is at most the first stage, unless it is of an order.
+    """
+    counts: Counter[Hashable] = Counter()
+    stages: dict[str, list[Hashable]] = {}
+    for key, (cell, rate, vanilla) in _vanilla_stages(cells).items():
+        if cell.reference_of is None:
+            stages[key] = list(_stage_keys(cell, rate, vanilla))
+            counts.update(stages[key])
+    shared = {}
+    for cell in cells:
+        usable = sum(counts[stage] > 1 for stage in stages.get(cell.key, ()))
+        if usable > ("order" not in cell.scenario.settings):
+            shared[cell.key] = usable
+    return shared
+
+
+def _stage_keys(cell: Cell, rate: float | None, vanilla: int) -> Iterator[Hashable]:
+    """Yield what decides each stage of a cell, as far as cells of one run differ."""
+    spec = cell.scenario
+    tasks = spec.task_names if "order" in spec.settings else (spec.name,) * stages_of(spec)
+    for position in range(len(tasks)):
+        method = rate if position < vanilla else cell.baseline.name
+        yield spec.series, cell.seed, tasks[: position + 1], position < vanilla, method
+
+
+def _vanilla_stages(cells: Sequence[Cell]) -> dict[str, tuple[Cell, float | None, int]]:
+    """Return for each cell its flat rate and `vanilla_stages`."""
+    numbers: dict[tuple[str, str], int] = {}
+    rates: dict[tuple[str, str], float] = {}
+    result: dict[str, tuple[Cell, float | None, int]] = {}
+    for cell in cells:
+        scenario, baseline = cell.scenario, cell.baseline
+        kind = scenario.name, baseline.name
+        if kind not in numbers:
+            numbers[kind] = 0  # after an error: the cells will fail with it
+            with suppress(ClbenchError), user_code("acts_in"):
+                method = METHODS.get(baseline.method)(**baseline.settings)
+                stages = stages_of(scenario) if cell.reference_of is None else 1
+                rates[kind] = at_rate(method, cell.protocol).lr
+                numbers[kind] = vanilla_stages(method, stages)
+        usable = cell.reference_of in (None, 0)
+        result[cell.key] = cell, rates.get(kind), numbers[kind] if usable else 0
+    return result

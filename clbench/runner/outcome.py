@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from clbench.measure.capabilities import Measures
-from clbench.measure.harness import HarnessScores
-from clbench.measure.linear_probe import ProbeRow
-from clbench.measure.rows import Row
+from clbench.measure.capabilities import HarnessScores, Measures
+from clbench.measure.rows import ProbeRow, Row
 from clbench.training.device import Precision
 from clbench.training.engine import Trace
 

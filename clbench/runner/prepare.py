@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from clbench.core.errors import DataError, ModelError, ShiftError
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import IMPORTS, user_code
-from clbench.measure.harness import check_harness
+from clbench.measure.capabilities import check_harness
 from clbench.measure.pretraining_scorer import make_scorer
 from clbench.measure.rows import PreparedScenario
 from clbench.measure.writer import Writer
@@ -342,3 +342,27 @@ def _save(path: Path, scenario: Scenario) -> None:
         if scenario.picture:
             text = json.dumps(scenario.picture, allow_nan=False)
             write_atomically(path.with_suffix(".picture.json"), text + "\n")
+
+
+class _EmbeddingNeededError(Exception):
+    """A scenario cannot be built any further without embeddings."""
+
+
+class InputChecker(ScenarioPreparer):
+    """Checks scenarios as far as that shows without embeddings, for dry runs."""
+
+    def check(self, spec: ScenarioSpec) -> Scenario | None:
+        """Raise what `prepare` would raise, up to the first embedding if any; save nothing.
+
+        Return the scenario, or None if it needs embeddings.
+        """
+        self._subset = self.protocol.subset_seed(0)
+        with self._building(spec), suppress(_EmbeddingNeededError):
+            scenario = build_scenario(spec.name, spec.shift, spec.settings, self, severity=False)
+            self._check_subset(scenario)
+            return scenario
+        return None
+
+    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """End the check."""
+        raise _EmbeddingNeededError

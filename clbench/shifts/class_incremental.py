@@ -13,9 +13,8 @@ from pydantic_core import PydanticCustomError
 
 from clbench.core.errors import ShiftError, did_you_mean, join_names
 from clbench.core.seeds import numpy_stream
-from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
+from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext, row_splits
 from clbench.shifts.sequence import relabelled, share_head
-from clbench.shifts.split import row_splits
 from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Rows, Task
 

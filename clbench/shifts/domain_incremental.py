@@ -10,9 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from clbench.core.errors import ShiftError, count, did_you_mean, join_names
-from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
+from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext, row_splits
 from clbench.shifts.sequence import relabelled
-from clbench.shifts.split import row_splits
 from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Task
 

@@ -339,9 +339,8 @@ def _recipes(
     from clbench.models.locate import model_identity
     from clbench.shifts.base import SHIFTS
     from clbench.tasks.corpus import corpus_identity
-    from clbench.tasks.metrics import METRICS
+    from clbench.tasks.metrics import METRICS, TEXT_METRICS
     from clbench.tasks.registry import task_identity, template_identity
-    from clbench.tasks.text_metrics import TEXT_METRICS
 
     base = suite.base
     model = model_identity(protocol.model, protocol.revision)

@@ -47,7 +47,7 @@ class Protocol(BaseModel):
     head
         ``classification``: a new head for each task, or one that tasks share.
         ``language-model``: the model's own head answers every task in words, by its template
-        (`clbench.tasks.template`); nothing is added and the task is never told.
+        (`clbench.tasks.task`); nothing is added and the task is never told.
     answer_by
         How a language model is scored on classes: ``likelihood`` takes the most probable answer of
         the task, ``generation`` what it writes.
@@ -109,7 +109,7 @@ class Protocol(BaseModel):
         (`clbench.training.engine.SCORING_SHARE`). The end of a stage is scored on all rows.
     probe_rows
         Training rows of each task to fit linear probes on, after each stage; by default none
-        (`clbench.measure.linear_probe`).
+        (`clbench.measure.rows`).
     capability_rows
         Held-out texts, and rows of each task, on which a language model is measured before and
         after every stage (`clbench.measure.capabilities`); by default none.

@@ -20,8 +20,7 @@ from clbench.audit.drift import cka
 from clbench.audit.items import Items, load_items, probe
 from clbench.audit.models import load_base, load_tuned
 from clbench.audit.outcome import Audit, TaskChange
-from clbench.audit.page import write_audit
-from clbench.audit.words import failures, parse_condition
+from clbench.audit.page import failures, parse_condition, write_audit
 from clbench.cli.app import main
 from clbench.core.errors import ClbenchError, SettingsError
 from clbench.models.locate import TINY, TINY_GPT

@@ -12,8 +12,7 @@ import torch
 from transformers import AutoModel
 
 from clbench.audit.items import load_items
-from clbench.audit.mend import Mended, Point, mend
-from clbench.audit.mixtures import GROUPS, TUNED, Mixer, Recipe, largest
+from clbench.audit.mend import GROUPS, TUNED, Mended, Mixer, Point, Recipe, largest, mend
 from clbench.audit.models import load_base, load_tuned
 from clbench.cli.app import main
 from clbench.core.errors import ClbenchError

@@ -6,7 +6,7 @@ import pytest
 from helpers.cell import Cell
 from helpers.checkpoints import make_checkpoint
 
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.cell import Cell
 
-from clbench.methods.a_gem import AGem, project
+from clbench.methods.replay import AGem, project
 
 
 def test_projection_follows_equation_11() -> None:

@@ -12,43 +12,27 @@ import pytest
 import torch
 from helpers.cell import CPU, PROTOCOL, Cell, differ, weights
 
-from clbench.methods.a_gem import AGem
-from clbench.methods.base import METHODS, Method
-from clbench.methods.dare import Dare
-from clbench.methods.der_plus_plus import DerPlusPlus
-from clbench.methods.early_stop import EarlyStop
+from clbench.methods.adversarial import Sam, Smart
+from clbench.methods.base import METHODS, Method, Vanilla
+from clbench.methods.controls import EarlyStop, Frozen, LowRate, Multitask
+from clbench.methods.distillation import LwF
 from clbench.methods.ewc import EWC, EWCOnline
-from clbench.methods.ewc_lora import EWCLora
-from clbench.methods.frozen import Frozen
+from clbench.methods.head_first import LpFt, SeqStar
 from clbench.methods.icarl import ICaRL
-from clbench.methods.l2_sp import L2SP
-from clbench.methods.l2p import L2P
-from clbench.methods.layerwise import Layerwise
-from clbench.methods.lora import Lora
-from clbench.methods.low_rate import LowRate
-from clbench.methods.lp_ft import LpFt
-from clbench.methods.lwf import LwF
+from clbench.methods.layerwise import Layerwise, Ulmfit
+from clbench.methods.lora import EWCLora, Lora, OLora
 from clbench.methods.mas import MAS
-from clbench.methods.migu import Migu
+from clbench.methods.merging import Dare, Ties, WiseFT
 from clbench.methods.mixout import Mixout
-from clbench.methods.mofo import MoFO
-from clbench.methods.multitask import Multitask
-from clbench.methods.o_lora import OLora
 from clbench.methods.osf import OSF
 from clbench.methods.packnet import PackNet
-from clbench.methods.progressive_prompts import ProgressivePrompts
+from clbench.methods.partial_updates import Migu, MoFO
+from clbench.methods.prompts import L2P, ProgressivePrompts
 from clbench.methods.prototypes import Prototypes
+from clbench.methods.quadratic import L2SP, SI
 from clbench.methods.r_ewc import REWC
 from clbench.methods.recadam import RecAdam
-from clbench.methods.replay import Replay
-from clbench.methods.sam import Sam
-from clbench.methods.seq_star import SeqStar
-from clbench.methods.si import SI
-from clbench.methods.smart import Smart
-from clbench.methods.ties import Ties
-from clbench.methods.ulmfit import Ulmfit
-from clbench.methods.vanilla import Vanilla
-from clbench.methods.wise_ft import WiseFT
+from clbench.methods.replay import AGem, DerPlusPlus, Replay
 from clbench.runner.stage_cache import pack, unpack
 
 SHORT = PROTOCOL.model_copy(update={"epochs": 1})

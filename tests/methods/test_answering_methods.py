@@ -13,9 +13,8 @@ from torch import Tensor
 
 from clbench.fisher.diagonal import diagonal_fisher
 from clbench.methods.base import Method
-from clbench.methods.der_plus_plus import DerPlusPlus
-from clbench.methods.kl_anchor import KLAnchor
-from clbench.methods.lwf import LwF
+from clbench.methods.distillation import KLAnchor, LwF
+from clbench.methods.replay import DerPlusPlus
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task

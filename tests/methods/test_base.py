@@ -11,9 +11,8 @@ from helpers.cell import Cell, differ, weights
 from torch import Tensor
 
 from clbench.core.errors import PluginError
-from clbench.methods.base import METHODS, Method, method
+from clbench.methods.base import METHODS, Method, Vanilla, method
 from clbench.methods.ewc import EWC
-from clbench.methods.vanilla import Vanilla
 from clbench.training.stage import Stage
 
 

@@ -12,9 +12,9 @@ import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.early_stop import EarlyStop
-from clbench.methods.vanilla import Vanilla
-from clbench.methods.wise_ft import WiseFT
+from clbench.methods.base import Vanilla
+from clbench.methods.controls import EarlyStop
+from clbench.methods.merging import WiseFT
 from clbench.suite.baselines import read_baseline
 from clbench.training.stage import Stage
 

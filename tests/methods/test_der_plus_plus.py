@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.cell import Cell
 
-from clbench.methods.der_plus_plus import DerPlusPlus
+from clbench.methods.replay import DerPlusPlus
 
 
 def test_loss_is_the_batch_plus_alpha_outputs_plus_beta_labels(folder: Path) -> None:

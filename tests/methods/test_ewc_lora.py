@@ -10,7 +10,7 @@ import torch
 from helpers.cell import Cell, weights
 from helpers.checkpoints import make_checkpoint
 
-from clbench.methods.ewc_lora import EWCLora
+from clbench.methods.lora import EWCLora
 
 pytest.importorskip("peft")
 QUERY = "backbone.encoder.layer.0.attention.self.query"

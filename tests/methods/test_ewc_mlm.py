@@ -14,8 +14,8 @@ from helpers.checkpoints import make_checkpoint
 from clbench.core import files
 from clbench.fisher import pretrained
 from clbench.fisher.pretrained import Recipe, pretrained_fisher
-from clbench.methods.ewc_mlm import EWCMLM, fisher_of_backbone
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
+from clbench.methods.ewc import EWCMLM, fisher_of_backbone
 from clbench.models.classifier import build_classifier
 from clbench.training.device import Precision
 

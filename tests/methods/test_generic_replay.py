@@ -13,8 +13,8 @@ from helpers.cell import PROTOCOL, Cell, differ, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
+from clbench.methods.base import Vanilla
 from clbench.methods.generic_replay import GenericReplay, table_rows
-from clbench.methods.vanilla import Vanilla
 from clbench.models.classifier import build_classifier
 
 LINES = [

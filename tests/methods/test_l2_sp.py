@@ -11,7 +11,7 @@ import torch
 from helpers.cell import Cell, weights
 
 from clbench.core.errors import PluginError
-from clbench.methods.l2_sp import L2SP
+from clbench.methods.quadratic import L2SP
 
 DENSE = "backbone.encoder.layer.1.output.dense.weight"
 

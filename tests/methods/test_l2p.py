@@ -11,7 +11,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.l2p import L2P
+from clbench.methods.prompts import L2P
 from clbench.training.device import Precision
 
 

@@ -10,8 +10,8 @@ from helpers.checkpoints import CHECKPOINTS, make_checkpoint
 
 from clbench.cli.list import KINDS
 from clbench.core.errors import SettingsError
+from clbench.methods.base import Vanilla
 from clbench.methods.lora import Lora
-from clbench.methods.vanilla import Vanilla
 from clbench.suite.baselines import read_baseline
 
 pytest.importorskip("peft")

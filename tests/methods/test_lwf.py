@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.cell import Cell, weights
 
-from clbench.methods.lwf import LwF, distillation
+from clbench.methods.distillation import LwF, distillation
 from clbench.training.device import Precision
 
 

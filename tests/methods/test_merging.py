@@ -13,10 +13,8 @@ import torch
 from helpers.cell import Cell, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.dare import Dare
-from clbench.methods.merging import Merging
-from clbench.methods.ties import Ties
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
+from clbench.methods.merging import Dare, Merging, Ties
 
 THREE = ("a", "b", "c")
 

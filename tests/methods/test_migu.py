@@ -12,8 +12,8 @@ from helpers.cell import Cell, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
-from clbench.methods.migu import Migu, linear_layers, magnitudes
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
+from clbench.methods.partial_updates import Migu, linear_layers, magnitudes
 from clbench.training.device import Precision
 
 DENSE = "encoder.layer.1.output.dense"

@@ -9,7 +9,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.mofo import FilteredAdam, MoFO, largest
+from clbench.methods.partial_updates import FilteredAdam, MoFO, largest
 from clbench.training.stage import Stage
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
-from clbench.methods.lora import Lora
-from clbench.methods.o_lora import OLora
+from clbench.methods.lora import Lora, OLora
 
 pytest.importorskip("peft")
 QUERY = "backbone.encoder.layer.0.attention.self.query"

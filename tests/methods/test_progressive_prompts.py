@@ -13,8 +13,8 @@ from helpers.cell import PROTOCOL, Cell, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
-from clbench.methods.progressive_prompts import ProgressivePrompts
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
+from clbench.methods.prompts import ProgressivePrompts
 from clbench.tasks.task import Rows, Task
 from clbench.training.protocol import Protocol
 

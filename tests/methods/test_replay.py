@@ -7,10 +7,8 @@ import pytest
 import torch
 from helpers.cell import Cell, weights
 
-from clbench.methods.a_gem import AGem
 from clbench.methods.base import Method
-from clbench.methods.der_plus_plus import DerPlusPlus
-from clbench.methods.replay import Rehearsal, Replay
+from clbench.methods.replay import AGem, DerPlusPlus, Rehearsal, Replay
 from clbench.training.stage import Stage
 
 THREE = ("a", "b", "a")

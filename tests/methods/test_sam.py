@@ -14,7 +14,7 @@ from helpers.cell import Cell, weights
 from torch import Tensor
 
 from clbench.core.errors import SettingsError
-from clbench.methods.sam import Sam
+from clbench.methods.adversarial import Sam
 
 
 def stage_of(weight: Tensor, loss: Callable[[Tensor], Tensor]) -> Any:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
-from clbench.methods.si import SI
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
+from clbench.methods.quadratic import SI
 from clbench.training.stage import Stage
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell
 from torch import Tensor
 
-from clbench.methods.smart import Smart, divergence, move_noise
+from clbench.methods.adversarial import Smart, divergence, move_noise
 from clbench.training.device import Precision
 from clbench.training.engine import train_stage
 from clbench.training.stage import Stage

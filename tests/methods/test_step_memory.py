@@ -14,8 +14,8 @@ from helpers.cell import Cell
 from torch import nn
 
 from clbench.methods.base import Method
+from clbench.methods.controls import Frozen
 from clbench.methods.ewc import EWC
-from clbench.methods.frozen import Frozen
 from clbench.methods.recadam import RecAdam
 from clbench.training.memory import StepMemory
 

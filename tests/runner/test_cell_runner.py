@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from helpers.workspace import Steps, Workspace, measured
 
-from clbench.methods.wise_ft import WiseFT
+from clbench.methods.merging import WiseFT
 from clbench.runner.stage_cache import StageCache
 from clbench.training.engine import train_stage
 

@@ -14,8 +14,7 @@ from clbench import figures
 from clbench.api import plan_run
 from clbench.core.errors import ModelError, ShiftError
 from clbench.results.store import Store
-from clbench.runner.input_checker import InputChecker
-from clbench.runner.prepare import ScenarioPreparer
+from clbench.runner.prepare import InputChecker, ScenarioPreparer
 
 
 def test_a_shift_that_drops_the_tuning_split_is_refused(world: Workspace) -> None:

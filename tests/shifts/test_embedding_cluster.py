@@ -7,7 +7,7 @@ import pytest
 from fake_context import FakeContext, make_task, text
 
 from clbench.core.errors import SettingsError, ShiftError
-from clbench.shifts.embedding_cluster import EmbeddingCluster, cluster, nearest
+from clbench.shifts.division import EmbeddingCluster, cluster, nearest
 from clbench.tasks.task import Task
 
 LEFT = [(0, 0), (0, 2), (2, 0), (2, 2)]

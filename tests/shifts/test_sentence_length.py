@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clbench.core.errors import SettingsError, ShiftError
-from clbench.shifts.sentence_length import SentenceLength, divide, equal_parts
+from clbench.shifts.division import SentenceLength, divide, equal_parts
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Task
 

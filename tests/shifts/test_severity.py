@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fake_context import FakeContext, make_task, text
 
-from clbench.shifts.severity import MOST_ROWS, separability, severities
+from clbench.shifts.scenario import MOST_ROWS, separability, severities
 
 
 def cloud(mean: float, count: int, seed: int, width: int = 8) -> np.ndarray:

@@ -10,8 +10,8 @@ import pytest
 from fake_context import FakeContext
 
 from clbench.core.errors import DataError, ShiftError
-from clbench.shifts.sentence_length import SentenceLength
-from clbench.shifts.split import Split
+from clbench.shifts.base import Split
+from clbench.shifts.division import SentenceLength
 from clbench.tasks.task import Task
 
 

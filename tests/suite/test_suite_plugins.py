@@ -124,7 +124,7 @@ def test_digest_of_code_that_is_not_imported(
     (package / "deep.py").write_text("class A: x = 1\n")
     assert source_digest("own_package_seven.deep:A") != first
     assert "own_package_seven" not in sys.modules
-    assert source_digest("clbench.methods.vanilla:Vanilla") is None
+    assert source_digest("clbench.methods.base:Vanilla") is None
     with pytest.raises(PluginError, match=r"there is no module 'own_package_seven\.none'"):
         source_digest("own_package_seven.none:A")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clbench.core.errors import DataError
-from clbench.tasks.newsgroups import FOLDERS
+from clbench.tasks.hub_task import FOLDERS
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Task
 

@@ -7,8 +7,8 @@ import importlib.util
 import pytest
 
 from clbench.core.errors import SettingsError
-from clbench.tasks import text_metrics
-from clbench.tasks.text_metrics import TEXT_METRICS, right_texts, score_texts
+from clbench.tasks import metrics
+from clbench.tasks.metrics import TEXT_METRICS, right_texts, score_texts
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_rouge_l_is_that_of_the_library() -> None:
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "rouge_score.rouge_scorer", None)
-    text_metrics._rouge.cache_clear()
+    metrics._rouge.cache_clear()
     with pytest.raises(SettingsError, match=r"pip install 'clbench\[text\]'"):
         TEXT_METRICS["rouge-l"]("a", "b")

@@ -14,7 +14,7 @@ from helpers.cell import PROTOCOL, Cell
 from helpers.checkpoints import make_checkpoint
 from torch import Tensor, nn
 
-from clbench.methods.vanilla import Vanilla
+from clbench.methods.base import Vanilla
 from clbench.training import engine
 from clbench.training.batches import Batch
 from clbench.training.engine import Probe, Trace, clip_gradients, scored_steps, train_stage

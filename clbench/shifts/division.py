@@ -1,16 +1,17 @@
-"""Sentence-length shift: the shorter half of a task, then the longer half."""
+"""Shifts that divide one task: by length of the texts, and by clusters of their embeddings."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from clbench.core.errors import ShiftError, count
-from clbench.core.seeds import numpy_stream
-from clbench.shifts.base import DividingShift, ShiftContext
-from clbench.shifts.split import Split, row_splits
+from clbench.core.seeds import numpy_stream, stream_seed
+from clbench.shifts.base import DividingShift, ShiftContext, Split, row_splits
 from clbench.tasks.task import IntArray, Rows, Task
 
 
@@ -127,4 +128,115 @@ def divide(
     numbers: IntArray = np.searchsorted(thresholds, lengths).astype(np.int64)
     for value in np.unique(thresholds):
         numbers[lengths == value] = np.bincount(parts[training == value]).argmax()
+    return numbers
+
+
+FIGURE_ROWS, AXES = 500, 20
+"""Maximum rows of the figure, and principal axes to project their embeddings on."""
+STARTS = 10
+"""Restarts of k-means; the best result counts."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class EmbeddingCluster(DividingShift):
+    """k-means on the pooled embeddings of the frozen pretrained encoder, largest part first.
+
+    The shift of Kenneweg et al. 2022, section 4.1, with the clusters fitted on the training
+    rows and applied to the validation rows; the published code does it the other way round.
+
+    Attributes
+    ----------
+    k
+        Number of clusters.
+    """
+
+    name = "embedding-cluster"
+    short_name = "clusters"
+
+    k: Annotated[int, Field(ge=2)] = 2
+
+    def fit(self, task: Task, context: ShiftContext) -> Split:
+        """Cluster the training rows, and assign every row to its nearest centroid."""
+        for split, rows in row_splits(task).items():
+            # Equal texts cannot be divided, and a part needs rows of two classes.
+            different = len(set(zip(*rows.columns, strict=True)))
+            most = min(different, len(rows) if task.regression else len(rows) // 2)
+            if self.k > most:
+                raise ShiftError(
+                    f"task {task.name!r}: k = {self.k} is too large: its {split} rows allow at "
+                    f"most {most} ({count(len(rows), 'row')}, "
+                    f"{count(different, 'different text')}). Use more rows or a smaller k."
+                )
+        points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
+        seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32
+        centroids = cluster(points["train"], self.k, seed, f"task {task.name!r}")
+        part_of = {key: nearest(values, centroids) for key, values in points.items()}
+        names = [f"cluster-{number}" for number in range(self.k)]
+        sizes = {
+            key: dict(zip(names, np.bincount(numbers, minlength=self.k).tolist(), strict=True))
+            for key, numbers in part_of.items()
+        }
+        report: dict[str, Any] = {
+            "cluster_sizes": sizes,
+            "centroid_distance": float(np.linalg.norm(centroids[0] - centroids[1])),
+        }
+        fitted = {**self.fitted_settings(), "centroids": centroids.tolist()}
+        return Split.of(self.name, task, names, part_of, fitted, report)
+
+    def picture(self, task: Task, parts: tuple[Task, ...], context: ShiftContext) -> dict[str, Any]:
+        """Return a sample of training rows on their principal axes, with parts and labels."""
+        from sklearn.decomposition import PCA
+
+        rng = numpy_stream("picture", task.name, self.k, context.seed)
+        rows = np.sort(rng.permutation(len(task.train))[:FIGURE_ROWS])
+        part_of = {i: n for n, part in enumerate(parts) for i in part.train.index.tolist()}
+        # Embed the sample only: with a saved split, no row has been embedded yet.
+        points = context.embed(task.train.take(rows))
+        projected = PCA(min(AXES, *points.shape), svd_solver="full").fit_transform(points)
+        labels = task.train.labels[rows].tolist()
+        return {
+            "kind": "clusters",
+            "task": task.name,
+            "rows": len(task.train),
+            "parts": [part_of[i] for i in task.train.index[rows].tolist()],
+            "labels": [task.labels[i] for i in labels] if task.labels else labels,
+            "points": projected.astype(np.float64).round(3).tolist(),
+        }
+
+
+def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> FloatArray:
+    """Return k centroids of `points` (n, h), shape (k, h), the largest cluster first.
+
+    Raises
+    ------
+    ShiftError
+        If there are fewer than `k` distinct points; the message starts with `where`.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a ShiftError below
+        fitted = KMeans(n_clusters=k, n_init=STARTS, random_state=seed).fit(points)
+    groups = nearest(points, fitted.cluster_centers_.astype(np.float64))
+    sizes = np.bincount(groups, minlength=k)
+    if (sizes == 0).any():
+        raise ShiftError(
+            f"{where}: the embeddings of {len(points)} training rows fall into "
+            f"{count(int((sizes > 0).sum()), 'group')}, fewer than k = {k}. Use more rows or a "
+            "smaller k."
+        )
+    # The last digits of scikit-learn's means depend on the timing of threads: compute new ones.
+    order = np.argsort(-sizes, kind="stable")
+    means: FloatArray = np.stack([points[groups == i].mean(axis=0, dtype="f8") for i in order])
+    return means
+
+
+def nearest(points: npt.NDArray[np.float32], centroids: FloatArray) -> IntArray:
+    """Return the number of each point's nearest centroid, the first of equally near; (n,)."""
+    wide = points.astype(np.float64)
+    # |p - c|² without |p|², which is the same for all centroids.
+    distances = (centroids**2).sum(axis=1) - 2.0 * wide @ centroids.T
+    numbers: IntArray = distances.argmin(axis=1).astype(np.int64)
     return numbers
