@@ -87,7 +87,7 @@ for _name, _class in {
     "migu": "partial_updates:Migu",
     "mixout": "mixout:Mixout",
     "mofo": "partial_updates:MoFO",
-    "multitask": "controls:Multitask",
+    "multitask": "replay:Multitask",
     "o-lora": "lora:OLora",
     "osf": "osf:OSF",
     "packnet": "packnet:PackNet",

@@ -14,7 +14,7 @@ from helpers.cell import CPU, PROTOCOL, Cell, differ, weights
 
 from clbench.methods.adversarial import Sam, Smart
 from clbench.methods.base import METHODS, Method, Vanilla
-from clbench.methods.controls import EarlyStop, Frozen, LowRate, Multitask
+from clbench.methods.controls import EarlyStop, Frozen, LowRate
 from clbench.methods.distillation import LwF
 from clbench.methods.ewc import EWC, EWCOnline
 from clbench.methods.head_first import LpFt, SeqStar
@@ -32,7 +32,7 @@ from clbench.methods.prototypes import Prototypes
 from clbench.methods.quadratic import L2SP, SI
 from clbench.methods.r_ewc import REWC
 from clbench.methods.recadam import RecAdam
-from clbench.methods.replay import AGem, DerPlusPlus, Replay
+from clbench.methods.replay import AGem, DerPlusPlus, Multitask, Replay
 from clbench.runner.stage_cache import pack, unpack
 
 SHORT = PROTOCOL.model_copy(update={"epochs": 1})

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
-from clbench.methods.controls import Multitask
+from clbench.methods.replay import Multitask
 from clbench.training.protocol import Protocol
 
 
