@@ -14,8 +14,6 @@ from clbench.methods.base import Method, should_record
 from clbench.training.device import Precision
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from clbench.training.batches import Batch
     from clbench.training.protocol import Protocol
     from clbench.training.stage import Stage

@@ -18,8 +18,7 @@ from clbench.training.batches import Batch
 from clbench.training.stage import Snapshot, Stage
 
 if TYPE_CHECKING:
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Context, Stage
+    from clbench.training.stage import Context
 
 
 class LwF(Method):

@@ -16,8 +16,6 @@ from clbench.methods.quadratic import PullingMethod, QuadraticPull, nothing_to_h
 from clbench.tasks.corpus import corpus_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from clbench.fisher.losses import AnyBatch
     from clbench.fisher.squares import Rotation
     from clbench.models.classifier import Classifier

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -16,8 +17,7 @@ from clbench.training.stage import Stage
 
 if TYPE_CHECKING:
     from clbench.tasks.task import IntArray
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Context, Stage
+    from clbench.training.stage import Context
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from clbench.results.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-    from clbench.results.cell import CellResult
 
 COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
 GROUP = ("scenario", "shift", "method", "model")

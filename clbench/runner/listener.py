@@ -5,15 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clbench.core.errors import SettingsError
 from clbench.core.files import as_folder_error
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell
-
-if TYPE_CHECKING:
-    from clbench.suite.plan import Cell
 
 
 class Listener:
