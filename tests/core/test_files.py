@@ -1,12 +1,32 @@
+"""The user's paths, whole files, tensors with a checksum, and locked folders."""
+
 from __future__ import annotations
 
+import errno
+import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
-from clbench.core.errors import DataError
-from clbench.core.files import read_file, user_path
+from clbench.core.errors import DataError, RunFolderError
+from clbench.core.files import (
+    DamagedFileError,
+    check_folder,
+    load_tensors,
+    locked,
+    read_file,
+    save_tensors,
+    user_path,
+    write_if_possible,
+    write_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +57,268 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "file").write_bytes(b"content")
     assert read_file(tmp_path / "link") == b"content"
+
+
+FACTS = {"loss": 0.25, "texts": ["a", "ß"], "none": None}
+
+
+def full(path: Path) -> None:
+    path.write_bytes(b"half")
+    raise OSError(28, "No space left on device", str(path))
+
+
+def truncated(path: Path) -> None:
+    raise SafetensorError("I/O error: File too large")
+
+
+@pytest.mark.parametrize("write", [full, truncated])
+def test_a_full_disk_does_not_stop_the_run(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
+    assert not write_if_possible(tmp_path / "cache" / "x", write)
+    assert list((tmp_path / "cache").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    assert not write_if_possible(tmp_path / "file" / "x", "text")
+    assert write_if_possible(tmp_path / "new" / "x", "text")
+    assert (tmp_path / "new" / "x").read_text() == "text"
+
+
+def test_other_errors_are_raised(tmp_path: Path) -> None:
+    def wrong(path: Path) -> None:
+        raise ValueError("shape")
+
+    with pytest.raises(ValueError, match="shape"):
+        write_if_possible(tmp_path / "x", wrong)
+
+
+def test_tensors_and_facts_are_read_back(tmp_path: Path) -> None:
+    table = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    tensors = {
+        "table": table,
+        "tied": table,
+        "turned": table.T,
+        "row": table[1],
+        "half": torch.tensor([1.5, -0.0, float("nan")], dtype=torch.bfloat16),
+        "flags": torch.tensor([True, False]),
+        "number": torch.tensor(7),
+        "empty": torch.empty(0, 3),
+        "none": torch.empty(0, dtype=torch.int64),
+        "trained": torch.nn.Parameter(torch.ones(2)),
+    }
+    save_tensors(tensors, tmp_path / "file", FACTS)
+    loaded, facts = load_tensors(tmp_path / "file")
+    assert facts == FACTS
+    assert loaded.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert loaded[name].dtype == value.dtype
+        torch.testing.assert_close(loaded[name], value.detach(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_any_changed_byte_is_detected(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    save_tensors({"a": torch.rand(5), "b": torch.arange(3)}, path, FACTS)
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        for flip in (1, 0x80):
+            changed = bytearray(whole)
+            changed[position] ^= flip
+            path.write_bytes(changed)
+            with pytest.raises(DamagedFileError):
+                load_tensors(path)
+    for part in (whole[:-1], whole[: len(whole) // 2], b"", whole + b"\0"):
+        path.write_bytes(part)
+        with pytest.raises(DamagedFileError):
+            load_tensors(path)
+    path.write_bytes(whole)
+    assert load_tensors(path)[1] == FACTS
+
+
+def test_files_without_a_checksum_are_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(1)}, tmp_path / "plain")
+    for name in ("plain", "missing", "."):
+        with pytest.raises(DamagedFileError):
+            load_tensors(tmp_path / name)
+
+
+HOLD_THE_LOCK = """
+import sys, time
+from pathlib import Path
+from clbench.core.files import locked
+out = Path(sys.argv[1])
+with locked(out, marker=out / "begun"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD_THE_LOCK, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    marker = tmp_path / "begun"
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        text = rf"in use by another clbench process \(pid {process.pid} on .* since "
+        with pytest.raises(RunFolderError, match=text), locked(tmp_path, marker=marker):
+            pass
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with locked(tmp_path, marker=marker):
+        pass
+
+
+def test_a_folder_below_a_file_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "x"):
+        with pytest.raises(RunFolderError, match="file is not a folder"):
+            check_folder(out)
+        with pytest.raises(RunFolderError, match="file is not a folder"), locked(out, marker=out):
+            pass
+    check_folder(tmp_path / "a" / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_at_the_lock_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", full)
+    with (
+        pytest.raises(RunFolderError, match=r"run cannot be written: No space left"),
+        locked(tmp_path / "run", marker=tmp_path / "x"),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_releases_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="inside"), locked(tmp_path, marker=tmp_path / "x"):
+        raise ValueError("inside")
+    with locked(tmp_path, marker=tmp_path / "x"):
+        pass
+
+
+KILLED_AT_EVERY_LINE = """
+import json, os, signal, sys
+from pathlib import Path
+from clbench.core import files
+writers = {Path(files.__file__)}
+target = Path(sys.argv[1]) / "file"
+
+
+def rewrite(line):
+    # Write in a child process that is killed before the line-th line of the code under test.
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    remaining = line
+
+    def trace(frame, event, argument):
+        nonlocal remaining
+        if Path(frame.f_code.co_filename) not in writers:
+            return None
+        if event == "line":
+            remaining -= 1
+            if remaining == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    files.write_text(target, "new" * 100_000)
+    os._exit(0)
+
+
+line, code = 0, -signal.SIGKILL
+while code:
+    files.write_text(target, "old" * 100_000)
+    line += 1
+    code = rewrite(line)
+    text = target.read_text()
+    parts = list(target.parent.glob(".*.part"))
+    sizes = [part.stat().st_size for part in parts]
+    print(json.dumps([code, text[:3], len(text), sizes]), flush=True)
+    for part in parts[1:]:
+        part.unlink()
+"""
+
+
+def test_killed_at_any_line_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", KILLED_AT_EVERY_LINE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kills = [json.loads(line) for line in process.stdout.splitlines()]
+    assert [code for code, *_ in kills] == [-signal.SIGKILL] * (len(kills) - 1) + [0]
+    assert {size for _, _, size, _ in kills} == {300_000}
+    texts = [text for _, text, *_ in kills]
+    assert texts == ["old"] * texts.count("old") + ["new"] * texts.count("new")
+    assert "old" in texts
+    assert "new" in texts[:-1], "no kill came after the new file was in place"
+    assert any(sizes for *_, sizes in kills), "no kill came while the file was written"
+    assert list(tmp_path.rglob("*.part"))
+    with locked(tmp_path, marker=tmp_path / "x"):
+        assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_half_written_folders_are_removed_too(tmp_path: Path) -> None:
+    part = tmp_path / "stages" / ".abc.part"
+    part.mkdir(parents=True)
+    (part / "model.safetensors").write_text("x")
+    with locked(tmp_path, marker=tmp_path / "x"):
+        assert not part.exists()
+
+
+def test_a_full_disk_is_reported_and_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "file"
+    write_text(target, "old")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match="file cannot be written: No space left on device"):
+        write_text(target, "new")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permissions_is_reported(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with (
+        pytest.raises(RunFolderError, match="Permission denied"),
+        locked(tmp_path / "x", marker=tmp_path / "y"),
+    ):
+        pass
+
+
+def test_an_error_before_the_run_has_begun_removes_the_folders_that_it_created(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "results" / "quick"
+
+    def run(*, begun: bool) -> None:
+        with locked(out, marker=out / "suite.json"):
+            (out / "scenarios").mkdir()
+            if begun:
+                write_text(out / "suite.json", "{}")
+            raise ValueError("bad data")
+
+    with pytest.raises(ValueError, match="bad data"):
+        run(begun=False)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="bad data"):
+        run(begun=True)
+    assert (out / "suite.json").exists()
+
+
+def test_a_folder_that_existed_before_stays(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("mine")
+    with pytest.raises(ValueError, match="bad data"), locked(tmp_path, marker=tmp_path / "x"):
+        raise ValueError("bad data")
+    assert (tmp_path / "log.txt").read_text() == "mine"
