@@ -208,9 +208,9 @@ def _check(name: str, entry: object) -> str | None:
 SHIFTS: Registry[type[Shift]] = Registry("shift", check=_check, group="clbench.shifts")
 SHIFTS.add("dataset", "clbench.shifts.dataset:DatasetShift")
 SHIFTS.add("pretraining", "clbench.shifts.dataset:Pretraining")
-SHIFTS.add("sequence", "clbench.shifts.sequence:Sequence")
-SHIFTS.add("class-incremental", "clbench.shifts.class_incremental:ClassIncremental")
-SHIFTS.add("domain-incremental", "clbench.shifts.domain_incremental:DomainIncremental")
+SHIFTS.add("sequence", "clbench.shifts.dataset:SequenceShift")
+SHIFTS.add("class-incremental", "clbench.shifts.incremental:ClassIncremental")
+SHIFTS.add("domain-incremental", "clbench.shifts.incremental:DomainIncremental")
 SHIFTS.add("sentence-length", "clbench.shifts.division:SentenceLength")
 SHIFTS.add("embedding-cluster", "clbench.shifts.division:EmbeddingCluster")
 
@@ -222,7 +222,6 @@ def shift(name: str) -> Callable[[Kind], Kind]:
     return SHIFTS.register(name)
 
 
-SPLITS = ("train", "validation", "tuning")
 REMEDY = "Name a file scenarios/*.split.json of a run, or leave `split` out to divide anew."
 
 
@@ -282,14 +281,17 @@ class Split:
 
         `part_of` holds, for each split of the task, the number of each row's part, shape (n,).
         """
-        splits = row_splits(task)
-        parts = []
-        for number, name in enumerate(names):
-            rows = {
-                key: tuple(splits[key].index[part == number].tolist())
-                for key, part in part_of.items()
-            }
-            parts.append(SplitPart(name, **rows))
+        splits = task.splits
+        parts = [
+            SplitPart(
+                name,
+                **{
+                    key: tuple(splits[key].index[part == number].tolist())
+                    for key, part in part_of.items()
+                },
+            )
+            for number, name in enumerate(names)
+        ]
         digests = {key: splits[key].digest for key in part_of}
         return cls(kind, task.name, fitted, tuple(parts), digests, numbers)
 
@@ -306,26 +308,22 @@ class Split:
                 f"{where} divides task {self.task!r}, not {task.name!r}. "
                 "Name that task, or leave `split` out to divide this one anew."
             )
-        splits = row_splits(task)
-        for key in SPLITS:
-            if (splits[key].digest if key in splits else None) != self.digests.get(key):
+        splits = task.splits
+        for key in dict.fromkeys([*splits, *self.digests]):
+            if key not in splits or splits[key].digest != self.digests.get(key):
                 raise ShiftError(
                     f"{where} was made from other {key} rows of {task.name!r} (other data, "
                     "--limit or data_seed). Use the same rows, or leave `split` out to divide "
                     "these anew."
                 )
-        position = {
-            key: {source: i for i, source in enumerate(rows.index.tolist())}
-            for key, rows in splits.items()
-        }
         tasks = []
         for part in self.parts:
-            parts: dict[str, Any] = {
-                key: rows.take([position[key][source] for source in getattr(part, key)])
+            rows_of: dict[str, Any] = {
+                key: rows.where(np.isin(rows.index, getattr(part, key)))
                 for key, rows in splits.items()
             }
             source = {**task.source, "part": part.name, "shift": self.kind}
-            tasks.append(replace(task, name=f"{task.name}[{part.name}]", source=source, **parts))
+            tasks.append(replace(task, name=f"{task.name}[{part.name}]", source=source, **rows_of))
         return tuple(tasks)
 
     def save(self, path: Path) -> None:
@@ -350,9 +348,3 @@ class Split:
                 f"split {path} is damaged, or not a split of this version of clbench "
                 f"({describe_errors(error)[0][:200]}). {REMEDY}"
             ) from error
-
-
-def row_splits(task: Task) -> dict[str, Rows]:
-    """Return the rows of each split of `task` by name; a missing tuning split is left out."""
-    splits = {key: getattr(task, key) for key in SPLITS}
-    return {key: rows for key, rows in splits.items() if rows is not None}

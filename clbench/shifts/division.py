@@ -11,7 +11,7 @@ from pydantic import Field
 
 from clbench.core.errors import ShiftError, count
 from clbench.core.seeds import numpy_stream, stream_seed
-from clbench.shifts.base import DividingShift, ShiftContext, Split, row_splits
+from clbench.shifts.base import DividingShift, ShiftContext, Split
 from clbench.tasks.task import IntArray, Rows, Task
 
 
@@ -49,7 +49,7 @@ class SentenceLength(DividingShift):
         ShiftError
             If the training rows have fewer than `k` different lengths.
         """
-        lengths = {key: self._lengths(rows, context) for key, rows in row_splits(task).items()}
+        lengths = {key: self._lengths(rows, context) for key, rows in task.splits.items()}
         train = lengths["train"]
         if (different := len(np.unique(train))) < self.k:
             raise ShiftError(
@@ -158,7 +158,7 @@ class EmbeddingCluster(DividingShift):
 
     def fit(self, task: Task, context: ShiftContext) -> Split:
         """Cluster the training rows, and assign every row to its nearest centroid."""
-        for split, rows in row_splits(task).items():
+        for split, rows in task.splits.items():
             # Equal texts cannot be divided, and a part needs rows of two classes.
             different = len(set(zip(*rows.columns, strict=True)))
             most = min(different, len(rows) if task.regression else len(rows) // 2)
@@ -168,7 +168,7 @@ class EmbeddingCluster(DividingShift):
                     f"most {most} ({count(len(rows), 'row')}, "
                     f"{count(different, 'different text')}). Use more rows or a smaller k."
                 )
-        points = {key: context.embed(rows) for key, rows in row_splits(task).items()}
+        points = {key: context.embed(rows) for key, rows in task.splits.items()}
         seed = stream_seed("clusters", task.name, self.k, context.seed) % 2**32
         centroids = cluster(points["train"], self.k, seed, f"task {task.name!r}")
         part_of = {key: nearest(values, centroids) for key, values in points.items()}

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from clbench.core.errors import PluginError, ShiftError, count, format_value
 from clbench.core.seeds import numpy_stream, stream_seed
-from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext, Split, row_splits
-from clbench.shifts.sequence import blurred
+from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext, Split
+from clbench.shifts.dataset import blurred
 from clbench.tasks.task import Rows, Task, stratified
 
 FEW_SHARED = 0.02
@@ -223,7 +223,7 @@ def _scored_split(task: Task) -> str:
 
 def _check_rows(scenario: str, task: Task) -> None:
     """Raise a ShiftError if a split of a task is empty or has rows of one class only."""
-    for split, rows in row_splits(task).items():
+    for split, rows in task.splits.items():
         where = f"scenario {scenario!r}: the {split} rows of {task.name!r}"
         remedy = "Use more rows (a larger --limit or tuning_fraction), or change the shift."
         if len(rows) == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from clbench.tasks.metrics import check_groups, check_metrics
 from clbench.tasks.template import Template
 
 IntArray = npt.NDArray[np.int64]
+SPLITS = ("train", "validation", "tuning")
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class Rows:
             None if self.targets is None else [self.targets[i] for i in rows],
         )
 
+    def where(self, kept: npt.NDArray[np.bool_]) -> Rows:
+        """Return the rows at which `kept`, shape (n,), is true."""
+        return self if kept.all() else self.take(np.flatnonzero(kept))
+
     @property
     def columns(self) -> tuple[Sequence[str], ...]:
         """The columns of texts: the first, then the second or the choices."""
@@ -195,6 +200,22 @@ class Task:
     def is_pair(self) -> bool:
         """Whether a row has two texts."""
         return self.train.second is not None
+
+    @property
+    def can_share_head(self) -> bool:
+        """Whether it has classes that other tasks could have: no numbers, texts or choices."""
+        return bool(self.labels) and not self.train.choices
+
+    @property
+    def splits(self) -> dict[str, Rows]:
+        """The rows by split; a missing tuning split is left out."""
+        splits = {name: getattr(self, name) for name in SPLITS}
+        return {name: rows for name, rows in splits.items() if rows is not None}
+
+    def with_rows(self, change: Callable[[Rows], Rows]) -> Task:
+        """Return the task after `change` of the rows of each split."""
+        changed: dict[str, Any] = {name: change(rows) for name, rows in self.splits.items()}
+        return replace(self, **changed)
 
     def limited(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clbench.core.errors import ShiftError
-from clbench.shifts.sequence import blurred
+from clbench.shifts.dataset import blurred
 from clbench.tasks.task import Rows, Task
 
 

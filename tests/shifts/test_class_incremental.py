@@ -16,7 +16,7 @@ from helpers.workspace import Workspace, make_toy_scenario, write_jsonl
 import clbench
 from clbench.api import plan_run
 from clbench.core.errors import ClbenchError, ShiftError, SuiteError
-from clbench.shifts.class_incremental import ClassIncremental
+from clbench.shifts.incremental import ClassIncremental
 from clbench.suite.read import packaged_files, read_suite, read_toml
 from clbench.tasks.metrics import told_scores
 from clbench.tasks.task import Rows, Task
@@ -113,7 +113,7 @@ def test_named_steps_may_come_in_another_order() -> None:
         ({"steps": 2, "classes": [["ant"], ["bee"]]}, "give either steps, or classes"),
         ({"classes": [["ant", "bee"], ["cat"]]}, "2 of 5 classes are in no step: dog, elk."),
         ({"classes": [["ant", "bee", "cta"], ["cat"]]}, "no class 'cta'. Did you mean 'cat'?"),
-        ({"classes": [[*NAMES], ["ant"]]}, "class 'ant' is in 2 places. Keep one."),
+        ({"classes": [[*NAMES], ["ant"]]}, "class 'ant' is twice in `classes`, in '1' and '2'."),
     ],
 )
 def test_steps_that_do_not_divide_the_classes_are_refused(

@@ -13,7 +13,7 @@ from fake_context import FakeContext
 from helpers.workspace import Workspace, make_toy_scenario, write_jsonl
 
 from clbench.core.errors import ClbenchError, DataError, ShiftError
-from clbench.shifts.domain_incremental import DomainIncremental
+from clbench.shifts.incremental import DomainIncremental
 from clbench.tasks.registry import load_column, load_task
 from clbench.tasks.spec import FileTaskSpec, SyntheticTaskSpec
 from clbench.tasks.task import Rows, Task
@@ -154,7 +154,7 @@ def test_only_files_and_datasets_have_columns(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ({"bad": ["neg", "negg"], "good": ["pos"]}, "no task has the class 'negg'.*'neg'"),
+        ({"bad": ["neg", "negg"], "good": ["pos"]}, "there is no class 'negg'.*'neg'"),
         ({"bad": ["neg"], "good": ["pos", "neg"]}, "class 'neg' is twice.*'bad' and 'good'"),
         ({"bad": ["neg", "neg"], "good": ["pos"]}, "class 'neg' is twice.*in 'bad'"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from fake_context import FakeContext
 
 from clbench.core.errors import ShiftError
-from clbench.shifts.sequence import Sequence, share_head
+from clbench.shifts.dataset import SequenceShift, share_head
 from clbench.tasks.task import Rows, Task
 
 
@@ -27,7 +27,7 @@ TASKS = [
 
 def build(**settings: Any) -> tuple[Task, ...]:
     context = FakeContext({task.name: task for task in TASKS})
-    return Sequence(tasks=[task.name for task in TASKS], **settings).build(context).tasks
+    return SequenceShift(tasks=[task.name for task in TASKS], **settings).build(context).tasks
 
 
 def test_each_task_has_a_head_of_its_own() -> None:
