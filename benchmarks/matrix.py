@@ -27,7 +27,7 @@ import psutil
 from machine import make_parser, write_json
 
 import clbench
-from clbench.core.files import write_text
+from clbench.core.files import write_atomically
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.runner.listener import Listener
@@ -184,7 +184,7 @@ def plain_files(folder: Path, source: Path, count: int) -> float:
     text = next(source.glob("*.json")).read_text(encoding="utf-8")
     started = time.perf_counter()
     for number in range(count):
-        write_text(folder / f"{number}.json", text)
+        write_atomically(folder / f"{number}.json", text)
     return (time.perf_counter() - started) / count
 
 

@@ -15,7 +15,7 @@ from clbench.audit.models import AuditedModel
 from clbench.audit.outcome import Audit, Between, Comparison, LanguageChange, ModelAudit, TaskChange
 from clbench.core import __version__
 from clbench.core.errors import RunFolderError, SettingsError, printable
-from clbench.core.files import as_folder_error, write_text
+from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures.style import save_png
 from clbench.models.checkpoint import quiet
 from clbench.report.drawing import draw_all
@@ -49,7 +49,7 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
         If something cannot be written.
     """
     check_folder(out)
-    write_text(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
+    write_atomically(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
     drawn = [
         ("changes", "What changed", figures.changes(audit)),
         ("layers", "Where it moved", figures.layers(audit)),
@@ -83,7 +83,7 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
         version=__version__,
     )
     path = out / "index.html"
-    write_text(path, page)
+    write_atomically(path, page)
     return path
 
 
@@ -94,14 +94,14 @@ def write_mended(mended: Mended, model: AuditedModel, out: Path) -> None:
     """
     with as_folder_error(out):
         out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "mend.json", json.dumps(mended.to_json(), indent=1) + "\n")
+    write_atomically(out / "mend.json", json.dumps(mended.to_json(), indent=1) + "\n")
     save_png(figures.mended_front(mended), out / "front.png")
     if mended.chosen == TUNED:
         return
     with as_folder_error(out), quiet():
         model.model.save_pretrained(str(out), safe_serialization=True)
         model.tokenizer.save_pretrained(str(out))
-    write_text(out / "README.md", card(mended))
+    write_atomically(out / "README.md", card(mended))
 
 
 def card(mended: Mended) -> str:

@@ -49,7 +49,7 @@ def combine(
     """
     from clbench.cli.search_output import show_rates
     from clbench.core.errors import DataError, SettingsError, count
-    from clbench.core.files import as_folder_error, write_atomically, write_text
+    from clbench.core.files import write_atomically
     from clbench.figures import rate_distributions
     from clbench.figures.style import save_png
     from clbench.search import combine as combine_trials
@@ -107,9 +107,7 @@ def combine(
     within = dict(zip(names, combination.within, strict=True))
     labels = origin.group_names(len(combination.rates))
     figure = rate_distributions(within, combination.rates, groups=labels, flat=origin.flat)
-    with as_folder_error(picture):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(picture, lambda path: save_png(figure, path))
-    write_text(out, text)
+    write_atomically(picture, lambda path: save_png(figure, path))
+    write_atomically(out, text)
     show_rates(labels, {"combined": combination.rates, **within}, origin.flat)
     return 0

@@ -53,6 +53,16 @@ def read_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def digest(content: bytes | str | Path) -> str:
+    """Return the hex digest of bytes, of a text or of a regular file: 16 bytes of BLAKE2b."""
+    if isinstance(content, Path):
+        check_regular(content)
+        with content.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    data = content.encode() if isinstance(content, str) else content
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def remedy(error: OSError) -> str:
     """Return what the user can do about a system error, such as ``free some space``."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -88,11 +98,7 @@ def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None])
     """Write a cache file; return False if the disk is full or read-only."""
     try:
         write_atomically(path, content)
-    except Exception as error:
-        from safetensors import SafetensorError
-
-        if not isinstance(error, OSError | SafetensorError):
-            raise
+    except RunFolderError:
         return False
     return True
 
@@ -100,32 +106,39 @@ def write_if_possible(path: Path, content: bytes | str | Callable[[Path], None])
 def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
     """Write a file whole or not at all: write a temporary one beside it and rename it.
 
-    `content` is bytes, text (written as UTF-8), or a function that writes the file at its argument.
-    A missing folder is created.
+    `content` is bytes or text (as UTF-8), which is flushed to the disk, or a function that writes
+    the file at its argument: a picture or a cache. A missing folder is created.
+
+    Raises
+    ------
+    RunFolderError
+        If the file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        if callable(content):
-            content(temporary)
-        elif isinstance(content, str):
-            temporary.write_text(content, encoding="utf-8")
-        else:
-            temporary.write_bytes(content)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with as_folder_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                if not callable(content):
+                    file.write(content.encode() if isinstance(content, str) else content)
+                    file.flush()
+                    os.fsync(handle)
+            if callable(content):
+                content(temporary)
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, facts: Any = None) -> None:
     """Write a safetensors file of named tensors, with `facts` (plain JSON) and a checksum.
 
     Call it through `write_atomically` or `write_if_possible`. Tensors may be on any device; a
-    tensor with several names is stored once per name.
+    tensor with several names is stored once per name. Raises an OSError if the disk is full.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     # safetensors refuses tensors that share storage, so tied ones are copied.
@@ -137,7 +150,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, facts: Any = None) -
             stored[name] = value.clone()
         storages.add(storage)
     text = json.dumps(facts)
-    save_file(stored, path, metadata={"facts": text, "checksum": _checksum(stored, text)})
+    try:
+        save_file(stored, path, metadata={"facts": text, "checksum": _checksum(stored, text)})
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
@@ -172,9 +188,8 @@ def cached_tensors(
     JSON values. `compute` returns tensors by name and facts about them; it also replaces a
     damaged file.
     """
-    text = json.dumps([TENSORS_VERSION, key], sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    path = cache_dir(kind) / f"{digest}.safetensors"
+    name = digest(json.dumps([TENSORS_VERSION, key], sort_keys=True))
+    path = cache_dir(kind) / f"{name}.safetensors"
     with suppress(DamagedFileError):
         stored: tuple[dict[str, Tensor], Facts] = load_tensors(path)
         return stored
@@ -187,12 +202,12 @@ def cached_tensors(
 def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
     import torch
 
-    digest = hashlib.blake2b(facts.encode(), digest_size=16)
+    hasher = hashlib.blake2b(facts.encode(), digest_size=16)
     for name in sorted(tensors):
         value = tensors[name]
-        digest.update(f"\0{name} {value.dtype} {list(value.shape)}\0".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        hasher.update(f"\0{name} {value.dtype} {list(value.shape)}\0".encode())
+        hasher.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
 
 
 @contextmanager
@@ -251,25 +266,6 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
         raise
     finally:
         os.close(handle)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and flush it to the disk.
-
-    Raises
-    ------
-    RunFolderError
-        If the file cannot be written.
-    """
-
-    def write(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-
-    with as_folder_error(path):
-        write_atomically(path, write)
 
 
 def _acquire(handle: int, out: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.core import __version__
 from clbench.core.errors import visible
-from clbench.core.files import as_folder_error, write_atomically, write_text
+from clbench.core.files import as_folder_error, write_atomically
 from clbench.report.cards import card_rows, card_titles, cards_frame
 from clbench.report.content import (
     COSTS,
@@ -148,7 +148,7 @@ def write_report(
         frames["published"] = pd.DataFrame(published)
     for name, frame in frames.items():
         for file, text in table_files(name, frame).items():
-            write_text(folder / "tables" / file, text)
+            write_atomically(folder / "tables" / file, text)
     details, left_out = cell_details(content.cells)
     page = folder / "index.html"
     rows = table_rows(content)
@@ -185,7 +185,7 @@ def write_report(
         suites=[_suite(suite, store.out) for suite, store in zip(suites, stores, strict=True)],
         version=__version__,
     )
-    write_text(page, text)
+    write_atomically(page, text)
     return Report(page, content, tuple(notes))
 
 
@@ -193,9 +193,7 @@ def write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict
     """Write the files of a figure; return its values in the page."""
     name, title, caption, files = drawing
     for kind in formats:
-        path = folder / f"{name}.{kind}"
-        with as_folder_error(path):
-            write_atomically(path, files[kind])
+        write_atomically(folder / f"{name}.{kind}", files[kind])
     image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
     narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
     return {"title": title, "caption": caption, "image": image, "narrow": narrow}

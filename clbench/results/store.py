@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors
-from clbench.core.files import as_folder_error, locked, read_file, write_text
+from clbench.core.files import as_folder_error, locked, read_file, write_atomically
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.conflicts import conflicts
 from clbench.results.statistics import ALPHA, spend
@@ -173,7 +173,7 @@ class Store:
     def write_cell(self, cell: CellResult) -> Path:
         """Write the cell's file whole or not at all, and return its path."""
         path = self._cell_path(cell.key)
-        write_text(path, cell.to_json())
+        write_atomically(path, cell.to_json())
         return path
 
     def write_suite(self, resolved: Mapping[str, Any]) -> None:
@@ -190,7 +190,7 @@ class Store:
                 self.suite_path.replace(self._put_aside)
         suite = plain(merge_suites(before, resolved))
         content = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "suite": suite}
-        write_text(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_atomically(self.suite_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     @property
     def _put_aside(self) -> Path:
@@ -231,7 +231,7 @@ class Store:
 
     def write_scores(self, text: str) -> None:
         """Write ``scores.csv``."""
-        write_text(self.scores_path, text)
+        write_atomically(self.scores_path, text)
 
     def require(self) -> None:
         """Raise a RunFolderError unless the folder exists and has ``cells/``."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from clbench.core.errors import DataError, ModelError, ShiftError
-from clbench.core.files import as_folder_error, write_atomically
+from clbench.core.files import write_atomically
 from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import IMPORTS, user_code
 from clbench.measure.capabilities import check_harness
@@ -335,13 +335,12 @@ def _save(path: Path, scenario: Scenario) -> None:
         "tasks": [task.name for task in scenario.tasks],
         "report": scenario.report.to_json(),
     }
-    with as_folder_error(path):
-        write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-        if scenario.split is not None:
-            scenario.split.save(path.with_suffix(".split.json"))
-        if scenario.picture:
-            text = json.dumps(scenario.picture, allow_nan=False)
-            write_atomically(path.with_suffix(".picture.json"), text + "\n")
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    if scenario.split is not None:
+        scenario.split.save(path.with_suffix(".split.json"))
+    if scenario.picture:
+        text = json.dumps(scenario.picture, allow_nan=False)
+        write_atomically(path.with_suffix(".picture.json"), text + "\n")
 
 
 class _EmbeddingNeededError(Exception):

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
+from clbench.core.errors import RunFolderError
 from clbench.core.files import DamagedFileError, load_tensors, save_tensors, write_atomically
 from clbench.training.engine import Trace
 
@@ -122,10 +122,10 @@ class StageCache:
         try:
             path = self._paths(digest)[of_run]
             write_atomically(path, partial(save_tensors, tensors, facts=facts))
-        except (OSError, SafetensorError) as error:
+        except RunFolderError as error:
             return (
-                f"a trained stage could not be saved in {self.folder} ({error}), so an interrupted "
-                "cell restarts from its first stage."
+                f"a trained stage could not be saved in {self.folder} ({error.__cause__}), so an "
+                "interrupted cell restarts from its first stage."
             )
         return None
 

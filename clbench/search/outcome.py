@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from clbench.core.errors import SearchError
-from clbench.core.files import as_folder_error, write_atomically, write_text
+from clbench.core.files import write_atomically
 from clbench.search.combination import BASE, combine
 from clbench.search.search_folder import TrialRecord, cost_of
 from clbench.search.space import SearchOrigin, SearchSpace
@@ -97,7 +97,7 @@ class SearchOutcome:
                 },
                 cost=self.cost,
             )
-            write_text(folder / file, text)
+            write_atomically(folder / file, text)
         rates_figure = rate_distributions(
             {f"best trial ({number})": self.best.rates},
             self.mean,
@@ -107,8 +107,7 @@ class SearchOutcome:
         )
         figures = {"rates.png": rates_figure, "trace.png": search_trace(self.trials)}
         for file, figure in figures.items():
-            with as_folder_error(folder / file):
-                write_atomically(folder / file, partial(save_png, figure))
+            write_atomically(folder / file, partial(save_png, figure))
 
 
 def baseline_text(

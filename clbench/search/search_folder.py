@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clbench.core.errors import DataError, RunFolderError, describe_errors
-from clbench.core.files import read_file, write_text
+from clbench.core.files import read_file, write_atomically
 from clbench.core.registry import LARGEST, Amount
 from clbench.models.groups import MOST_LAYERS, Division
 from clbench.results.cell import plain
@@ -169,11 +169,12 @@ class SearchFolder:
         """Write `search.json`: the recipe of the trials and a description of the search."""
         header = {"format": FORMAT, "schema_version": SCHEMA_VERSION}
         content = plain({**header, **description, "recipe": recipe})
-        write_text(self.file, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_atomically(self.file, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def write(self, trial: TrialRecord) -> None:
         """Write the file of a trial atomically."""
-        write_text(self.trials / f"{trial.number:04d}.json", trial.model_dump_json(indent=1) + "\n")
+        path = self.trials / f"{trial.number:04d}.json"
+        write_atomically(path, trial.model_dump_json(indent=1) + "\n")
 
     def read(self) -> list[TrialRecord]:
         """Return all trials by number; raise a DataError if a file does not hold a trial."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clbench.core.errors import RunFolderError, SettingsError, describe_errors, join_names
-from clbench.core.files import locked, read_file, write_text
+from clbench.core.files import locked, read_file, write_atomically
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.runner.run_state import RunState, read_run_state
@@ -175,7 +175,7 @@ def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:
         methods = {study.baseline.name: _trials_of(study) for study in is_open}
         file = file.model_copy(update={"methods": {**file.methods, **methods}})
         with locked(plan.out, marker=plan.out / "tune.json"):
-            write_text(plan.out / "tune.json", file.model_dump_json(indent=1) + "\n")
+            write_atomically(plan.out / "tune.json", file.model_dump_json(indent=1) + "\n")
 
 
 def read_studies(plan: TunePlan) -> list[Study]:
@@ -217,7 +217,7 @@ def write_tuned(plan: TunePlan, studies: Sequence[Study]) -> list[Path]:
         if study.has_result:
             paths.append(plan.out / f"{study.baseline.name}.toml")
             tuned = study.tuned(" ".join(plan.command), plan.scenarios)
-            write_text(paths[-1], f"{GENERATED}\n{tuned.to_toml()}")
+            write_atomically(paths[-1], f"{GENERATED}\n{tuned.to_toml()}")
     return paths
 
 

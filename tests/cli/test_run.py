@@ -73,7 +73,7 @@ def test_a_finished_run_in_a_read_only_folder_says_that_the_table_is_old(
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("clbench.core.files.write_atomically", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     code, out, err = clbench(*RUN, "--seeds", "0")
     assert code == 0
     assert "The table was not updated: " in err
@@ -311,11 +311,11 @@ def test_a_report_of_a_folder_that_cannot_be_written(
     def refuse(*arguments: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("clbench.core.files.write_atomically", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     code, out, err = clbench("report", "results/mine", "--formats", "png")
     assert code == 2
     assert "vanilla" in out
-    assert "report/tables/scores.csv cannot be written" in err
+    assert "report/figures/tradeoff.png cannot be written" in err
     assert err.startswith(
         "scores.csv is left unchanged: results/mine/scores.csv cannot be written: Read-only file "
         "system."

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,14 @@ from clbench.core.errors import DataError, RunFolderError
 from clbench.core.files import (
     DamagedFileError,
     check_folder,
+    digest,
     load_tensors,
     locked,
     read_file,
     save_tensors,
     user_path,
+    write_atomically,
     write_if_possible,
-    write_text,
 )
 
 
@@ -48,6 +50,15 @@ def test_paths_start_from_the_base_or_the_home(
     assert user_path("~no-such-user/x", "--out") == Path("~no-such-user/x")
 
 
+def test_a_digest_is_that_of_the_content(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert digest(tmp_path / "file") == digest(b"abc") == digest("abc")
+    assert digest("abc") == "cf4ab791c62b8d2b2109c90275287816"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is not a regular file"):
+        digest(tmp_path / "pipe")
+
+
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
@@ -67,14 +78,15 @@ def full(path: Path) -> None:
     raise OSError(28, "No space left on device", str(path))
 
 
-def truncated(path: Path) -> None:
+def truncated(*_: object, **__: object) -> None:
     raise SafetensorError("I/O error: File too large")
 
 
-@pytest.mark.parametrize("write", [full, truncated])
-def test_a_full_disk_does_not_stop_the_run(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
-    assert not write_if_possible(tmp_path / "cache" / "x", write)
-    assert list((tmp_path / "cache").iterdir()) == []
+def test_a_full_disk_does_not_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("safetensors.torch.save_file", truncated)
+    for write in (full, partial(save_tensors, {"a": torch.ones(1)})):
+        assert not write_if_possible(tmp_path / "cache" / "x", write)
+        assert list((tmp_path / "cache").iterdir()) == []
     (tmp_path / "file").write_text("")
     assert not write_if_possible(tmp_path / "file" / "x", "text")
     assert write_if_possible(tmp_path / "new" / "x", "text")
@@ -225,13 +237,13 @@ def rewrite(line):
         return trace
 
     sys.settrace(trace)
-    files.write_text(target, "new" * 100_000)
+    files.write_atomically(target, "new" * 100_000)
     os._exit(0)
 
 
 line, code = 0, -signal.SIGKILL
 while code:
-    files.write_text(target, "old" * 100_000)
+    files.write_atomically(target, "old" * 100_000)
     line += 1
     code = rewrite(line)
     text = target.read_text()
@@ -275,14 +287,14 @@ def test_a_full_disk_is_reported_and_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "file"
-    write_text(target, "old")
+    write_atomically(target, "old")
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunFolderError, match="file cannot be written: No space left on device"):
-        write_text(target, "new")
+        write_atomically(target, "new")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -306,7 +318,7 @@ def test_an_error_before_the_run_has_begun_removes_the_folders_that_it_created(
         with locked(out, marker=out / "suite.json"):
             (out / "scenarios").mkdir()
             if begun:
-                write_text(out / "suite.json", "{}")
+                write_atomically(out / "suite.json", "{}")
             raise ValueError("bad data")
 
     with pytest.raises(ValueError, match="bad data"):
