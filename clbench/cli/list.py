@@ -67,13 +67,14 @@ def _tasks(suite: str | None) -> Rows:
     yield "task", "classes", "rows", "licence", ""
     for name in TASKS:
         loader: Any = TASKS.get(name)
-        description = getattr(loader, "description", "") or TASKS.where(name).partition(":")[0]
-        classes, rows = getattr(loader, "classes", 0), getattr(loader, "rows", None)
+        spec = getattr(loader, "spec", loader)
+        description = getattr(spec, "description", "") or TASKS.where(name).partition(":")[0]
+        classes, rows = getattr(loader, "classes", 0), getattr(spec, "rows", None)
         yield (
             name,
             "number" if classes == 1 else f"{classes or ''}",
             f"{rows[0]:,} / {rows[1]:,}" if rows else "",
-            getattr(loader, "licence", ""),
+            getattr(spec, "licence", ""),
             f"{description}{_words(loader)}",
         )
     if suite is not None:

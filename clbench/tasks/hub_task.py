@@ -1,6 +1,4 @@
-"""Tasks on the Hugging Face hub, or in a local copy of the hub's repository."""
-
-from __future__ import annotations
+"""Tasks on the Hugging Face hub, or in a local copy of the hub's repository; 20 Newsgroups."""
 
 import hashlib
 import warnings
@@ -8,14 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from clbench.core.errors import DataError, join_names
-from clbench.core.files import read_file
-from clbench.tasks.columns import Columns, check_columns
-from clbench.tasks.metrics import check_metrics
+from clbench.core.files import digest, read_file
 from clbench.tasks.spec import SPLITS, HubTaskSpec
-from clbench.tasks.task import Rows, Task, TaskSource
+from clbench.tasks.tables import Table, TableTask, check_columns
+from clbench.tasks.task import Task, TaskSource
 from clbench.tasks.template import Template
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
@@ -23,25 +18,14 @@ SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 
 
 @dataclass(frozen=True)
-class HubTask:
+class HubTask(TableTask):
     """The loader of a table with a key `hub`, `spec`.
 
     The settings of a `packaged` table, one that comes with clbench, are not part of the identity.
     """
 
-    name: str
     spec: HubTaskSpec
     packaged: bool = False
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics; the first is the score."""
-        return self.spec.scores
-
-    @property
-    def description(self) -> str:
-        """One line for lists."""
-        return self.spec.description
 
     @property
     def classes(self) -> int:
@@ -52,64 +36,24 @@ class HubTask:
         """Return the template of prompts and answers, as far as it is known without rows."""
         return self.spec.template(self.spec.labels or [])
 
-    @property
-    def rows(self) -> list[int] | None:
-        """Training and validation rows of the whole dataset."""
-        return self.spec.rows
-
-    @property
-    def licence(self) -> str:
-        """The licence of the dataset."""
-        return self.spec.licence
-
     def __call__(self, source: TaskSource) -> Task:
         """Return the task from the copy in the data folder, or else from the hub."""
-        spec, (dataset, origin) = self.spec, self._load(source.data)
-        classes: list[str] = []
-        rows = []
-        blank: dict[str, int] = {}
-        for split in map(spec.split, SPLITS):
-            table, names = self._table(dataset, origin, split)
-            where = table.where
-            blank[split] = table.blank
-            labels = [table.cells[spec.label][row] for row in table.positions]
-            missing = sum(label is None or label == -1 for label in labels)
-            if missing and spec.has_classes:
-                raise DataError(
-                    f"{where}: column {spec.label!r} is -1 or empty in {missing} of {len(labels)} "
-                    "rows, as in unlabelled test splits. Name a labelled split in `splits`."
-                )
-            if not classes and spec.has_classes:
-                classes = names or table.class_names()
-            if spec.classes not in (None, len(classes)):
-                raise DataError(
-                    f"{where}: it has {len(classes)} classes, not {spec.classes}. Use a complete "
-                    f"copy of {spec.hub}."
-                )
-            rows.append(table.rows(classes, coded=bool(names)))
-        return Task(
-            self.name,
-            tuple(classes),
-            self.metrics,
-            train=rows[0],
-            validation=rows[1],
-            head=self.name,
-            source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
-            template=spec.template(classes, f"task {self.name!r}: "),
-        )
+        spec, task = self.spec, super().__call__(source)
+        if spec.classes not in (None, len(task.labels)):
+            raise DataError(
+                f"task {self.name!r}: it has {len(task.labels)} classes, not {spec.classes}. Use "
+                f"a complete copy of {spec.hub}."
+            )
+        return task
 
-    def column(self, source: TaskSource, name: str) -> dict[str, dict[int, str]]:
-        """Return the cells of a column by split and `Rows.index`."""
+    def tables(self, source: TaskSource, *more: str) -> dict[str, Table]:
+        """Return the tables of both splits."""
         dataset, origin = self._load(source.data)
         return {
-            split: self._table(dataset, origin, self.spec.split(split), name)[0].by_row(name)
-            for split in SPLITS
+            split: self._table(dataset, origin, self.spec.split(split), *more) for split in SPLITS
         }
 
-    def _table(
-        self, dataset: Any, origin: str, split: str, *more: str
-    ) -> tuple[Columns, list[str] | None]:
-        """Return the columns of the task, and `more`, and the names of its classes if known."""
+    def _table(self, dataset: Any, origin: str, split: str, *more: str) -> Table:
         spec, where = self.spec, f"task {self.name!r}, split {split!r} of {origin}"
         if split not in dataset:
             raise DataError(
@@ -117,8 +61,8 @@ class HubTask:
                 "key `splits`."
             )
         table = dataset[split]
-        columns = dict.fromkeys([*spec.columns, *more])
-        check_columns(list(columns), table.column_names, where)
+        columns = list(dict.fromkeys([*spec.columns, *more]))
+        check_columns(columns, table.column_names, where)
         cells = {name: list(table[name]) for name in columns}
         names: list[str] | None = getattr(table.features[spec.label], "names", None)
         decoded = {*more, *([spec.label] if spec.labels or spec.without else [])}
@@ -127,46 +71,30 @@ class HubTask:
                 codes = cells[column]
                 cells[column] = [None if c in (None, -1) else classes[c] for c in codes]
         if names and spec.label in decoded:
-            names = self._kept(names, where)
-        return Columns(where, spec, cells), spec.labels or names
+            names = [name for name in names if name not in (spec.without or ())]
+            if spec.labels and sorted(names) != sorted(spec.labels):
+                raise DataError(
+                    f"{where}: the classes are {join_names(names)}, but `labels` are "
+                    f"{join_names(spec.labels)}."
+                )
+        return Table(where, spec, cells, spec.labels or names)
 
-    def _kept(self, names: list[str], where: str) -> list[str]:
-        """Return the names of the dataset's classes that are not left out."""
-        spec = self.spec
-        kept = [name for name in names if name not in (spec.without or ())]
-        if spec.labels and sorted(kept) != sorted(spec.labels):
-            raise DataError(
-                f"{where}: the classes are {join_names(kept)}, but `labels` are "
-                f"{join_names(spec.labels)}."
-            )
-        return kept
-
-    def identity(self, source: TaskSource) -> dict[str, Any]:
+    def origin(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the copy's files, or the name and revision on the hub."""
-        spec, where = self.spec, f"[task.{self.name}] metrics"
-        check_metrics(where, self.metrics, spec.regression, free_text=bool(spec.target))
-        identity: dict[str, Any]
-        identity = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
+        spec, origin = self.spec, {}
         if files := self._files(source.data):
-            digests = {
-                path.name: hashlib.blake2b(read_file(path), digest_size=16).hexdigest()
-                for paths in files.values()
-                for path in paths
-            }
-            identity = {"dataset": "mirror", "config": spec.config, "files": digests}
-        if not self.packaged:
-            lists = {"rows", "classes", "description", "licence"}
-            identity["columns"] = spec.identity(exclude=lists)
-        return identity
-
-    def _folder(self, data: Path | None) -> Path | None:
-        """Return the folder of the local copy, or None if there is none."""
-        folder = None if data is None else data / self.spec.hub.rpartition("/")[2]
-        return folder if folder is not None and folder.is_dir() else None
+            digests = {path.name: digest(path) for paths in files.values() for path in paths}
+            origin = {"dataset": "mirror", "config": spec.config, "files": digests}
+        else:
+            origin = {"dataset": spec.hub, "config": spec.config, "revision": spec.revision}
+        if self.packaged:
+            return origin
+        lists = {"rows", "classes", "description", "licence"}
+        return {**origin, "columns": spec.identity(exclude=lists)}
 
     def _files(self, data: Path | None) -> dict[str, list[Path]]:
         """Return the files of both splits in the local copy; empty if there is none."""
-        root, config = self._folder(data), self.spec.config
+        root, config = _copy(data, self.spec.hub), self.spec.config
         if root is None:
             return {}
         folder, files = root, {}
@@ -196,37 +124,30 @@ class HubTask:
         """Return the dataset and its origin for messages; raise a DataError on any failure."""
         import datasets
 
-        spec, root, files = self.spec, self._folder(data), self._files(data)
-        folder = spec.hub.rpartition("/")[2]
+        spec, root = self.spec, _copy(data, self.spec.hub)
+        options: dict[str, Any] = {"name": spec.config, "revision": spec.revision}
+        if root is not None:
+            # Name the files instead of following the card of the repository: a copy may hold
+            # only some of its configurations and rows.
+            files = {
+                split: [str(path.relative_to(root)) for path in paths]
+                for split, paths in self._files(data).items()
+            }
+            options = {"data_files": files, "verification_mode": "no_checks"}
+            if spec.field is not None:
+                options["field"] = spec.field
         visible = datasets.is_progress_bar_enabled()
         datasets.disable_progress_bars()
         try:
             if root is None:
-                origin = f"{spec.hub} on the hub"
-                return datasets.load_dataset(
-                    spec.hub, name=spec.config, revision=spec.revision
-                ), origin
-            # Name the files instead of following the card of the repository: a copy may hold
-            # only some of its configurations and rows.
-            paths = {
-                split: [str(path.relative_to(root)) for path in paths]
-                for split, paths in files.items()
-            }
-            options: dict[str, Any] = {"verification_mode": "no_checks"}
-            if spec.field is not None:
-                json = {k: [str(root.resolve() / one) for one in some] for k, some in paths.items()}
-                return datasets.load_dataset(
-                    "json", data_files=json, field=spec.field, **options
-                ), str(root)
-            return datasets.load_dataset(str(root.resolve()), data_files=paths, **options), str(
-                root
-            )
+                return datasets.load_dataset(spec.hub, **options), f"{spec.hub} on the hub"
+            return datasets.load_dataset(str(root.resolve()), **options), str(root)
         # The library and its dependencies raise a dozen unrelated types of errors here.
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
             problem = (
                 f"{spec.hub} could not be downloaded ({reason}). Check the network, or give a "
-                f"copy with --data DIR, as DIR/{folder}."
+                f"copy with --data DIR, as DIR/{spec.hub.rpartition('/')[2]}."
                 if root is None
                 else f"{root} cannot be read ({reason}). Copy the files of {spec.hub} again."
             )
@@ -239,10 +160,20 @@ class HubTask:
 FOLDERS = {"train": "20news-bydate-train", "validation": "20news-bydate-test"}
 ARCHIVE = "8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610"
 """SHA-256 of the archive 20news-bydate.tar.gz that scikit-learn downloads and checks."""
+NEWSGROUPS = HubTaskSpec(
+    hub="20newsgroups",
+    text="text",
+    skip_blank=True,
+    prompt="{text}\nNewsgroup:",
+    classes=20,
+    rows=[11314, 7532],
+    licence="not stated; for research",
+    description="newsgroups of posts (Lang 1995), through scikit-learn",
+)
 
 
 @dataclass(frozen=True)
-class Newsgroups:
+class Newsgroups(TableTask):
     """The loader of the task: topics of posts, by date, without headers, footers and quotes.
 
     Posts that are then empty are left out. ``DIR/20newsgroups`` under ``--data`` may hold the two
@@ -250,41 +181,32 @@ class Newsgroups:
     """
 
     name: str = "20newsgroups"
-    metrics: tuple[str, ...] = ("accuracy",)
+    spec: HubTaskSpec = NEWSGROUPS
     classes: int = 20
-    rows: tuple[int, int] = (11314, 7532)
-    licence: str = "not stated; for research"
-    description: str = "newsgroups of posts (Lang 1995), through scikit-learn"
-
-    def __call__(self, source: TaskSource) -> Task:
-        """Return the task; raise a DataError if its posts cannot be read or downloaded."""
-        splits = {split: self._read(source, split) for split in FOLDERS}
-        names = splits["train"].target_names
-        rows, blank = {}, {}
-        for split, posts in splits.items():
-            if posts.target_names != names:
-                raise DataError(f"task {self.name!r}: the folders {FOLDERS} hold other groups.")
-            kept = [position for position, text in enumerate(posts.data) if text.strip()]
-            blank[split] = len(posts.data) - len(kept)
-            rows[split] = Rows.of(posts.data, None, posts.target).take(np.asarray(kept))
-        return Task(
-            self.name,
-            tuple(names),
-            self.metrics,
-            rows["train"],
-            rows["validation"],
-            head=self.name,
-            source={**self.identity(source), "blank": blank},
-            template=self.template(),
-        )
 
     def template(self) -> Template:
         """Return the template of prompts and answers."""
-        return Template("{text}\nNewsgroup:")
+        return self.spec.template([])
 
-    def identity(self, source: TaskSource) -> dict[str, Any]:
+    def tables(self, source: TaskSource, *more: str) -> dict[str, Table]:
+        """Return the posts of both splits; raise a DataError if they cannot be had."""
+        posts = {split: self._read(source, split) for split in FOLDERS}
+        names = posts["train"].target_names
+        if posts["validation"].target_names != names:
+            raise DataError(f"task {self.name!r}: the folders {FOLDERS} hold other groups.")
+        return {
+            split: Table(
+                f"task {self.name!r}, {split}",
+                self.spec,
+                {"text": some.data, "label": some.target.tolist()},
+                names,
+            )
+            for split, some in posts.items()
+        }
+
+    def origin(self, source: TaskSource) -> dict[str, Any]:
         """Return a digest of the posts in the data folder, or that of the archive."""
-        root = _folder(source.data)
+        root = _copy(source.data, self.name)
         if root is None:
             return {"dataset": self.name, "archive": ARCHIVE}
         hasher = hashlib.blake2b(digest_size=16)
@@ -297,12 +219,7 @@ class Newsgroups:
     def _read(self, source: TaskSource, split: str) -> Any:
         from sklearn.datasets import _twenty_newsgroups as news
 
-        remove = (
-            news.strip_newsgroup_header,
-            news.strip_newsgroup_footer,
-            news.strip_newsgroup_quoting,
-        )
-        root = _folder(source.data)
+        root = _copy(source.data, self.name)
         try:
             if root is None:
                 subset = "test" if split == "validation" else split
@@ -316,12 +233,16 @@ class Newsgroups:
                 f"task {self.name!r}: {error}. Check the network, or give --data DIR with the "
                 f"folders of the unpacked archive as DIR/{self.name}/{FOLDERS[split]}."
             ) from error
-        for strip in remove:
+        for strip in (
+            news.strip_newsgroup_header,
+            news.strip_newsgroup_footer,
+            news.strip_newsgroup_quoting,
+        ):
             posts.data = [strip(text) for text in posts.data]
         return posts
 
 
-def _folder(data: Path | None) -> Path | None:
-    """Return the folder of a local copy, or None if there is none."""
-    folder = None if data is None else data / "20newsgroups"
+def _copy(data: Path | None, name: str) -> Path | None:
+    """Return the folder of a local copy of a hub dataset, or None if there is none."""
+    folder = None if data is None else data / name.rpartition("/")[2]
     return folder if folder is not None and folder.is_dir() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
@@ -13,12 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from clbench.core.errors import DataError, UnknownNameError, describe_type, did_you_mean
+from clbench.core.files import digest
 from clbench.core.registry import Registry
-from clbench.tasks.file_task import FileTask
 from clbench.tasks.hub_task import HubTask, Newsgroups
 from clbench.tasks.metrics import METRICS, TEXT_METRICS, check_groups, check_metrics, metrics_for
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
 from clbench.tasks.synthetic import SPECS
+from clbench.tasks.tables import UNLABELLED, FileTask
 from clbench.tasks.task import Rows, Task, TaskSource
 
 TaskLoader = Callable[[TaskSource], Task]
@@ -154,12 +154,11 @@ def code_identity(entry: Any) -> dict[str, str]:
     Without a file, as in an interactive session, the module's name replaces the digest.
     """
     code = entry if inspect.isroutine(entry) or inspect.isclass(entry) else type(entry)
+    name = code.__qualname__
     try:
-        content = Path(inspect.getsourcefile(code) or "").read_bytes()
+        return {"code": name, "digest": digest(Path(inspect.getsourcefile(code) or ""))}
     except (OSError, TypeError):
-        return {"code": code.__qualname__, "module": code.__module__}
-    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-    return {"code": code.__qualname__, "digest": digest}
+        return {"code": name, "module": code.__module__}
 
 
 def _loader(name: str, own: Mapping[str, OwnTaskSpec]) -> Any:
@@ -195,7 +194,9 @@ def check_task(name: str, task: Any) -> Task:
     if task.name != name:
         raise DataError(f"{where}: its loader named it {task.name!r}. Use one name for both.")
     if len(task.labels) == 1:
-        raise DataError(f"{where}: there is only one class, {task.labels[0]!r}.")
+        raise DataError(
+            f"{where}: there is only one class, {task.labels[0]!r}. A task needs two or more."
+        )
     if not task.metrics:
         raise DataError(f"{where}: it has no metric. Name one, such as accuracy.")
     check_metrics(where, task.metrics, task.regression, free_text=task.free_text)
@@ -239,7 +240,7 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
         allowed = f"from 0 to {len(task.labels) - 1}, a position in `labels`"
     if not valid.all():
         row = int(np.flatnonzero(~valid)[0])
-        hint = " (-1 marks an unlabelled test split)" if rows.labels[row] == -1 else ""
+        hint = UNLABELLED if rows.labels[row] == -1 else ""
         raise DataError(
-            f"{where}: the label of row {row} is {rows.labels[row]}{hint}; it must be {allowed}."
+            f"{where}: the label of row {row} is {rows.labels[row]}; it must be {allowed}.{hint}"
         )

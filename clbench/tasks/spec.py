@@ -69,7 +69,7 @@ SUFFIXES: dict[str, Format] = {
 """File formats by suffix."""
 
 
-class ColumnsSpec(BaseModel):
+class TableSpec(BaseModel):
     """The columns of a task in files or on the hub.
 
     Attributes
@@ -220,7 +220,7 @@ class ColumnsSpec(BaseModel):
         return tuple(self.metrics or default)
 
 
-class FileTaskSpec(ColumnsSpec):
+class FileTaskSpec(TableSpec):
     """A task in files.
 
     Attributes
@@ -268,7 +268,7 @@ class FileTaskSpec(ColumnsSpec):
         return self.format or SUFFIXES[PurePath(path).suffix.lower()]
 
 
-class HubTaskSpec(ColumnsSpec):
+class HubTaskSpec(TableSpec):
     """A task on the Hugging Face hub.
 
     Attributes

@@ -18,7 +18,6 @@ from clbench.tasks.metrics import check_groups, check_metrics
 from clbench.tasks.template import Template
 
 IntArray = npt.NDArray[np.int64]
-SPLITS = ("train", "validation", "tuning")
 
 
 @dataclass(frozen=True)
@@ -209,8 +208,8 @@ class Task:
     @property
     def splits(self) -> dict[str, Rows]:
         """The rows by split; a missing tuning split is left out."""
-        splits = {name: getattr(self, name) for name in SPLITS}
-        return {name: rows for name, rows in splits.items() if rows is not None}
+        splits = {"train": self.train, "validation": self.validation}
+        return splits if self.tuning is None else {**splits, "tuning": self.tuning}
 
     def with_rows(self, change: Callable[[Rows], Rows]) -> Task:
         """Return the task after `change` of the rows of each split."""

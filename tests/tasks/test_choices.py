@@ -178,7 +178,7 @@ def test_joined_columns_leave_out_empty_cells(tmp_path: Path) -> None:
     task = load_task("t", data=None, base=tmp_path, own={"t": spec})
     assert task.train.first == ["x", "y z"]
     path.write_text(json.dumps({"a": None, "b": "", "label": 0}) + "\n" + path.read_text())
-    with pytest.raises(DataError, match="columns a, b are all empty in row 0"):
+    with pytest.raises(DataError, match="columns a, b are all empty in 1 of 3 rows"):
         load_task("t", data=None, base=tmp_path, own={"t": spec})
     skipping = spec.model_copy(update={"skip_blank": True})
     task = load_task("t", data=None, base=tmp_path, own={"t": skipping})

@@ -190,7 +190,7 @@ def test_every_packaged_task_is_described_and_read_from_a_copy(name: str, tmp_pa
     spec = loader.spec
     assert spec.revision
     assert spec.licence
-    assert loader.rows
+    assert spec.rows
     assert loader.classes > 1
     count = loader.classes
     texts = {column: [f"{column} {i}" for i in range(3 * count)] for column in spec.columns}
@@ -309,7 +309,8 @@ def test_a_broken_file_is_an_error_of_one_line(content: bytes, tmp_path: Path) -
     [
         (
             {"label": [0, -1, 1, -1, 0, 0]},
-            "column 'label' is -1 or empty in 2 of 6 rows, as in unlab",
+            "the label of row 1 is -1; it must be from 0 to 1, a position in `labels`. Unlabelled "
+            "test splits have -1; name another split.",
         ),
         ({"label": [0, 2, 1, 1, 0, 0]}, "the label of row 1 is 2; it must be from 0 to 1"),
         ({"label": ["yes"] * 6}, "label 'yes' on row 0 (counted from 0) is not among `labels`"),

@@ -194,7 +194,10 @@ NAN = Rows.of(["a"], None, [float("nan")], regression=True)
         (replace(GOOD, train=ROWS.take([])), "train rows: there are none"),
         (replace(GOOD, validation=PAIRS), "validation rows: every split needs as many texts"),
         (replace(GOOD, tuning=Rows.of(["a"], None, [2])), "tuning rows: the label of row 0 is 2; "),
-        (replace(GOOD, train=Rows.of(["a"], None, [-1])), "is -1 (-1 marks an unlabelled test"),
+        (
+            replace(GOOD, train=Rows.of(["a"], None, [-1])),
+            "a position in `labels`. Unlabelled test splits have -1",
+        ),
         (replace(GOOD, train=Rows.of([1], None, [1])), "the text of row 0 is 1, a whole number"),  # type: ignore[list-item]
         (replace(GOOD, train=Rows.of(["a"], None, [0, 1])), "1 texts, 2 labels and 1 positions"),
         (

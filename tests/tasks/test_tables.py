@@ -1,24 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clbench.core.errors import DataError
-from clbench.tasks.columns import Columns, check_columns
 from clbench.tasks.spec import FileTaskSpec
+from clbench.tasks.tables import Table, check_columns
 
 
-def columns(*labels: Any, texts: list[Any] | None = None, **keys: Any) -> Columns:
+def columns(*labels: Any, texts: list[Any] | None = None, **keys: Any) -> Table:
     keys = {"train": "t.csv", "validation_fraction": 0.5, "text": "text", **keys}
     spec = FileTaskSpec(label="label", **keys)
     texts = texts or [f"text {i}" for i in range(len(labels))]
-    return Columns("here", spec, {"text": texts, "label": labels})
+    return Table("here", spec, {"text": texts, "label": labels})
 
 
-def error(table: Columns) -> str:
+def error(table: Table) -> str:
     with pytest.raises(DataError) as caught:
-        table.rows(table.spec.labels or ([] if table.spec.regression else table.class_names()))
+        table.rows([] if table.spec.regression else table.classes())
     assert str(caught.value).startswith("here: ")
     return str(caught.value)
 
@@ -39,21 +40,21 @@ def error(table: Columns) -> str:
 )
 def test_classes_are_the_labels_that_occur_in_order(labels: Any, names: list[str]) -> None:
     table = columns(*labels)
-    assert table.class_names() == names
+    assert table.classes() == names
     assert set(table.rows(names).labels.tolist()) == set(range(len(names)))
 
 
 def test_whole_numbers_are_names_or_positions() -> None:
     table = columns(1, 0, 1, labels=["1", "0"])
-    assert table.rows(["1", "0"]).labels.tolist() == [0, 1, 0]
-    assert table.rows(["no", "yes"], coded=True).labels.tolist() == [1, 0, 1]
+    assert table.rows(table.classes()).labels.tolist() == [0, 1, 0]
+    coded = replace(table, names=["no", "yes"])
+    assert coded.classes() == ["no", "yes"]
+    assert coded.rows(coded.classes()).labels.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (columns("1", "1"), "has the label '1' on every row. A task needs at least two classes"),
-        (columns(-1, -1), "has the label '-1' (-1 marks an unlabelled test split) on every row"),
         (
             columns("1", "0", "1.0"),
             "column 'label' (key 'label') has '1' on row 0 and '1.0' on row 2 (counted from 0). "
@@ -72,15 +73,18 @@ def test_whole_numbers_are_names_or_positions() -> None:
             "label 'spma' on row 1 (counted from 0) is not among `labels`. Did you mean 'spam'",
         ),
         (columns("1", "x", regression=True), "'x' in column 'label' on row 1 (counted from 0) is"),
-        (columns("1", "inf", regression=True), "is not a finite number"),
-        (columns(True, False, regression=True), "is not a finite number"),
+        (columns("1", "inf", regression=True), "on row 1 (counted from 0) is not a number up to"),
+        (columns(True, False, regression=True), "true in column 'label' on row 0 (counted from 0)"),
         (columns("1", "-1e308", regression=True), "'-1e308' in column 'label' on row 1"),
-        (columns("1", "1e39", regression=True), "is too large"),
+        (
+            columns("1", "1e39", regression=True),
+            "'1e39' in column 'label' on row 1 (counted from 0) is not a number up to 1e38",
+        ),
         (columns("a", "b", texts=[" ", ""], skip_blank=True), "no row has a text"),
         (columns("a", "a", "b", texts=["x", " ", "z"]), "leave them out with skip_blank = true"),
     ],
 )
-def test_unusable_cells_are_named_with_their_row(table: Columns, message: str) -> None:
+def test_unusable_cells_are_named_with_their_row(table: Table, message: str) -> None:
     assert message in error(table)
 
 
@@ -93,7 +97,7 @@ def test_a_missing_column_is_named_with_those_that_exist() -> None:
 
 def test_rows_without_a_text_can_be_skipped_and_are_counted() -> None:
     table = columns("a", None, "c", "b", texts=["x", " ", None, "z"], skip_blank=True)
-    assert table.class_names() == ["a", "b"]
+    assert table.classes() == ["a", "b"]
     rows = table.rows(["a", "b"])
     assert list(rows.first) == ["x", "z"]
     assert rows.index.tolist() == [0, 3]
