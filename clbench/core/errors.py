@@ -3,8 +3,6 @@
 The command line prints each error as one line and exits with 2.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches

@@ -4,8 +4,6 @@ An entry is an object, or a string ``"module:object"`` that is imported on first
 listing names stays fast. Installed packages add entries through entry points.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator

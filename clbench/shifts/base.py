@@ -1,12 +1,10 @@
-"""The base classes of shifts, which generate scenarios; saved splits; and the registry."""
-
-from __future__ import annotations
+"""What shifts are made of: saved splits, the base classes, and the registry."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +44,134 @@ class ShiftContext(Protocol):
 
     def held_out_texts(self, count: int) -> list[str]:
         """Return at most `count` texts of the protocol's corpus that no method sees."""
+
+
+REMEDY = "Name a file scenarios/*.split.json of a run, or leave `split` out to divide anew."
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """One part of a divided task.
+
+    The part ``short`` becomes the task ``glue/sst2[short]``. Rows are given by their positions in
+    the task's source (`Rows.index`), ascending.
+    """
+
+    name: str
+    train: tuple[int, ...]
+    validation: tuple[int, ...]
+    tuning: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Split:
+    """A fitted division of one task.
+
+    Attributes
+    ----------
+    kind
+        Name of the shift.
+    task
+        Name of the divided task.
+    fitted
+        The shift's settings and what it fitted on the training rows (threshold, centroids).
+    parts
+        In training order.
+    digests
+        `Rows.digest` of the divided rows, by split.
+    numbers
+        Numbers that the shift reports.
+    """
+
+    kind: str
+    task: str
+    fitted: Mapping[str, Any]
+    parts: tuple[SplitPart, ...]
+    digests: Mapping[str, str]
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: Literal[1] = 1
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        task: Task,
+        names: Sequence[str],
+        part_of: Mapping[str, IntArray],
+        fitted: Mapping[str, Any],
+        numbers: Mapping[str, Any],
+    ) -> Self:
+        """Return the split of `task` into parts called `names`, in training order.
+
+        `part_of` holds, for each split of the task, the number of each row's part, shape (n,).
+        """
+        splits = task.splits
+        parts = [
+            SplitPart(
+                name,
+                **{
+                    key: tuple(splits[key].index[part == number].tolist())
+                    for key, part in part_of.items()
+                },
+            )
+            for number, name in enumerate(names)
+        ]
+        digests = {key: splits[key].digest for key in part_of}
+        return cls(kind, task.name, fitted, tuple(parts), digests, numbers)
+
+    def apply(self, task: Task, where: str = "the saved split") -> tuple[Task, ...]:
+        """Return the parts of `task`, which share its head; messages start with `where`.
+
+        Raises
+        ------
+        ShiftError
+            If the task or its rows differ from those of the split.
+        """
+        if task.name != self.task:
+            raise ShiftError(
+                f"{where} divides task {self.task!r}, not {task.name!r}. "
+                "Name that task, or leave `split` out to divide this one anew."
+            )
+        splits = task.splits
+        for key in dict.fromkeys([*splits, *self.digests]):
+            if key not in splits or splits[key].digest != self.digests.get(key):
+                raise ShiftError(
+                    f"{where} was made from other {key} rows of {task.name!r} (other data, "
+                    "--limit or data_seed). Use the same rows, or leave `split` out to divide "
+                    "these anew."
+                )
+        tasks = []
+        for part in self.parts:
+            rows_of: dict[str, Any] = {
+                key: rows.where(np.isin(rows.index, getattr(part, key)))
+                for key, rows in splits.items()
+            }
+            source = {**task.source, "part": part.name, "shift": self.kind}
+            tasks.append(replace(task, name=f"{task.name}[{part.name}]", source=source, **rows_of))
+        return tuple(tasks)
+
+    def save(self, path: Path) -> None:
+        """Write the split atomically."""
+        write_atomically(path, json.dumps(asdict(self), allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a saved split.
+
+        Raises
+        ------
+        DataError
+            If the file is missing or is not a split.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(read_file(path))
+        except OSError as error:
+            raise DataError(f"split {path} cannot be read: {error.strerror}. {REMEDY}") from error
+        except ValidationError as error:
+            raise DataError(
+                f"split {path} is damaged, or not a split of this version of clbench "
+                f"({describe_errors(error)[0][:200]}). {REMEDY}"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -194,7 +320,7 @@ class DividingShift(Shift):
         return {k: v for k, v in self.settings().items() if k not in ("task", "split")}
 
 
-def _check(name: str, entry: object) -> str | None:
+def _shift_error(name: str, entry: object) -> str | None:
     if not (isinstance(entry, type) and issubclass(entry, Shift)):
         return "a shift must be a subclass of clbench.Shift"
     if entry.build is Shift.build:
@@ -205,7 +331,7 @@ def _check(name: str, entry: object) -> str | None:
     return None
 
 
-SHIFTS: Registry[type[Shift]] = Registry("shift", check=_check, group="clbench.shifts")
+SHIFTS: Registry[type[Shift]] = Registry("shift", check=_shift_error, group="clbench.shifts")
 SHIFTS.add("dataset", "clbench.shifts.dataset:DatasetShift")
 SHIFTS.add("pretraining", "clbench.shifts.dataset:Pretraining")
 SHIFTS.add("sequence", "clbench.shifts.dataset:SequenceShift")
@@ -220,131 +346,3 @@ Kind = TypeVar("Kind", bound=type[Shift])
 def shift(name: str) -> Callable[[Kind], Kind]:
     """Register a shift: ``@clbench.shift("name")`` over a subclass of `Shift`."""
     return SHIFTS.register(name)
-
-
-REMEDY = "Name a file scenarios/*.split.json of a run, or leave `split` out to divide anew."
-
-
-@dataclass(frozen=True)
-class SplitPart:
-    """One part of a divided task.
-
-    The part ``short`` becomes the task ``glue/sst2[short]``. Rows are given by their positions in
-    the task's source (`Rows.index`), ascending.
-    """
-
-    name: str
-    train: tuple[int, ...]
-    validation: tuple[int, ...]
-    tuning: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Split:
-    """A fitted division of one task.
-
-    Attributes
-    ----------
-    kind
-        Name of the shift.
-    task
-        Name of the divided task.
-    fitted
-        The shift's settings and what it fitted on the training rows (threshold, centroids).
-    parts
-        In training order.
-    digests
-        `Rows.digest` of the divided rows, by split.
-    numbers
-        Numbers that the shift reports.
-    """
-
-    kind: str
-    task: str
-    fitted: Mapping[str, Any]
-    parts: tuple[SplitPart, ...]
-    digests: Mapping[str, str]
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    schema_version: Literal[1] = 1
-
-    @classmethod
-    def of(
-        cls,
-        kind: str,
-        task: Task,
-        names: Sequence[str],
-        part_of: Mapping[str, IntArray],
-        fitted: Mapping[str, Any],
-        numbers: Mapping[str, Any],
-    ) -> Split:
-        """Return the split of `task` into parts called `names`, in training order.
-
-        `part_of` holds, for each split of the task, the number of each row's part, shape (n,).
-        """
-        splits = task.splits
-        parts = [
-            SplitPart(
-                name,
-                **{
-                    key: tuple(splits[key].index[part == number].tolist())
-                    for key, part in part_of.items()
-                },
-            )
-            for number, name in enumerate(names)
-        ]
-        digests = {key: splits[key].digest for key in part_of}
-        return cls(kind, task.name, fitted, tuple(parts), digests, numbers)
-
-    def apply(self, task: Task, where: str = "the saved split") -> tuple[Task, ...]:
-        """Return the parts of `task`, which share its head; messages start with `where`.
-
-        Raises
-        ------
-        ShiftError
-            If the task or its rows differ from those of the split.
-        """
-        if task.name != self.task:
-            raise ShiftError(
-                f"{where} divides task {self.task!r}, not {task.name!r}. "
-                "Name that task, or leave `split` out to divide this one anew."
-            )
-        splits = task.splits
-        for key in dict.fromkeys([*splits, *self.digests]):
-            if key not in splits or splits[key].digest != self.digests.get(key):
-                raise ShiftError(
-                    f"{where} was made from other {key} rows of {task.name!r} (other data, "
-                    "--limit or data_seed). Use the same rows, or leave `split` out to divide "
-                    "these anew."
-                )
-        tasks = []
-        for part in self.parts:
-            rows_of: dict[str, Any] = {
-                key: rows.where(np.isin(rows.index, getattr(part, key)))
-                for key, rows in splits.items()
-            }
-            source = {**task.source, "part": part.name, "shift": self.kind}
-            tasks.append(replace(task, name=f"{task.name}[{part.name}]", source=source, **rows_of))
-        return tuple(tasks)
-
-    def save(self, path: Path) -> None:
-        """Write the split atomically."""
-        write_atomically(path, json.dumps(asdict(self), allow_nan=False) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> Split:
-        """Read a saved split.
-
-        Raises
-        ------
-        DataError
-            If the file is missing or is not a split.
-        """
-        try:
-            return TypeAdapter(cls).validate_json(read_file(path))
-        except OSError as error:
-            raise DataError(f"split {path} cannot be read: {error.strerror}. {REMEDY}") from error
-        except ValidationError as error:
-            raise DataError(
-                f"split {path} is damaged, or not a split of this version of clbench "
-                f"({describe_errors(error)[0][:200]}). {REMEDY}"
-            ) from error

@@ -1,7 +1,5 @@
 """Shifts that divide one task: by length of the texts, and by clusters of their embeddings."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Build a scenario: its tasks in training order, checked, with a report."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,29 +22,15 @@ FEW_ROWS = 100
 
 
 @dataclass(frozen=True)
-class PartReport:
-    """Numbers of rows and label balance of one task of a scenario.
-
-    The balance is the share of each class by name; for regression it is the mean, standard
-    deviation, minimum and maximum of the targets. `validation` stands for the rows that are scored,
-    which may be those of the tuning split.
-    """
-
-    task: str
-    train: int
-    validation: int
-    train_labels: Mapping[str, float]
-    validation_labels: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class ScenarioReport:
     """What a reader should know about a scenario before trusting its scores.
 
     Attributes
     ----------
     parts
-        One for each task, in training order.
+        For each task, in training order, its name, the numbers of rows to train on and to score,
+        and the balance of their labels: the share of each class by name, or the mean, standard
+        deviation, minimum and maximum of targets. ``validation`` stands for the scored rows.
     severity
         How well a linear classifier separates the embeddings of a task from those of the next
         one: cross-validated balanced accuracy, averaged over neighbouring tasks.
@@ -59,7 +43,7 @@ class ScenarioReport:
         Sentences about what makes its scores uncertain.
     """
 
-    parts: tuple[PartReport, ...]
+    parts: tuple[Mapping[str, Any], ...]
     severity: float | None = None
     severities: tuple[float | None, ...] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -131,16 +115,15 @@ def build_scenario(
     """
     shift = SHIFTS.get(shift_name)(**settings)
     try:
-        returned = shift.build(context)
+        result = shift.build(context)
     except ShiftError as error:
         raise ShiftError(f"scenario {name!r}: {error}") from error
-    result = ScenarioTasks(tuple(returned)) if isinstance(returned, Sequence) else returned
-    tasks = result.tasks if isinstance(result, ScenarioTasks) else ()
-    valid = tasks and all(isinstance(task, Task) for task in tasks)
-    if not (isinstance(result, ScenarioTasks) and valid):
+    built = ScenarioTasks(tuple(result)) if isinstance(result, Sequence) else result
+    tasks: tuple[Task, ...] = getattr(built, "tasks", ())
+    if not tasks or not all(isinstance(task, Task) for task in tasks):
         raise PluginError(
             f"shift {shift_name!r}: build must return a list with at least one Task, not "
-            f"{format_value(returned)}."
+            f"{format_value(result)}."
         )
     for task in tasks:
         _check_rows(name, task)
@@ -149,32 +132,20 @@ def build_scenario(
     by_pair = severities(tasks, context) if severity and len(tasks) > 1 else ()
     values = [value for value in by_pair if value is not None]
     parts = [
-        PartReport(
-            task.name,
-            len(task.train),
-            len(task.scored),
-            _balance(task, task.train),
-            _balance(task, task.scored),
-        )
+        {
+            "task": task.name,
+            "train": len(task.train),
+            "validation": len(task.scored),
+            "train_labels": _balance(task, task.train),
+            "validation_labels": _balance(task, task.scored),
+        }
         for task in tasks
     ]
-    report = ScenarioReport(
-        tuple(parts),
-        float(np.mean(values)) if values else None,
-        by_pair,
-        result.numbers,
-        tuple(dict.fromkeys([*result.notes, *uncertainties(tasks)])),
-    )
-    return Scenario(
-        name,
-        shift_name,
-        tasks,
-        shift.settings(),
-        result.split,
-        report,
-        result.picture,
-        result.columns,
-    )
+    severity_of_all = float(np.mean(values)) if values else None
+    notes = tuple(dict.fromkeys([*built.notes, *uncertainties(tasks)]))
+    report = ScenarioReport(tuple(parts), severity_of_all, by_pair, built.numbers, notes)
+    settings, picture, columns = shift.settings(), built.picture, built.columns
+    return Scenario(name, shift_name, tasks, settings, built.split, report, picture, columns)
 
 
 def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:

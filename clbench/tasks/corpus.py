@@ -4,8 +4,6 @@ About a tenth of each corpus is held out: methods never see it, and the forgetti
 pretraining is scored on it. Importing this module loads neither torch nor transformers.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from itertools import islice

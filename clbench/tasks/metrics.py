@@ -1,7 +1,5 @@
 """Metrics: scores of a model's outputs against the labels; greater is better."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -1,7 +1,5 @@
 """The registry of tasks, and the loading of tasks by name, a suite's own ones included."""
 
-from __future__ import annotations
-
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The ``[task.NAME]`` tables of a suite file: a task in files, on the hub, or built in."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

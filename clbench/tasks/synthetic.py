@@ -3,8 +3,6 @@
 For tests and first steps; claims need real data. `tools/synthetic` generates the file of rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property

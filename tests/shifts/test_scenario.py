@@ -81,11 +81,11 @@ def test_the_report_has_sizes_balance_and_severity(context: FakeContext) -> None
     assert scenario.split is None
     assert scenario.report.to_json() == json.loads(json.dumps(scenario.report.to_json()))
     first, _, last = scenario.report.parts
-    assert (first.task, first.train, first.validation) == ("a", 8, 4)
-    assert first.train_labels == {"no": 0.75, "yes": 0.25}
-    assert first.validation_labels == {"no": 0.25, "yes": 0.75}
+    assert (first["task"], first["train"], first["validation"]) == ("a", 8, 4)
+    assert first["train_labels"] == {"no": 0.75, "yes": 0.25}
+    assert first["validation_labels"] == {"no": 0.25, "yes": 0.75}
     # Targets 1 2 3 6: mean 3, variance (4 + 1 + 0 + 9) / 4.
-    assert last.train_labels == {"mean": 3.0, "std": 3.5**0.5, "min": 1.0, "max": 6.0}
+    assert last["train_labels"] == {"mean": 3.0, "std": 3.5**0.5, "min": 1.0, "max": 6.0}
     assert scenario.report.severities == (1.0, 1.0)
     assert scenario.report.severity == 1.0
 
