@@ -13,7 +13,7 @@ from clbench.core.errors import PluginError, ShiftError, count, format_value
 from clbench.core.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext, Split
 from clbench.shifts.dataset import blurred
-from clbench.tasks.task import Rows, Task, stratified
+from clbench.tasks.task import Rows, Task
 
 FEW_SHARED = 0.02
 """Share of validation texts that may also be training texts without a note."""
@@ -231,10 +231,7 @@ def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | 
     """
     texts, points = [], []
     for task in tasks:
-        rows = task.train
-        if len(rows) > MOST_ROWS:
-            rng = numpy_stream("severity rows", task.name, context.seed)
-            rows = rows.take(stratified(rows.labels, MOST_ROWS, rng, task.regression))
+        rows = task.train.sample(MOST_ROWS, numpy_stream("severity rows", task.name, context.seed))
         texts.append(sorted(zip(*rows.columns, strict=True)))
         points.append(context.embed(rows))
     values: list[float | None] = []

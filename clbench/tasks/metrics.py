@@ -43,11 +43,11 @@ class Metric(Protocol):
         ...
 
 
-def _error(name: str, entry: object) -> str | None:
+def _metric_error(name: str, entry: object) -> str | None:
     return None if hasattr(entry, "grouped") else "decorate it with @clbench.metric('name')"
 
 
-METRICS: Registry[Metric] = Registry("metric", check=_error, group="clbench.metrics")
+METRICS: Registry[Metric] = Registry("metric", check=_metric_error, group="clbench.metrics")
 
 
 def metric(
@@ -144,34 +144,35 @@ def metrics_for(regression: bool) -> list[str]:
 
 
 def check_metrics(
-    where: str, names: Sequence[str], regression: bool, *, free_text: bool = False
+    where: str,
+    names: Sequence[str],
+    regression: bool,
+    *,
+    free_text: bool = False,
+    groups: bool = True,
 ) -> None:
-    """Raise a DataError unless all metrics exist and are for this kind of task."""
+    """Raise a DataError unless all metrics exist and are for this kind of task.
+
+    The task has numbers or texts to predict, or else classes; `groups` tells whether its rows
+    form groups.
+    """
     for name in names:
         if free_text:
             if name not in TEXT_METRICS:
                 hint = did_you_mean(name, TEXT_METRICS)
                 raise DataError(f"{where}: {name!r} is not a metric of texts.{hint}")
-            continue
-        if name not in METRICS or METRICS.get(name).regression != regression:
+        elif name not in METRICS or METRICS.get(name).regression != regression:
             kind = "regression" if regression else "classification"
-            raise DataError(
-                f"{where}: {name!r} is not a {kind} metric."
-                f"{did_you_mean(name, metrics_for(regression))}"
-            )
-
-
-def check_groups(where: str, names: Sequence[str], has_groups: bool) -> None:
-    """Raise a DataError if a metric scores groups of rows and there are none."""
-    for name in names:
-        if METRICS.get(name).grouped and not has_groups:
+            hint = did_you_mean(name, metrics_for(regression))
+            raise DataError(f"{where}: {name!r} is not a {kind} metric.{hint}")
+        elif METRICS.get(name).grouped and not groups:
             raise DataError(
                 f"{where}: metric {name!r} scores groups of rows, and the task has none. Name the "
                 "columns that tell groups apart in its key `group`."
             )
 
 
-def _is_foreign(name: str) -> bool:
+def is_foreign(name: str) -> bool:
     """Whether a metric comes from a plug-in or another package."""
     return not METRICS.where(name).startswith("clbench.")
 
@@ -208,15 +209,13 @@ def score(
     scores: dict[str, float] = {}
     for name in metrics:
         function = METRICS.get(name)
-        more = []
-        if function.grouped:
-            check_groups(f"metric {name!r}", [name], groups is not None)
-            more = [np.array(groups)]
+        check_metrics("score", [name], function.regression, groups=groups is not None)
+        more = [np.array(groups)] if function.grouped else []
         if function.regression:
             outputs = np.asarray(outputs, dtype=np.float64).reshape(len(labels))
             labels = np.asarray(labels, dtype=np.float64)
         # Copies, as a metric may change what it gets.
-        with unchanged(f"metric {name!r}") if _is_foreign(name) else nullcontext():
+        with unchanged(f"metric {name!r}") if is_foreign(name) else nullcontext():
             value: Any = function(outputs.copy(), labels.copy(), *more)
         try:
             scores[name] = float(value)
@@ -321,11 +320,8 @@ def numeric(prediction: str, target: str) -> float:
     first, second = (_NUMBER.findall(text) for text in (prediction, target))
     if not first or not second:
         return 0.0
-    return float(_value(first[-1]) == _value(second[-1]))
-
-
-def _value(number: str) -> float:
-    return float(number.replace(",", ""))
+    one, other = (float(numbers[-1].replace(",", "")) for numbers in (first, second))
+    return float(one == other)
 
 
 def first_letter(prediction: str, target: str) -> float:

@@ -13,7 +13,7 @@ from clbench.core.errors import DataError, UnknownNameError, describe_type, did_
 from clbench.core.files import digest
 from clbench.core.registry import Registry
 from clbench.tasks.hub_task import HubTask, Newsgroups
-from clbench.tasks.metrics import METRICS, TEXT_METRICS, check_groups, check_metrics, metrics_for
+from clbench.tasks.metrics import METRICS, TEXT_METRICS, check_metrics, is_foreign, metrics_for
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
 from clbench.tasks.synthetic import SPECS
 from clbench.tasks.tables import UNLABELLED, FileTask
@@ -30,13 +30,13 @@ without it the digest of its source file does. With an attribute ``metrics``, a 
 Loader = TypeVar("Loader", bound=TaskLoader)
 
 
-def _error(name: str, entry: object) -> str | None:
+def _task_error(name: str, entry: object) -> str | None:
     if "[" in name or "]" in name:
         return "the name of a task must not contain brackets, which mark parts of a task"
     return None if callable(entry) else "a task must be a function of a TaskSource"
 
 
-TASKS: Registry[TaskLoader] = Registry("task", check=_error, group="clbench.tasks")
+TASKS: Registry[TaskLoader] = Registry("task", check=_task_error, group="clbench.tasks")
 
 with Path(__file__).with_name("hub_tasks.toml").open("rb") as _file:
     for _name, _table in tomllib.load(_file).items():
@@ -117,7 +117,7 @@ def task_identity(
     metrics = {
         metric: code_identity(METRICS.get(metric))
         for metric in getattr(loader, "metrics", ())
-        if metric in METRICS and not METRICS.where(metric).startswith("clbench.")
+        if metric in METRICS and is_foreign(metric)
     }
     return {"name": name, **identity, **({"metric_code": metrics} if metrics else {})}
 
@@ -161,7 +161,7 @@ def code_identity(entry: Any) -> dict[str, str]:
 
 def _loader(name: str, own: Mapping[str, OwnTaskSpec]) -> Any:
     if name in own:
-        if error := _error(name, callable):
+        if error := _task_error(name, callable):
             raise DataError(f"[task.{name}]: {error}.")
         spec = own[name]
         if isinstance(spec, FileTaskSpec):
@@ -197,11 +197,10 @@ def check_task(name: str, task: Any) -> Task:
         )
     if not task.metrics:
         raise DataError(f"{where}: it has no metric. Name one, such as accuracy.")
-    check_metrics(where, task.metrics, task.regression, free_text=task.free_text)
-    _check_rows(task, task.train, f"{where}, train rows")
-    _check_rows(task, task.validation, f"{where}, validation rows")
-    if task.tuning is not None:
-        _check_rows(task, task.tuning, f"{where}, tuning rows")
+    for split, rows in task.splits.items():
+        groups, free_text = rows.groups is not None, task.free_text
+        check_metrics(where, task.metrics, task.regression, free_text=free_text, groups=groups)
+        _check_rows(task, rows, f"{where}, {split} rows")
     return task
 
 
@@ -217,8 +216,6 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
         )
     if (rows.targets is None) == task.free_text:
         raise DataError(f"{where}: every split needs targets, or none does.")
-    if not task.free_text:
-        check_groups(where, task.metrics, rows.groups is not None)
     for column in rows.columns:
         if not len(column) == len(rows.labels) == len(rows.index):
             raise DataError(

@@ -1,9 +1,9 @@
 """The ``[task.NAME]`` tables of a suite file: a task in files, on the hub, or built in."""
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
@@ -49,7 +49,9 @@ HubName = Annotated[
     str,
     _matching(r"\w[\w.-]*(/\w[\w.-]*)?", "must be the name of a dataset, such as owner/name"),
 ]
-Answer = Annotated[str, AfterValidator(lambda text: _answer(text))]
+Answer = Annotated[
+    str, _matching(r"\S(.*\S)?", "must be one line of text, without blanks around it")
+]
 Joined = Annotated[list[Name], Field(min_length=1)]
 Separator = Annotated[
     str, _matching(r'[^\n\r"]', "must be one character, and no quote or line break")
@@ -135,22 +137,17 @@ class TableSpec(BaseModel):
         return [label_name(item) for item in value] if isinstance(value, list) else value
 
     @model_validator(mode="after")
-    def _check_columns(self) -> Self:
-        texts = [*itertools.chain(*self.texts), *(self.choices or [])]
+    def _check_keys_together(self) -> Self:
+        texts = [*chain(*self.texts), *(self.choices or [])]
         if len({*texts, self.label}) <= len(texts):
             raise _error("text, choices and label must name different columns")
         if self.choices and (len(self.text) > 1 or self.regression):
             raise _error("multiple choice takes one text and classes: the numbers of the choices")
-        if self.regression and self.without:
-            raise _error("a regression task has no classes; remove regression or without")
-        if self.labels is not None and len(set(self.labels)) != len(self.labels):
-            raise _error("labels must name each label once")
-        if self.without is not None and len({*self.without}) != len(self.without):
-            raise _error("without must name each class once")
-        if self.regression and self.labels is not None:
-            raise _error("a regression task has no classes; remove regression or labels")
-        if isinstance(self.answers, list) and self.labels and len(self.answers) != len(self.labels):
-            raise _error(f"{len(self.labels)} labels, but {len(self.answers)} answers")
+        for key, names in (("labels", self.labels or []), ("without", self.without or [])):
+            if names and self.regression:
+                raise _error(f"a regression task has no classes; remove regression or {key}")
+            if len({*names}) < len(names):
+                raise _error(f"{key} must name each class once")
         if self.answers and (self.target or self.choices):
             raise _error("answers are those of classes; remove answers")
         if self.regression and isinstance(self.answers, dict):
@@ -199,7 +196,7 @@ class TableSpec(BaseModel):
     @property
     def columns(self) -> list[str]:
         """All columns to read, each once."""
-        texts = itertools.chain(*self.texts, self.choices or [], self.group or [])
+        texts = chain(*self.texts, self.choices or [], self.group or [])
         return list(dict.fromkeys([*texts, self.label]))
 
     def identity(self, *, exclude: set[str]) -> dict[str, Any]:
@@ -244,7 +241,7 @@ class FileTaskSpec(TableSpec):
     quotes: bool = True
 
     @model_validator(mode="after")
-    def _check_files(self) -> Self:
+    def _check_files_and_formats(self) -> Self:
         if (self.validation is None) == (self.validation_fraction is None):
             raise _error("give either validation = FILE or validation_fraction, such as 0.1")
         for path in self.paths.values():
@@ -329,12 +326,6 @@ class SyntheticTaskSpec(BaseModel):
     validation: Annotated[int, Field(ge=1, le=VALIDATION_ROWS)] = 500
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     label_noise: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-
-
-def _answer(text: str) -> str:
-    if not text.strip() or text != text.strip() or "\n" in text:
-        raise _error("an answer must be one line of text, without blanks around it")
-    return text
 
 
 def _kind(table: Any) -> str:

@@ -1,20 +1,18 @@
 """A task: splits of labelled texts, the head that is trained on them, and the metrics."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from clbench.core.errors import DataError
 from clbench.core.seeds import numpy_stream
-from clbench.tasks.metrics import check_groups, check_metrics
+from clbench.tasks.metrics import check_metrics
 from clbench.tasks.template import Template
 
 IntArray = npt.NDArray[np.int64]
@@ -76,14 +74,14 @@ class Rows:
         labels: npt.ArrayLike,
         *,
         regression: bool = False,
-    ) -> Rows:
+    ) -> Self:
         """Return rows from plain columns, with positions from 0."""
         with np.errstate(over="ignore"):  # a target that becomes infinite is refused later
             values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
         return cls(first, second, values, np.arange(len(first), dtype=np.int64))
 
     @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
+    def joined(cls, parts: "Sequence[Rows]") -> Self:
         """Return all rows of `parts`, which have the same columns, with positions from 0.
 
         Groups and choices are not kept.
@@ -98,11 +96,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.first)
 
-    def take(self, positions: npt.ArrayLike) -> Rows:
+    def take(self, positions: npt.ArrayLike) -> Self:
         """Return the rows at `positions` of this object, shape (m,), in that order."""
         rows = np.asarray(positions, dtype=np.int64)
         first, *others = ([column[i] for i in rows] for column in self.columns)
-        return Rows(
+        return type(self)(
             first,
             None if self.second is None else others[0],
             self.labels[rows],
@@ -112,9 +110,14 @@ class Rows:
             None if self.targets is None else [self.targets[i] for i in rows],
         )
 
-    def where(self, kept: npt.NDArray[np.bool_]) -> Rows:
+    def where(self, kept: npt.NDArray[np.bool_]) -> Self:
         """Return the rows at which `kept`, shape (n,), is true."""
         return self if kept.all() else self.take(np.flatnonzero(kept))
+
+    def sample(self, count: int, rng: np.random.Generator) -> Self:
+        """Return a sample of at most `count` rows, as `stratified` draws it."""
+        regression = self.labels.dtype.kind == "f"
+        return self.take(stratified(self.labels, count, rng, regression))
 
     @property
     def columns(self) -> tuple[Sequence[str], ...]:
@@ -211,7 +214,7 @@ class Task:
         splits = {"train": self.train, "validation": self.validation}
         return splits if self.tuning is None else {**splits, "tuning": self.tuning}
 
-    def with_rows(self, change: Callable[[Rows], Rows]) -> Task:
+    def with_rows(self, change: Callable[[Rows], Rows]) -> Self:
         """Return the task after `change` of the rows of each split."""
         changed: dict[str, Any] = {name: change(rows) for name, rows in self.splits.items()}
         return replace(self, **changed)
@@ -224,7 +227,7 @@ class Task:
         scored: int | None = None,
         by_class: bool = False,
         scored_by_class: bool | None = None,
-    ) -> Task:
+    ) -> Self:
         """Return the task with fewer rows, stratified, in source order.
 
         The sample depends only on the task's name and `seed`. Up to rounding, a smaller limit
@@ -269,21 +272,20 @@ class Task:
                 sample = np.concatenate([np.sort(rng.permutation(part)[:most]) for part in parts])
                 limited[split] = rows.take(np.sort(sample))
             else:
-                limited[split] = rows.take(stratified(rows.labels, most, rng, self.regression))
+                limited[split] = rows.sample(most, rng)
         return replace(self, **limited) if limited else self
 
-    def redrawn(self, rows: Rows, *seeds: int) -> Task:
+    def redrawn(self, rows: Rows, *seeds: int) -> Self:
         """Return the task with as many training rows as it has, drawn from `rows`, stratified.
 
         `rows` are all training rows; those of the tuning split are not drawn.
         """
         if self.tuning is not None:
-            rows = rows.take(np.flatnonzero(~np.isin(rows.index, self.tuning.index)))
+            rows = rows.where(~np.isin(rows.index, self.tuning.index))
         rng = numpy_stream("subset", self.name, *seeds)
-        sample = stratified(rows.labels, len(self.train), rng, self.regression)
-        return replace(self, train=rows.take(sample))
+        return replace(self, train=rows.sample(len(self.train), rng))
 
-    def scored_by(self, metric: str | None) -> Task:
+    def scored_by(self, metric: str | None) -> Self:
         """Return the task with `metric` as its score; None changes nothing.
 
         Raises a DataError for a metric that is not registered for this kind of task.
@@ -291,9 +293,8 @@ class Task:
         if metric is None:
             return self
         where = f"[protocol] task_metric of {self.name!r}"
-        check_metrics(where, [metric], self.regression, free_text=self.free_text)
-        if not self.free_text:
-            check_groups(where, [metric], self.train.groups is not None)
+        groups = self.train.groups is not None
+        check_metrics(where, [metric], self.regression, free_text=self.free_text, groups=groups)
         return replace(self, metrics=tuple(dict.fromkeys((metric, *self.metrics))))
 
     @property
@@ -301,7 +302,7 @@ class Task:
         """The rows that scores are computed on: the tuning split where there is one."""
         return self.validation if self.tuning is None else self.tuning
 
-    def with_tuning(self, fraction: float, seed: int = 0) -> Task:
+    def with_tuning(self, fraction: float, seed: int = 0) -> Self:
         """Return the task with `fraction` of its training rows as the tuning split, stratified.
 
         Raises

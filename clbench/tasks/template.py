@@ -1,12 +1,10 @@
 """Templates: a task's rows as prompts and answers for language models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from string import Formatter
-from typing import Any
+from typing import Any, Self
 
 from clbench.core.errors import DataError, join_names
 
@@ -46,7 +44,7 @@ class Template:
             raise DataError(f"prompt {self.prompt!r} has no field. Use {self._known()}.")
 
     @classmethod
-    def default(cls, pair: bool) -> Template:
+    def default(cls, pair: bool) -> Self:
         """Return the template of a task that has none."""
         return cls("{text}\n{text2}\nAnswer:", columns=(None, None)) if pair else cls()
 

@@ -58,7 +58,7 @@ def spec(**values: Any) -> FileTaskSpec:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"label": "y", "labels": ["a", "b"], "answers": ["x"] * 3}, "2 labels, but 3 answers"),
+        ({"label": "y", "labels": ["a", "b"], "answers": ["x"] * 3}, "2 classes, but 3 answers"),
         ({"label": "y", "labels": ["a", "b"], "answers": {"c": "x"}}, "there is no class 'c'"),
         ({"label": "y", "prompt": "{tex}"}, r"there is no field \{tex\}"),
         ({"target": "y", "label": "z"}, "a task with a target has no classes; remove label"),
