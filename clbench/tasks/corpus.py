@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.core.errors import DataError
-from clbench.core.files import user_path
+from clbench.core.files import digest, user_path
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.spec import SUFFIXES
 from clbench.tasks.synthetic import SIZES, TEXTS, unlabelled
@@ -48,14 +48,11 @@ def resolve_corpus(corpus: str, base: Path, key: str) -> str:
 def corpus_identity(corpus: str) -> dict[str, Any]:
     """Return what identifies the texts of a resolved corpus: plain JSON values without paths."""
     if corpus == BUILT_IN:
-        sample = "\n".join(unlabelled(100))
-        return {"built-in": hashlib.blake2b(sample.encode(), digest_size=16).hexdigest()}
+        return {"built-in": digest("\n".join(unlabelled(100)))}
     if corpus == WIKI40B:
         return {"hub": HUB_NAME, "config": HUB_CONFIG, "revision": HUB_REVISION}
     next(_lines(Path(corpus)))
-    with Path(corpus).open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-    return {"file": digest.hexdigest(), "held-out": f"{HELD_OUT}/256"}
+    return {"file": digest(Path(corpus)), "held-out": f"{HELD_OUT}/256"}
 
 
 def corpus_name(corpus: str) -> str:
@@ -114,13 +111,12 @@ def _lines(path: Path) -> Iterator[str]:
             if len(line.split()) >= FEWEST_WORDS:
                 empty = False
                 yield line.strip()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"corpus {path}: is not UTF-8. Save it as UTF-8, or name a Parquet table *.parquet."
-        ) from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:200]
-        raise DataError(f"corpus {path}: cannot be read ({reason}).") from error
+        raise DataError(
+            f"corpus {path}: cannot be read ({reason}). Save it as UTF-8, or name a Parquet table "
+            "*.parquet."
+        ) from error
     if empty:
         raise DataError(
             f"corpus {path}: no line has {FEWEST_WORDS} words or more. Give one text per line."

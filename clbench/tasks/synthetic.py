@@ -70,14 +70,11 @@ class SyntheticTask:
 
     @cached_property
     def _rows(self) -> dict[str, Rows]:
-        columns = {
-            split: [list(column) for column in zip(*rows, strict=True)]
-            for split, rows in generate(self.kind, **self.options).items()
-        }
-        return {
-            split: Rows.of(first, second if self.pair else None, labels)
-            for split, (first, second, labels) in columns.items()
-        }
+        rows = {}
+        for split, generated in generate(self.kind, **self.options).items():
+            first, second, labels = (list(part) for part in zip(*generated, strict=True))
+            rows[split] = Rows.of(first, second if self.pair else None, labels)
+        return rows
 
 
 SPECS = {
@@ -167,11 +164,6 @@ def generate(
     -------
     dict
         ``train`` and ``validation``: rows ``(text, second text or None, label)``.
-
-    Raises
-    ------
-    ValueError
-        If the file has fewer rows.
     """
     rows = {
         split: [rows[i] for i in _sample(name, split, size, seed)]
@@ -190,11 +182,6 @@ def unlabelled(n: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
     """Return `n` distinct unlabelled texts, none of which is in a task's validation split.
 
     With `held_out`, none of them is in a training split instead. Seeds work as in `generate`.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than `n` texts.
     """
     split = "validation" if held_out else "train"
     rows = _read(TEXTS, split)
@@ -214,15 +201,9 @@ def _read(task: str, split: str) -> list[tuple[str, str | None, int]]:
 
 def _sample(task: str, split: str, size: int, seed: int) -> list[int]:
     """Return the positions of `size` rows, in blocks that hold each class once."""
-    available = SIZES[task, split]
-    if not 0 <= size <= available:
-        raise ValueError(
-            f"synthetic {task}: {size} rows of the {split} split are not available. "
-            f"Ask for {available} at most."
-        )
     if seed == 0:
         return list(range(size))
     block = len(SPECS[task].labels) if task in SPECS else 1
-    blocks = numpy_stream("synthetic", task, split, seed).permutation(available // block)
+    blocks = numpy_stream("synthetic", task, split, seed).permutation(SIZES[task, split] // block)
     positions: list[int] = (blocks[:, None] * block + np.arange(block)).ravel()[:size].tolist()
     return positions

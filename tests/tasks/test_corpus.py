@@ -61,7 +61,7 @@ def test_the_built_in_text_has_a_held_out_part_and_an_end() -> None:
     [
         (b"", "5 words or more"),
         (b"\n one two \n", "no line has 5"),
-        (b"\xff\xfe\x00abc", "not UTF-8"),
+        (b"\xff\xfe\x00abc", "cannot be read .*Save it as UTF-8, or name"),
     ],
 )
 def test_a_file_without_usable_text_is_an_error(tmp_path: Path, content: bytes, text: str) -> None:

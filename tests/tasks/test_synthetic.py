@@ -63,10 +63,8 @@ def test_a_table_asks_for_other_rows_and_noise() -> None:
 def test_more_rows_than_the_file_has_are_an_error_with_the_maximum() -> None:
     with pytest.raises(ValidationError, match="less than or equal to 6000"):
         SyntheticTaskSpec(synthetic="sentiment", train=50_000)
-    with pytest.raises(ValueError, match=r"synthetic qa: 1201 rows .* Ask for 1200 at most"):
-        generate("qa", validation=1201)
-    with pytest.raises(ValueError, match="Ask for 6000 at most"):
-        unlabelled(6001)
+    with pytest.raises(ValidationError, match="less than or equal to 1200"):
+        SyntheticTaskSpec(synthetic="sentiment", validation=1201)
 
 
 @pytest.mark.parametrize("seed", [0, 5])
