@@ -87,8 +87,9 @@ class Registry(Generic[T]):
                 f"{self.kind} {name!r} is registered twice: by {_where(existing)} and by "
                 f"{_where(entry)}. Rename one, or uninstall its package."
             )
-        if not isinstance(entry, str):
-            self._verify(name, entry)
+        error = self._check(name, entry) if self._check and not isinstance(entry, str) else None
+        if error:
+            raise PluginError(f"{self.kind} {name!r} ({_where(entry)}): {error}")
         self._entries[name] = entry
 
     def register(self, name: str) -> Callable[[D], D]:
@@ -120,12 +121,17 @@ class Registry(Generic[T]):
             If it cannot be imported.
         """
         entry = self._entry(name)
-        if not isinstance(entry, str):
-            return entry
-        loaded: T = load_object(entry, self.kind)
-        self._verify(name, loaded)
-        self._entries[name] = loaded
-        return loaded
+        if isinstance(entry, str):
+            try:
+                loaded: T = resolve_name(entry)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                text = f"{type(error).__name__}: {error_text(error)}"
+                raise PluginError(f"{self.kind} {entry!r} cannot be imported: {text}") from error
+            self.add(name, loaded, replace=True)
+            return loaded
+        return entry
 
     def where(self, name: str) -> str:
         """Return the ``"module:object"`` of the entry called `name`, without importing it.
@@ -142,11 +148,6 @@ class Registry(Generic[T]):
             hint = did_you_mean(name, self._entries, f"clbench list {self.kind}s")
             raise UnknownNameError(f"Unknown {self.kind} {name!r}.{hint}")
         return self._entries[name]
-
-    def _verify(self, name: str, entry: object) -> None:
-        error = self._check(name, entry) if self._check else None
-        if error:
-            raise PluginError(f"{self.kind} {name!r} ({_where(entry)}): {error}")
 
     def _read_entry_points(self) -> None:
         group, self._group = self._group, None  # read once
@@ -167,18 +168,6 @@ def check_name(name: str) -> str:
 def is_name(name: object) -> bool:
     """Whether `name` is what `NAME` says, and so fits into messages and figures."""
     return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
-
-
-def load_object(reference: str, kind: str) -> Any:
-    """Import and return ``"module:object"``; a PluginError calls it a `kind`, such as a method."""
-    try:
-        return resolve_name(reference)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise PluginError(
-            f"{kind} {reference!r} cannot be imported: {type(error).__name__}: {error_text(error)}"
-        ) from error
 
 
 def _where(entry: object) -> str:
