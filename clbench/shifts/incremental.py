@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Discriminator, Field, Tag
 
 from clbench.core.errors import ShiftError, count, did_you_mean, join_names
 from clbench.core.seeds import numpy_stream
@@ -16,25 +15,13 @@ from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Rows, Task
 
 Classes = Annotated[list[LabelName], Field(min_length=1)]
-
-
-def _check_form(value: Any) -> Any:
-    if isinstance(value, list) and any(not isinstance(item, list) for item in value):
-        raise PydanticCustomError(
-            "classes", 'must be a list of lists, such as [["a", "b"], ["c"]], or lists by name'
-        )
-    steps = dict(enumerate(value, 1)) if isinstance(value, list) else value
-    for step, names in steps.items() if isinstance(steps, dict) else ():
-        if names == []:
-            raise PydanticCustomError(
-                "classes", "step {step} has no class: leave it out", {"step": repr(step)}
-            )
-    return value
-
-
+AtLeastTwo = Field(min_length=2)
 Groups = Annotated[
-    list[Classes] | dict[str, Classes], Field(min_length=2), BeforeValidator(_check_form)
+    Annotated[list[Classes], AtLeastTwo, Tag("list")]
+    | Annotated[dict[str, Classes], AtLeastTwo, Tag("table")],
+    Discriminator(lambda value: "table" if isinstance(value, dict) else "list"),
 ]
+"""The classes of each step: a list of lists, or lists by names of steps."""
 
 
 class ClassIncremental(Shift):
@@ -170,9 +157,6 @@ class ClassIncremental(Shift):
         return {name: groups[name] for name in (list(groups)[i] for i in order)}
 
 
-Names = Annotated[list[LabelName], Field(min_length=1)]
-
-
 class DomainIncremental(Shift):
     """One list of classes and one head; the domain changes from task to task.
 
@@ -198,7 +182,7 @@ class DomainIncremental(Shift):
     by: str | None = None
     domains: Annotated[list[LabelName], Field(min_length=2)] | None = None
     tasks: Annotated[list[str], Field(min_length=2)] | None = None
-    classes: Annotated[dict[str, Names], Field(min_length=2)] | None = None
+    classes: Annotated[dict[str, Classes], Field(min_length=2)] | None = None
 
     @property
     def k(self) -> int:
@@ -230,11 +214,6 @@ class DomainIncremental(Shift):
             domain_of = cells["validation" if split == "validation" else "train"]
             domains[split] = np.asarray([domain_of.get(int(i), "") for i in rows.index])
         present = sorted(set(domains["train"].tolist()) - {""})
-        if len(present) == 1:
-            raise ShiftError(
-                f"{where}: every training row has {present[0]!r}. Name a column with two domains "
-                "or more."
-            )
         names = self.domains
         if names is None:
             raise ShiftError(

@@ -15,7 +15,7 @@ from helpers.workspace import Workspace, make_toy_scenario, write_jsonl
 
 import clbench
 from clbench.api import plan_run
-from clbench.core.errors import ClbenchError, ShiftError, SuiteError
+from clbench.core.errors import ClbenchError, SettingsError, ShiftError, SuiteError
 from clbench.shifts.incremental import ClassIncremental
 from clbench.suite.read import packaged_files, read_suite, read_toml
 from clbench.tasks.metrics import told_scores
@@ -123,6 +123,21 @@ def test_steps_that_do_not_divide_the_classes_are_refused(
         steps(**settings)
     assert str(raised.value).startswith("class-incremental steps of 'animals': ")
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (["ant", "bee"], "classes item 1: must be a list in [brackets], got 'ant'"),
+        ([["ant"], []], "classes item 2: must have at least 1 item"),
+        ({"wings": ["ant"], "paws": []}, "[classes] paws: must have at least 1 item"),
+        ([["ant"]], "classes: must have at least 2 items"),
+    ],
+)
+def test_each_step_is_a_list_of_classes(classes: Any, message: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        ClassIncremental(task="animals", classes=classes)
+    assert str(raised.value).startswith(f"shift 'class-incremental': {message}")
 
 
 def test_a_class_without_rows_is_refused() -> None:

@@ -80,7 +80,7 @@ def test_domains_are_chosen_and_ordered(folder: Path) -> None:
     [
         (
             'task = "review"\nby = "same"',
-            "by 'same': every training row has 'x'. Name a column with two",
+            r"by 'same': give the domains in training order, as `domains`. There are 1: x\.",
         ),
         ('task = "review"\nby = "kin"', "there is no column 'kin'. Did you mean 'kind'?"),
         ('task = "review"\nby = "text"', "`domains`. There are 18: a bad film"),
