@@ -1,24 +1,19 @@
 """Methods that hold outputs: LwF those of earlier heads, a KL anchor those of the base model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError
-from clbench.methods.base import Method, should_record
+from clbench.methods.base import Method
 from clbench.tasks.corpus import corpus_name, read_corpus
 from clbench.training.batches import Batch
-from clbench.training.stage import Snapshot, Stage
-
-if TYPE_CHECKING:
-    from clbench.training.stage import Context
+from clbench.training.stage import Context, Snapshot, Stage
 
 
 class LwF(Method):
@@ -42,8 +37,8 @@ class LwF(Method):
         Weight of each earlier head's term (λ_o).
     """
 
-    name: ClassVar[str] = "lwf"
-    runs_in_trainer: ClassVar[bool] = True
+    name = "lwf"
+    runs_in_trainer = True
     temperature: Annotated[float, Field(gt=0.0, le=1e3)] = 2.0
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
 
@@ -96,8 +91,7 @@ class LwF(Method):
             of_old = outputs[head][..., : target.shape[-1]]
             terms.append(distance(of_old, target, temperature=self.temperature))
         total = torch.stack(terms).sum()
-        if should_record(stage):
-            stage.record("distillation", total)
+        stage.sample("distillation", total)
         return loss + self.weight * total
 
     def _with_distilled_outputs(self, stage: Stage, batch: Batch, before: Snapshot) -> Tensor:
@@ -108,8 +102,7 @@ class LwF(Method):
             temperature=self.temperature,
             regression=batch.regression,
         )
-        if should_record(stage):
-            stage.record("distillation", term)
+        stage.sample("distillation", term)
         return stage.criterion(outputs, batch) + self.weight * term
 
 
@@ -147,10 +140,10 @@ class KLAnchor(Method):
         Texts in a step, and `text_length`, the tokens after which they are cut; for ``text``.
     """
 
-    name: ClassVar[str] = "kl-anchor"
-    runs_in_trainer: ClassVar[bool] = True
-    needs_decoder: ClassVar[bool] = True
-    head_kinds: ClassVar[tuple[str, ...]] = ("language-model",)
+    name = "kl-anchor"
+    runs_in_trainer = True
+    needs_decoder = True
+    head_kinds = ("language-model",)
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
     at: Literal["prompts", "text"] = "prompts"
     tokens: Annotated[int, Field(ge=1)] = 16
@@ -184,8 +177,7 @@ class KLAnchor(Method):
             temperature=1.0,
             regression=False,
         )
-        if should_record(stage):
-            stage.record("divergence", divergence)
+        stage.sample("divergence", divergence)
         return loss + self.weight * divergence
 
     def _compared(self, stage: Stage, batch: Batch) -> Batch:

@@ -1,9 +1,7 @@
 """Elastic weight consolidation: hold the weights that earlier tasks, or the pretraining, need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -11,15 +9,12 @@ from torch import Tensor
 
 from clbench.core.errors import SettingsError
 from clbench.fisher.diagonal import Mode, diagonal_fisher
-from clbench.fisher.losses import take
+from clbench.fisher.losses import AnyBatch, take
+from clbench.fisher.squares import Rotation
 from clbench.methods.quadratic import PullingMethod, QuadraticPull, nothing_to_hold
+from clbench.models.classifier import Classifier
 from clbench.tasks.corpus import corpus_name
-
-if TYPE_CHECKING:
-    from clbench.fisher.losses import AnyBatch
-    from clbench.fisher.squares import Rotation
-    from clbench.models.classifier import Classifier
-    from clbench.training.stage import Context, Snapshot, Stage
+from clbench.training.stage import Context, Snapshot, Stage
 
 
 class EWC(PullingMethod):
@@ -47,9 +42,9 @@ class EWC(PullingMethod):
         Largest number of rows to compute F from; None takes all.
     """
 
-    name: ClassVar[str] = "ewc"
-    runs_in_trainer: ClassVar[bool] = True
-    takes_fisher: ClassVar[bool] = True
+    name = "ewc"
+    runs_in_trainer = True
+    takes_fisher = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 1000.0
     half: bool = True
     mode: Mode = "sampled"
@@ -81,10 +76,7 @@ class EWC(PullingMethod):
         if stage.has_one_class:
             stage.note(nothing_to_hold(self.name, stage))
             return
-        weights = dict(stage.model.named_parameters())
-        head = stage.model.head_parameter_names(stage.data.head)  # a later task may share it
-        names = [*stage.model.backbone_parameters(), *head]
-        names = [name for name in names if weights[name].requires_grad]
+        names = list(stage.trainable_weights())  # head included: a later task may share it
         fisher = self._fisher(stage, names)
         anchor = stage.snapshot(names)
         if not hasattr(self, "fisher"):
@@ -125,7 +117,7 @@ class EWCOnline(EWC):
         γ: the factor on the Fisher information of earlier tasks, 0 to 1.
     """
 
-    name: ClassVar[str] = "ewc-online"
+    name = "ewc-online"
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
 
     def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
@@ -209,9 +201,9 @@ class EWCMLM(PullingMethod):
         Steps to fit a missing head.
     """
 
-    name: ClassVar[str] = "ewc-mlm"
-    runs_in_trainer: ClassVar[bool] = True
-    needs_decoder: ClassVar[bool] = True
+    name = "ewc-mlm"
+    runs_in_trainer = True
+    needs_decoder = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 675.0
     half: bool = False
     mode: Literal["sampled", "empirical", "batched"] = "sampled"

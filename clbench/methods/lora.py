@@ -1,12 +1,10 @@
 """Methods that train low-rank additions to frozen weights: LoRA, O-LoRA and EWC-LoRA."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -15,11 +13,9 @@ from torch import Tensor, nn
 from clbench.core.errors import SettingsError, did_you_mean
 from clbench.core.seeds import stream_seed
 from clbench.fisher.diagonal import Mode
-from clbench.methods.base import Method, should_record
+from clbench.methods.base import Method
 from clbench.methods.ewc import task_fisher
-
-if TYPE_CHECKING:
-    from clbench.training.stage import Context, Snapshot, Stage
+from clbench.training.stage import Context, Snapshot, Stage
 
 ADAPTER = "task"
 """Name of the additions in peft."""
@@ -141,7 +137,7 @@ class Lora(LowRank):
         is told the task of each row at test time.
     """
 
-    name: ClassVar[str] = "lora"
+    name = "lora"
     adapters: Literal["one", "task"] = "one"
 
     @property
@@ -193,7 +189,7 @@ class OLora(LowRank):
         sum of their absolute values, as in the authors' code, which is far larger.
     """
 
-    name: ClassVar[str] = "o-lora"
+    name = "o-lora"
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 0.5
     norm: Literal["squared", "absolute"] = "squared"
 
@@ -212,8 +208,7 @@ class OLora(LowRank):
         ]
         size = torch.square if self.norm == "squared" else torch.abs
         penalty = self.weight * torch.stack([size(overlap).sum() for overlap in overlaps]).sum()
-        if should_record(stage):
-            stage.record("penalty", penalty)
+        stage.sample("penalty", penalty)
         return penalty
 
     @torch.no_grad()
@@ -248,7 +243,7 @@ class EWCLora(LowRank):
         How, and from how many rows, F_new is computed: as in `EWC`.
     """
 
-    name: ClassVar[str] = "ewc-lora"
+    name = "ewc-lora"
     importance: Annotated[float, Field(gt=0.0, le=1e15)] = 1e5
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     mode: Mode = "sampled"
@@ -274,8 +269,7 @@ class EWCLora(LowRank):
             for name, value in self._held(stage).items()
         ]
         penalty = 0.5 * self.importance * torch.stack(terms).sum()
-        if should_record(stage):
-            stage.record("penalty", penalty)
+        stage.sample("penalty", penalty)
         return penalty
 
     def after_stage(self, stage: Stage) -> None:

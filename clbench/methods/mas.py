@@ -1,11 +1,9 @@
 """Memory aware synapses: a weight is as important as the outputs are sensitive to it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -22,12 +20,10 @@ from clbench.fisher.squares import (
     gradients_by_parts,
 )
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
+from clbench.tasks.task import IntArray
+from clbench.training.batches import Batch
 from clbench.training.device import Precision
-
-if TYPE_CHECKING:
-    from clbench.tasks.task import IntArray
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Context, Stage
+from clbench.training.stage import Context, Stage
 
 RTOL, ATOL = 1e-2, 1e-5
 """Tolerances against plain backward passes: relative to each number, and to the largest."""
@@ -49,7 +45,7 @@ class MAS(PullingMethod):
         Number of rows to average over, drawn by the cell's seed; None takes all.
     """
 
-    name: ClassVar[str] = "mas"
+    name = "mas"
     strength: Annotated[float, Field(gt=0.0, le=1e12)] = 1.0
     examples: Annotated[int, Field(gt=0)] | None = 1000
 
@@ -104,10 +100,7 @@ def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
     dict of Tensor
         By name, for each trainable weight of the backbone and the task's head.
     """
-    weights = dict(stage.model.named_parameters())
-    head = stage.model.head_parameter_names(stage.data.head)
-    names = [*stage.model.backbone_parameters(), *head]
-    trained = {name: weights[name] for name in names if weights[name].requires_grad}
+    trained = stage.trainable_weights()
     stage.model.eval()
     exact_stage = replace(stage, precision=Precision("float32", stage.device.type))
     trial = Capture(stage.model, trained, gather=add_absolutes)

@@ -1,10 +1,8 @@
 """Methods that mix weights after training: WiSE-FT, TIES and DARE."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -13,11 +11,9 @@ from torch import Tensor
 
 from clbench.methods.base import Method
 from clbench.methods.partial_updates import nth_largest
+from clbench.models.classifier import Classifier
 from clbench.models.groups import depth_positions
-
-if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
-    from clbench.training.stage import Context, Stage
+from clbench.training.stage import Context, Stage
 
 
 class Merging(Method, ABC):
@@ -52,13 +48,11 @@ class Merging(Method, ABC):
         self._start = context.snapshot([name for name, _ in context.model.named_parameters()])
         self.heads: dict[str, dict[str, Tensor]] = {}
 
-    @torch.no_grad()
     def before_stage(self, stage: Stage) -> None:
         """Restore the pretrained backbone and the initial head."""
-        weights = dict(stage.model.named_parameters())
         head = stage.model.head_parameter_names(stage.data.head)
-        for name in [*stage.model.backbone_parameters(), *head]:
-            weights[name].copy_(self._start[name])
+        names = [*stage.model.backbone_parameters(), *head]
+        stage.restore({name: self._start[name] for name in names})
 
     @torch.no_grad()
     def after_stage(self, stage: Stage) -> None:
@@ -117,7 +111,7 @@ class Ties(Merging):
         k: share of the backbone's changes that stays, over all tensors together.
     """
 
-    name: ClassVar[str] = "ties"
+    name = "ties"
     keep: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
 
     def setup(self, context: Context) -> None:
@@ -177,7 +171,7 @@ class Dare(Merging):
         ``sum`` or ``mean`` over the tasks.
     """
 
-    name: ClassVar[str] = "dare"
+    name = "dare"
     drop: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     combine: Literal["sum", "mean"] = "sum"
 
@@ -226,9 +220,9 @@ class WiseFT(Method):
         what is kept of the pretraining.
     """
 
-    name: ClassVar[str] = "wise-ft"
-    control: ClassVar[bool] = True
-    only_consolidates: ClassVar[bool] = True
+    name = "wise-ft"
+    control = True
+    only_consolidates = True
     alpha: Share | Annotated[list[Share], Field(min_length=3)] = 0.5
     first: bool = False
 

@@ -1,26 +1,20 @@
 """Methods that move only some weights in a step: MoFO (Chen et al. 2024), MIGU (Du et al. 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from clbench.methods.base import Method
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
-    from clbench.models.classifier import Classifier
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Context, Stage
+from clbench.models.classifier import Classifier
+from clbench.training.batches import Batch
+from clbench.training.stage import Context, Stage
 
 
 class MoFO(Method):
@@ -39,8 +33,8 @@ class MoFO(Method):
         α: share of the weights of a tensor that move in a step, at least one weight; 1 is vanilla.
     """
 
-    name: ClassVar[str] = "mofo"
-    needs_outputs: ClassVar[bool] = True  # a share of a whole tensor moves
+    name = "mofo"
+    needs_outputs = True  # a share of a whole tensor moves
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
 
     def acts_in(self, index: int) -> bool:
@@ -49,10 +43,9 @@ class MoFO(Method):
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return the weights to filter, and those of a new head."""
-        names = {id(weight): name for name, weight in stage.model.named_parameters()}
-        shared, trained = set(stage.shared_names()), stage.trainable()
-        filtered = [weight for weight in trained if names[id(weight)] in shared]
-        new = [weight for weight in trained if names[id(weight)] not in shared]
+        shared, trained = set(stage.shared_names()), stage.trainable_weights()
+        filtered = [weight for name, weight in trained.items() if name in shared]
+        new = [weight for name, weight in trained.items() if name not in shared]
         groups = [(filtered, self.fraction), (new, 1.0)]
         return [
             {"params": weights, "lr": stage.protocol.lr, "fraction": fraction}
@@ -122,7 +115,7 @@ class Migu(Method):
         Share of a layer's units that are updated, at least one unit; 1 is vanilla.
     """
 
-    name: ClassVar[str] = "migu"
+    name = "migu"
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.3
 
     def acts_in(self, index: int) -> bool:

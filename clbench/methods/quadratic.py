@@ -1,25 +1,21 @@
-"""Quadratic penalties, added directly to the gradients; L2-SP and SI, which need nothing else.
+"""Quadratic penalties, added directly to the gradients; SI, which needs nothing else.
 
 Every penalty of the form ``f·λ·Σ F (θ − θ*)²`` (EWC, SI, MAS, L2-SP) has the gradient
 ``2·f·λ·F·(θ − θ*)``, which needs no graph: `edit_gradients` adds it in one pass over the
 weights.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.core.errors import PluginError
-from clbench.methods.base import Method, should_record
-
-if TYPE_CHECKING:
-    from clbench.training.stage import Context, Snapshot, Stage
+from clbench.methods.base import Method
+from clbench.training.stage import Context, Snapshot, Stage
 
 CHUNK = 1 << 17
 """Numbers handled at a time on the CPU, so that the differences stay in its cache."""
@@ -85,7 +81,7 @@ class QuadraticPull:
 
         With a `stage`, the penalty is also recorded as the curve ``penalty``.
         """
-        if stage is not None and should_record(stage):
+        if stage is not None and stage.is_sampled:
             stage.record("penalty", self.value())
         on_accelerator = []
         for i, weight in enumerate(self._weights):
@@ -160,56 +156,6 @@ def nothing_to_hold(method: str, stage: Stage) -> str:
     )
 
 
-Strength = Annotated[float, Field(ge=0.0, le=1e6)]
-
-
-class L2SP(PullingMethod):
-    """Pull pretrained weights towards their starting point and new heads towards zero.
-
-    Adds the gradient of ``α/2·‖θ − θ0‖² + β/2·‖θ_new‖²`` (Li, Grandvalet & Davoine 2018,
-    section 3), for biases and normalisation too. A head has no pretrained weights, so the
-    head in training counts as new, even where tasks share it.
-
-    Attributes
-    ----------
-    alpha
-        Strength on weights that have a starting point.
-    beta
-        Strength on the head in training.
-    anchor
-        θ0: the ``pretrained`` weights, or the ``previous`` ones, with which the stage
-        begins. With ``previous``, a head that an earlier task trained has a starting point too.
-    """
-
-    name: ClassVar[str] = "l2-sp"
-    runs_in_trainer: ClassVar[bool] = True
-    alpha: Strength = 0.01
-    beta: Strength = 0.01
-    anchor: Literal["pretrained", "previous"] = "pretrained"
-
-    def setup(self, context: Context) -> None:
-        """Keep the pretrained weights."""
-        if self.anchor == "pretrained":
-            self._pretrained = context.snapshot()
-
-    def pull(self, stage: Stage) -> QuadraticPull:
-        """Return the pull: towards θ0, or towards 0 for a new head."""
-        if self.anchor == "pretrained":
-            start = dict(self._pretrained)
-        else:
-            start = stage.snapshot(stage.shared_names())
-        strength = dict.fromkeys(start, self.alpha)
-        weights = dict(stage.model.named_parameters())
-        for name in stage.model.head_parameter_names(stage.data.head):
-            if name not in start:
-                start[name] = torch.zeros_like(weights[name])
-                strength[name] = self.beta
-        importance = {
-            name: torch.tensor(value, device=stage.device) for name, value in strength.items()
-        }
-        return QuadraticPull(stage.model, start, importance, strength=1.0, half=True)
-
-
 class SI(PullingMethod):
     """Pull towards the previous weights, each by how much its movement lowered the loss (SI).
 
@@ -231,7 +177,7 @@ class SI(PullingMethod):
         ξ, which bounds Ω where a weight has hardly moved.
     """
 
-    name: ClassVar[str] = "si"
+    name = "si"
     c: Annotated[float, Field(gt=0.0, le=1e12)] = 0.1
     xi: Annotated[float, Field(gt=0.0, le=1e6)] = 0.1
 
@@ -241,10 +187,7 @@ class SI(PullingMethod):
 
     def before_stage(self, stage: Stage) -> None:
         """Take the current weights as the anchor and the start of the path."""
-        weights = dict(stage.model.named_parameters())
-        shared = stage.shared_names()
-        names = dict.fromkeys([*shared, *stage.model.head_parameter_names(stage.data.head)])
-        self._weights = {name: weights[name] for name in names if weights[name].requires_grad}
+        self._weights = stage.trainable_weights()
         self._start: Snapshot = stage.snapshot(list(self._weights))
         self._before = [weight.detach().clone() for weight in self._weights.values()]
         self._integral = [torch.zeros_like(weight) for weight in self._before]

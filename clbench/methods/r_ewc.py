@@ -1,10 +1,8 @@
 """Rotated elastic weight consolidation: EWC along the axes of each layer's signals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +11,8 @@ from clbench.fisher.losses import task_loss
 from clbench.fisher.squares import Rotation, rotate, rotate_back
 from clbench.methods.ewc import EWCOnline, fisher_rows
 from clbench.methods.quadratic import QuadraticPull
-
-if TYPE_CHECKING:
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Stage
+from clbench.training.batches import Batch
+from clbench.training.stage import Stage
 
 
 class REWC(EWCOnline):
@@ -42,9 +38,9 @@ class REWC(EWCOnline):
         square. The larger one of a feed-forward layer takes four times the layer's memory.
     """
 
-    name: ClassVar[str] = "r-ewc"
-    runs_in_trainer: ClassVar[bool] = False
-    takes_fisher: ClassVar[bool] = False
+    name = "r-ewc"
+    runs_in_trainer = False
+    takes_fisher = False
     sides: Literal["narrow", "both"] = "narrow"
 
     def pull(self, stage: Stage) -> QuadraticPull | None:

@@ -1,7 +1,6 @@
 """The context of a cell and its stages: what hooks see and may call."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from clbench.training.dropout import MaskStream
 from clbench.training.protocol import Protocol
 
 Snapshot = dict[str, Tensor]
+CURVE_POINTS = 30
+"""Most points that a method samples for a curve in a stage; each waits for the device."""
 
 
 @dataclass
@@ -78,13 +79,14 @@ class Context:
     def swapped(self, snapshot: Mapping[str, Tensor]) -> Iterator[None]:
         """Put the weights of `snapshot` into the model, and the present ones back at the end."""
         before = self.snapshot(list(snapshot))
-        self._put(snapshot)
+        self.restore(snapshot)
         try:
             yield
         finally:
-            self._put(before)
+            self.restore(before)
 
-    def _put(self, snapshot: Mapping[str, Tensor]) -> None:
+    def restore(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Put the weights of `snapshot` into the model."""
         by_name = dict(self.model.named_parameters())
         for name, value in snapshot.items():
             by_name[name].data.copy_(value)
@@ -213,6 +215,11 @@ class Stage(Context):
         return self.data.name
 
     @property
+    def own_steps(self) -> int:
+        """Steps that the protocol gives to the rows of the stage's task."""
+        return self.protocol.stage_length(self.name, len(self.data.rows))[0]
+
+    @property
     def has_one_class(self) -> bool:
         """Whether one class is all that the growing head has yet, so that the loss is always 0."""
         return self.model.shown.get(self.data.head) == 1
@@ -262,10 +269,14 @@ class Stage(Context):
 
     def trainable(self) -> list[nn.Parameter]:
         """Return the weights of the backbone and of this stage's heads that require gradients."""
+        return list(self.trainable_weights().values())
+
+    def trainable_weights(self) -> dict[str, nn.Parameter]:
+        """Return the weights of `trainable` by name."""
         names = set(self.model.backbone_parameters())
         for head in self.heads:
             names.update(self.model.head_parameter_names(head))
-        return [p for n, p in self.model.named_parameters() if n in names and p.requires_grad]
+        return {n: p for n, p in self.model.named_parameters() if n in names and p.requires_grad}
 
     def shared_names(self) -> list[str]:
         """Return the names of weights shared with earlier tasks: backbone and any shared head."""
@@ -374,12 +385,23 @@ class Stage(Context):
             fused=True,
         )
 
-    def schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """Return the protocol's schedule over the steps of the running phase."""
-        return LambdaLR(optimizer, partial(self.protocol.rate_factor, steps=self.steps))
+    def schedule(self, optimizer: Optimizer, steps: int | None = None) -> LRScheduler:
+        """Return the protocol's schedule over `steps`, by default those of the running phase."""
+        return LambdaLR(optimizer, partial(self.protocol.rate_factor, steps=steps or self.steps))
 
     def record(self, name: str, value: float | Tensor, *, step: int | None = None) -> None:
         """Add a point to the curve `name`, at `step` of the running phase (default: steps done)."""
         number = float(value.detach() if isinstance(value, Tensor) else value)
         total = self.done_before + (self.step if step is None else step)
         self.log.setdefault(name, []).append([float(total), number])
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether `sample` adds a point at this step, one of `CURVE_POINTS` in a stage."""
+        every = max(1, math.ceil(self.total_steps / CURVE_POINTS))
+        return (self.done_before + self.step) % every == 0
+
+    def sample(self, name: str, value: float | Tensor) -> None:
+        """Add a point to the curve `name` at some steps, since each waits for the device."""
+        if self.is_sampled:
+            self.record(name, value)

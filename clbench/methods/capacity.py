@@ -1,11 +1,9 @@
-"""PackNet: each task gets its own weights, freed by pruning."""
-
-from __future__ import annotations
+"""Methods that reserve a part of every weight matrix for earlier tasks: PackNet and OSF."""
 
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -13,10 +11,8 @@ from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Method, Phase
-
-if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
-    from clbench.training.stage import Context, Snapshot, Stage
+from clbench.models.classifier import Classifier
+from clbench.training.stage import Context, Snapshot, Stage
 
 
 class PackNet(Method):
@@ -38,8 +34,8 @@ class PackNet(Method):
         Steps of training after pruning, as a fraction of the stage's own.
     """
 
-    name: ClassVar[str] = "packnet"
-    needs_task_id: ClassVar[bool] = True
+    name = "packnet"
+    needs_task_id = True
     prune: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["equal"] = 0.5
     retrain: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
 
@@ -78,8 +74,8 @@ class PackNet(Method):
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         """Return two phases: training as long as the protocol says, then retraining."""
-        steps, _ = stage.protocol.stage_length(stage.name, len(stage.data.rows))
-        return [Phase("train"), Phase("retrain", steps=math.ceil(self.retrain * steps))]
+        steps = math.ceil(self.retrain * stage.own_steps)
+        return [Phase("train"), Phase("retrain", steps=steps)]
 
     def before_phase(self, stage: Stage) -> None:
         """Prune before retraining; select the weights that may change."""
@@ -145,13 +141,85 @@ class PackNet(Method):
         stage.record("free_share", free_count / total)
 
 
-def matrices(model: Classifier) -> dict[str, Tensor]:
-    """Return the backbone's weight matrices (and convolutions) by name, without embeddings."""
-    inside = model.backbone_parameters()
+def matrices(model: Classifier) -> dict[str, nn.Parameter]:
+    """Return the backbone's weights of two or more dimensions by name, without embedding tables."""
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     return {
-        f"{path}.weight": inside[f"{path}.weight"]
-        for path, module in model.named_modules()
-        if f"{path}.weight" in inside
-        and inside[f"{path}.weight"].dim() >= 2
-        and not isinstance(module, nn.Embedding)
+        name: weight
+        for name, weight in model.backbone_parameters().items()
+        if weight.dim() >= 2 and id(weight) not in tables
     }
+
+
+class OSF(Method):
+    """Train every matrix in the complement of its largest singular directions (OSF).
+
+    When a stage begins, each weight matrix of the backbone is decomposed anew, and U and V are
+    the singular vectors of its largest singular values (Nayak et al. 2025, section 3). Gradients
+    become (I − UUᵀ)·G·(I − VVᵀ), and so does the change of the matrix after every step, because
+    Adam would leave the complement: W keeps mapping V as it did. Embeddings, norms and biases are
+    frozen meanwhile. The paper trains the factors of the remaining directions, which reach the
+    same matrices; here, the matrix itself is trained. Nothing is kept between stages. The package
+    peft projects the gradients only, so that Adam's steps leave the complement.
+
+    Attributes
+    ----------
+    preserve
+        Share of the singular directions of each matrix that a stage preserves, or
+        ``progressive``: i/T in task i of T, from 0, so that the first one trains as vanilla. The
+        paper's shares by layer, from the similarity of its inputs and outputs, are left out.
+    """
+
+    name = "osf"
+    preserve: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["progressive"] = "progressive"
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]
+        """Whether the number of tasks decides the share."""
+        return self.preserve == "progressive"
+
+    def acts_in(self, index: int) -> bool:
+        """Return False for a first stage that trains everything."""
+        return index > 0 or self.preserve != "progressive"
+
+    def setup(self, context: Context) -> None:
+        """Find the matrices."""
+        self._weights = matrices(context.model)
+
+    @torch.no_grad()
+    def before_stage(self, stage: Stage) -> None:
+        """Decompose the matrices; freeze the rest of the backbone."""
+        share = stage.index / stage.stages if self.preserve == "progressive" else self.preserve
+        for name, parameter in stage.model.backbone_parameters().items():
+            parameter.requires_grad_(name in self._weights)
+        self._start = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        self._high: dict[str, tuple[Tensor, Tensor]] = {}
+        for name, weight in self._weights.items():
+            left, _, right = torch.linalg.svd(weight.flatten(1).float(), full_matrices=False)
+            rank = round(share * len(right))
+            self._high[name] = left[:, :rank].contiguous(), right[:rank].contiguous()
+
+    @torch.no_grad()
+    def edit_gradients(self, stage: Stage) -> None:
+        """Project the gradients."""
+        for name, weight in self._weights.items():
+            if weight.grad is not None:
+                weight.grad.copy_(self._project(name, weight.grad))
+
+    @torch.no_grad()
+    def after_step(self, stage: Stage) -> None:
+        """Project the change of the matrices since the stage began."""
+        for name, weight in self._weights.items():
+            start = self._start[name]
+            weight.copy_(start + self._project(name, weight - start))
+
+    def after_stage(self, stage: Stage) -> None:
+        """Release the singular vectors."""
+        self._start, self._high = {}, {}
+
+    def _project(self, name: str, change: Tensor) -> Tensor:
+        """Return the part of `change` in the complement of a matrix's preserved directions."""
+        left, right = self._high[name]
+        flat = change.flatten(1)
+        flat = flat - left @ (left.T @ flat)
+        return (flat - (flat @ right.T) @ right).view_as(change)
