@@ -1,4 +1,4 @@
-"""Methods that hold the weights near an anchor: L2-SP, RecAdam and mixout."""
+"""Methods that keep the weights near an anchor without a penalty: RecAdam and mixout."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from clbench.core.errors import SettingsError
 from clbench.core.seeds import stream_seed
 from clbench.methods.base import Method
 from clbench.methods.capacity import matrices
-from clbench.methods.quadratic import PullingMethod, QuadraticPull
+from clbench.methods.quadratic import Anchor
 from clbench.training.batches import Batch
 from clbench.training.dropout import MaskStream
 from clbench.training.protocol import Protocol
@@ -21,55 +21,6 @@ from clbench.training.stage import Context, Snapshot, Stage
 
 MIN_T0 = 3.0
 """Smallest t0 that scaling gives."""
-Anchor = Literal["pretrained", "previous"]
-Strength = Annotated[float, Field(ge=0.0, le=1e6)]
-
-
-class L2SP(PullingMethod):
-    """Pull pretrained weights towards their starting point and new heads towards zero.
-
-    Adds the gradient of ``α/2·‖θ − θ0‖² + β/2·‖θ_new‖²`` (Li, Grandvalet & Davoine 2018,
-    section 3), for biases and normalisation too. A head has no pretrained weights, so the
-    head in training counts as new, even where tasks share it.
-
-    Attributes
-    ----------
-    alpha
-        Strength on weights that have a starting point.
-    beta
-        Strength on the head in training.
-    anchor
-        θ0: the ``pretrained`` weights, or the ``previous`` ones, with which the stage
-        begins. With ``previous``, a head that an earlier task trained has a starting point too.
-    """
-
-    name = "l2-sp"
-    runs_in_trainer = True
-    alpha: Strength = 0.01
-    beta: Strength = 0.01
-    anchor: Anchor = "pretrained"
-
-    def setup(self, context: Context) -> None:
-        """Keep the pretrained weights."""
-        if self.anchor == "pretrained":
-            self._pretrained = context.snapshot()
-
-    def pull(self, stage: Stage) -> QuadraticPull:
-        """Return the pull: towards θ0, or towards 0 for a new head."""
-        if self.anchor == "pretrained":
-            start = dict(self._pretrained)
-        else:
-            start = stage.snapshot(stage.shared_names())
-        strength = dict.fromkeys(start, self.alpha)
-        weights = dict(stage.model.named_parameters())
-        for name in stage.model.head_parameter_names(stage.data.head):
-            if name not in start:
-                start[name] = torch.zeros_like(weights[name])
-                strength[name] = self.beta
-        importance = {
-            name: torch.tensor(value, device=stage.device) for name, value in strength.items()
-        }
-        return QuadraticPull(stage.model, start, importance, strength=1.0, half=True)
 
 
 class RecAdam(Method):

@@ -32,22 +32,21 @@ def _check_class(name: str, entry: object) -> str | None:
 METHODS: Registry[type[Method]] = Registry("method", check=_check_class, group="clbench.methods")
 for _module, _classes in {
     "adversarial": "sam:Sam smart:Smart",
-    "anchors": "l2-sp:L2SP mixout:Mixout recadam:RecAdam",
+    "anchors": "mixout:Mixout recadam:RecAdam",
     "base": "early-stop:EarlyStop frozen:Frozen low-rate:LowRate vanilla:Vanilla",
     "by_depth": "layerwise:Layerwise lp-ft:LpFt seq-star:SeqStar ulmfit:Ulmfit",
     "capacity": "osf:OSF packnet:PackNet",
     "class_means": "icarl:ICaRL prototypes:Prototypes",
     "distillation": "kl-anchor:KLAnchor lwf:LwF",
-    "ewc": "ewc:EWC ewc-mlm:EWCMLM ewc-online:EWCOnline",
+    "ewc": "ewc:EWC ewc-online:EWCOnline r-ewc:REWC",
     "generic_replay": "generic-replay:GenericReplay",
     "lora": "ewc-lora:EWCLora lora:Lora o-lora:OLora",
-    "mas": "mas:MAS",
     "merging": "dare:Dare ties:Ties wise-ft:WiseFT",
     "partial_updates": "migu:Migu mofo:MoFO",
     "prompts": "l2p:L2P progressive-prompts:ProgressivePrompts",
-    "quadratic": "si:SI",
-    "r_ewc": "r-ewc:REWC",
+    "quadratic": "ewc-mlm:EWCMLM l2-sp:L2SP",
     "replay": "a-gem:AGem der++:DerPlusPlus multitask:Multitask replay:Replay",
+    "synapses": "mas:MAS si:SI",
 }.items():
     for _entry in _classes.split():
         _name, _, _class = _entry.partition(":")

@@ -19,15 +19,14 @@ from clbench.methods.by_depth import Layerwise, LpFt, SeqStar, Ulmfit
 from clbench.methods.capacity import OSF, PackNet
 from clbench.methods.class_means import ICaRL, Prototypes
 from clbench.methods.distillation import LwF
-from clbench.methods.ewc import EWC, EWCOnline
+from clbench.methods.ewc import EWC, REWC, EWCOnline
 from clbench.methods.lora import EWCLora, Lora, OLora
-from clbench.methods.mas import MAS
 from clbench.methods.merging import Dare, Ties, WiseFT
 from clbench.methods.partial_updates import Migu, MoFO
 from clbench.methods.prompts import L2P, ProgressivePrompts
-from clbench.methods.quadratic import L2SP, SI
-from clbench.methods.r_ewc import REWC
+from clbench.methods.quadratic import L2SP
 from clbench.methods.replay import AGem, DerPlusPlus, Multitask, Replay
+from clbench.methods.synapses import MAS, SI
 from clbench.runner.stage_cache import pack, unpack
 
 SHORT = PROTOCOL.model_copy(update={"epochs": 1})
