@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.losses import AnyBatch, take, task_loss
 from clbench.fisher.squares import Rotation, rotate
+from clbench.methods.capacity import matrices
+from clbench.methods.partial_updates import linear_layers
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
 from clbench.training.batches import Batch
 from clbench.training.stage import Snapshot, Stage
@@ -74,20 +76,22 @@ class EWC(PullingMethod):
         if stage.index == stage.stages - 1 or self.holds_nothing(stage):
             return
         names = list(stage.trainable_weights())  # head included: a later task may share it
-        fisher = self._fisher(stage, names)
+        fisher = task_fisher(
+            stage,
+            names,
+            mode=self.mode,
+            examples=self.examples,
+            rotations=self.new_axes(stage, names),
+        )
         anchor = stage.snapshot(names)
         if not hasattr(self, "fisher"):
             self.fisher, self.anchor = fisher, anchor
         else:
             self._add(fisher, anchor)
 
-    def _fisher(
-        self, stage: Stage, names: list[str], rotations: Mapping[str, Rotation] | None = None
-    ) -> dict[str, Tensor]:
-        """Return the Fisher information of the stage's rows for the weights `names`."""
-        return task_fisher(
-            stage, names, mode=self.mode, examples=self.examples, rotations=rotations
-        )
+    def new_axes(self, stage: Stage, names: list[str]) -> Mapping[str, Rotation]:
+        """Return the axes of the matrices among `names` along which F is to be diagonal."""
+        return {}
 
     def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
         """Add a task's Fisher information; move the anchor to the weighted mean."""
@@ -119,12 +123,8 @@ class EWCOnline(EWC):
 
     def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
         """Decay the sum for all weights, add a task's Fisher information and move the anchor."""
-        for total in self.fisher.values():
-            total.mul_(self.gamma)
-        for name, value in fisher.items():
-            if name in self.fisher:
-                value += self.fisher[name]
-            self.fisher[name], self.anchor[name] = value, anchor[name]
+        add_decayed(self.fisher, fisher, self.gamma)
+        self.anchor.update(anchor)
 
 
 class REWC(EWCOnline):
@@ -155,19 +155,8 @@ class REWC(EWCOnline):
     takes_fisher = False
     sides: Literal["narrow", "both"] = "narrow"
 
-    def _fisher(
-        self, stage: Stage, names: list[str], rotations: Mapping[str, Rotation] | None = None
-    ) -> dict[str, Tensor]:
-        """Return the Fisher information along new axes; carry that of earlier tasks over."""
-        axes = self._axes(stage, names)
-        before: dict[str, Rotation] = getattr(self, "rotations", {})
-        for name in axes.keys() & before.keys():
-            self.fisher[name] = carry_over(self.fisher[name], before[name], axes[name])
-        self.rotations = before | axes
-        return super()._fisher(stage, names, axes)
-
-    def _axes(self, stage: Stage, names: list[str]) -> dict[str, Rotation]:
-        """Return the rotation of each matrix of a dense layer of the backbone."""
+    def new_axes(self, stage: Stage, names: list[str]) -> Mapping[str, Rotation]:
+        """Return the rotation of each dense layer's matrix; carry earlier tasks' F over to it."""
         axes: dict[str, Rotation] = {}
         layers = dense_layers(stage, names)
         rng = stage.rng("axes-labels") if self.mode == "sampled" else None
@@ -182,7 +171,19 @@ class REWC(EWCOnline):
                 for moment in moments
             )
             axes[name] = left, right
+        before: dict[str, Rotation] = getattr(self, "rotations", {})
+        for name in axes.keys() & before.keys():
+            self.fisher[name] = carry_over(self.fisher[name], before[name], axes[name])
+        self.rotations = before | axes
         return axes
+
+
+def add_decayed(totals: dict[str, Tensor], new: Mapping[str, Tensor], gamma: float) -> None:
+    """Multiply all `totals` by `gamma`, then add the `new` values to those of the same names."""
+    for total in totals.values():
+        total.mul_(gamma)
+    for name, value in new.items():
+        totals[name] = totals[name] + value if name in totals else value
 
 
 def task_fisher(
@@ -232,24 +233,15 @@ def carry_over(fisher: Tensor, before: Rotation, after: Rotation) -> Tensor:
     return rotate(fisher, (left, right))
 
 
-def dense_layers(stage: Stage, names: Iterable[str]) -> dict[str, nn.Module]:
+def dense_layers(stage: Stage, names: Iterable[str]) -> dict[str, Any]:
     """Return the backbone's dense layers by the names of their weights, which are in `names`.
 
     Without weights that are embeddings too.
     """
-    allowed = set(names) & stage.model.backbone_parameters().keys()
-    owners = {id(p): name for name, p in stage.model.named_parameters() if name in allowed}
-    layers: dict[str, nn.Module] = {}
-    for layer in stage.model.modules():
-        name = owners.get(id(getattr(layer, "weight", None)))
-        if name is None:
-            continue
-        if isinstance(layer, nn.Embedding):
-            del owners[id(layer.weight)]
-            layers.pop(name, None)
-        elif type(layer) is nn.Linear or type(layer).__name__ == "Conv1D":
-            layers[name] = layer
-    return layers
+    own = matrices(stage.model)
+    owners = {id(own[name]): name for name in names if name in own}
+    layers: list[Any] = list(linear_layers(stage.model).values())
+    return {owners[id(x.weight)]: x for x in layers if id(x.weight) in owners}
 
 
 def second_moments(

@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
+from transformers.pytorch_utils import Conv1D
 
 from clbench.methods.base import Method
-from clbench.models.classifier import Classifier
 from clbench.training.batches import Batch
 from clbench.training.stage import Context, Stage
 
@@ -124,7 +124,7 @@ class Migu(Method):
 
     def setup(self, context: Context) -> None:
         """Find the linear layers."""
-        self._layers = linear_layers(context.model)
+        self._layers = linear_layers(context.model.backbone)
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss, and measure the outputs of the linear layers on the way."""
@@ -155,15 +155,9 @@ class Migu(Method):
         self._sizes[name] = self._sizes[name] + sizes if name in self._sizes else sizes
 
 
-def linear_layers(model: Classifier) -> dict[str, nn.Module]:
-    """Return the backbone's dense layers by name, GPT-2's Conv1D included."""
-    from transformers.pytorch_utils import Conv1D
-
-    return {
-        name: module
-        for name, module in model.backbone.named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
-    }
+def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the dense layers of a model by name, GPT-2's Conv1D included."""
+    return {n: layer for n, layer in model.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
 
 
 def magnitudes(outputs: Tensor, mask: Tensor) -> Tensor:
