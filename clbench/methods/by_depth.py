@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import LearningRate, Method, Phase
-from clbench.models.classifier import Classifier, head_key
+from clbench.models.classifier import head_key
 from clbench.models.groups import MOST_LAYERS, Division, lr_groups
 from clbench.training.batches import Batch
 from clbench.training.stage import Context, Stage
@@ -81,7 +80,7 @@ class SeqStar(Method):
         fixed = self.learned.get(head)
         self._fixed: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         if fixed is not None:
-            fixed = fixed & ~classes_of(stage)
+            fixed = fixed & ~stage.classes()
             for parameter in stage.model.head(head).parameters():
                 self._fixed.append((parameter, fixed, parameter.detach()[fixed]))
 
@@ -115,9 +114,8 @@ class SeqStar(Method):
     def after_stage(self, stage: Stage) -> None:
         """Note the classes that are learned."""
         self._fixed = []
-        head = stage.data.head
-        if _size(stage.model, head) > 1:
-            classes = classes_of(stage)
+        head, classes = stage.data.head, stage.classes()
+        if len(classes) > 1:
             self.learned[head] = self.learned.get(head, torch.zeros_like(classes)) | classes
 
 
@@ -145,18 +143,6 @@ def all_outputs(stage: Stage, batch: Batch) -> Tensor:
         pooled = model.dropout(model.features(batch.inputs))
     outputs: Tensor = model.head(batch.head)(pooled.float())
     return outputs
-
-
-def classes_of(stage: Stage) -> Tensor:
-    """Return which classes of the head occur in the stage's rows, bool, shape (outputs,)."""
-    classes = torch.zeros(_size(stage.model, stage.data.head), dtype=torch.bool)
-    classes[torch.from_numpy(np.unique(stage.data.rows.labels))] = True
-    return classes.to(stage.device)
-
-
-def _size(model: Classifier, head: str) -> int:
-    """Return the number of outputs of a head, in use or not."""
-    return len(next(iter(model.head(head).parameters())))
 
 
 class LpFt(Method):

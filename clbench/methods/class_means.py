@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Frozen, Method, Phase
-from clbench.methods.by_depth import classes_of
 from clbench.tasks.task import IntArray, Task
 from clbench.training.batches import Batch, TaskData
 from clbench.training.stage import Context, Stage
@@ -222,7 +221,7 @@ class ICaRL(Method):
         self.means = {}
         self._old = dict(self.learned)
         if (head := stage.data.head) in self._old:
-            self._old[head] = self._old[head] & ~classes_of(stage)
+            self._old[head] = self._old[head] & ~stage.classes()
         self._targets = {}
         for data in self.training_data(stage):
             for head, outputs in stage.outputs_of(self._old, data).items():
@@ -261,7 +260,7 @@ class ICaRL(Method):
     def after_stage(self, stage: Stage) -> None:
         """Choose exemplars of the stage's classes, cut the others off, and take all means."""
         self._targets = {}
-        labels, own, head = stage.data.rows.labels, classes_of(stage), stage.data.head
+        labels, own, head = stage.data.rows.labels, stage.classes(), stage.data.head
         classes = own.nonzero().flatten().tolist()
         self.exemplars[stage.index] = new = {k: np.flatnonzero(labels == k) for k in classes}
         room = self._room([task.head for task in stage.tasks])

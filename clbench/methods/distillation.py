@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -86,10 +85,12 @@ class LwF(Method):
         for head, targets in self._targets.items():
             # The scores of single choices have no classes to compare within a row.
             single = outputs[head].dim() == 2 and outputs[head].shape[1] == 1
-            distance = partial(distillation, regression=self._regression[head] or single)
             target = targets[rows]
             of_old = outputs[head][..., : target.shape[-1]]
-            terms.append(distance(of_old, target, temperature=self.temperature))
+            regression = self._regression[head] or single
+            terms.append(
+                distillation(of_old, target, temperature=self.temperature, regression=regression)
+            )
         total = torch.stack(terms).sum()
         stage.sample("distillation", total)
         return loss + self.weight * total

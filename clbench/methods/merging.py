@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -76,16 +75,10 @@ class Merging(Method, ABC):
 
     def _merge_head(self, stage: Stage) -> None:
         """Give each output of the stage's head the mean over the tasks that have its class."""
-        weights = dict(stage.model.named_parameters())
-        names = stage.model.head_parameter_names(stage.data.head)
-        outputs = len(weights[names[0]])
-        owned = torch.ones(outputs, device=stage.device)
-        if outputs > 1:
-            classes = torch.from_numpy(np.unique(stage.data.rows.labels)).to(stage.device)
-            owned = torch.zeros_like(owned).index_fill_(0, classes, 1.0)
+        weights, owned = dict(stage.model.named_parameters()), stage.classes().float()
         sums = self.heads.setdefault(stage.data.head, {"tasks": torch.zeros_like(owned)})
         sums["tasks"] += owned
-        for name in names:
+        for name in stage.model.head_parameter_names(stage.data.head):
             weight = weights[name]
             sums.setdefault(name, torch.zeros_like(weight))
             by_row = (-1, *[1] * (weight.dim() - 1))

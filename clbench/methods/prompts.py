@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from clbench.core.errors import SettingsError, count
 from clbench.core.seeds import torch_stream
 from clbench.methods.base import Method
-from clbench.methods.by_depth import classes_of
 from clbench.models.checkpoint import load_config
 from clbench.models.classifier import Classifier
 from clbench.models.families import usable_length
@@ -219,8 +218,7 @@ class L2P(Prompted):
 
     def before_stage(self, stage: Stage) -> None:
         """Find the classes that the loss leaves out."""
-        has_classes = not stage.data.regression and not stage.data.rows.choices
-        self._absent = ~classes_of(stage) if self.mask and has_classes else None
+        self._absent = ~stage.classes() if self.mask else None
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return one group: the pool and the stage's heads."""
@@ -248,6 +246,7 @@ class L2P(Prompted):
     def penalty(self, stage: Stage) -> Tensor | None:
         """Return the weighted distance of the keys that the batch selected."""
         distance, self._distance = self._distance, None
-        if distance is not None and stage.is_sampled:
-            stage.record("key_distance", distance)
-        return None if distance is None else self.weight * distance
+        if distance is None:
+            return None
+        stage.sample("key_distance", distance)
+        return self.weight * distance

@@ -224,6 +224,18 @@ class Stage(Context):
         """Whether one class is all that the growing head has yet, so that the loss is always 0."""
         return self.model.shown.get(self.data.head) == 1
 
+    def classes(self) -> Tensor:
+        """Return which outputs of the head are classes of the stage's rows, bool, shape (outputs,).
+
+        The one output of a head without classes counts as one.
+        """
+        head = self.model.head(self.data.head)
+        present = torch.ones(len(next(head.parameters())), dtype=torch.bool)
+        if len(present) > 1:
+            labels = torch.from_numpy(np.unique(self.data.rows.labels))
+            present = torch.zeros_like(present).index_fill_(0, labels, True)
+        return present.to(self.device)
+
     def earlier(self, task: int) -> TaskData:
         """Return the rows of task number `task`, an earlier one or the stage's own.
 
