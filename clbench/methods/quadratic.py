@@ -172,12 +172,13 @@ class PullingMethod(Method, ABC):
 
     def holds_nothing(self, stage: Stage) -> bool:
         """Whether the stage has one class; its loss is then 0 whatever the weights are: note it."""
-        if stage.has_one_class:
-            stage.note(
-                f"{self.name}: stage {stage.index} ({stage.name}) has one class, so its loss is 0 "
-                "and the method holds nothing of it."
-            )
-        return stage.has_one_class
+        if stage.model.shown.get(stage.data.head) != 1:
+            return False
+        stage.note(
+            f"{self.name}: stage {stage.index} ({stage.name}) has one class, so its loss is 0 and "
+            "the method holds nothing of it."
+        )
+        return True
 
 
 class L2SP(PullingMethod):

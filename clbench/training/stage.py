@@ -95,8 +95,6 @@ class Context:
         """Return the sum of squared differences between weights and `snapshot`, a scalar."""
         current = dict(self.model.named_parameters())
         terms = [(current[name] - value).square().sum() for name, value in snapshot.items()]
-        if not terms:
-            raise PluginError("squared_distance: the snapshot is empty.")
         return torch.stack(terms).sum()
 
     def outputs(self, data: TaskData) -> npt.NDArray[np.float32]:
@@ -218,11 +216,6 @@ class Stage(Context):
     def own_steps(self) -> int:
         """Steps that the protocol gives to the rows of the stage's task."""
         return self.protocol.stage_length(self.name, len(self.data.rows))[0]
-
-    @property
-    def has_one_class(self) -> bool:
-        """Whether one class is all that the growing head has yet, so that the loss is always 0."""
-        return self.model.shown.get(self.data.head) == 1
 
     def classes(self) -> Tensor:
         """Return which outputs of the head are classes of the stage's rows, bool, shape (outputs,).
@@ -366,17 +359,12 @@ class Stage(Context):
             return nn.functional.mse_loss(outputs.squeeze(-1), batch.labels)
         return nn.functional.cross_entropy(outputs, batch.labels)
 
-    def batches(
-        self, name: str, *, data: TaskData | None = None, batch_size: int | None = None
-    ) -> Iterator[Batch]:
-        """Yield one pass over `data` (default: the stage's rows), shuffled by stream `name`."""
-        source = data or self.data
-        if source.task != self.index:
-            self.earlier(source.task)
+    def batches(self, name: str) -> Iterator[Batch]:
+        """Yield one pass over the stage's rows, shuffled by stream `name`."""
         rng = numpy_stream(*self.stream("method", name))
-        size = batch_size or self.protocol.batch_of(self.name)
-        for positions in length_grouped(source.rows.lengths, size, rng):
-            yield source.batch(positions, self.device)
+        size = self.protocol.batch_of(self.name)
+        for positions in length_grouped(self.data.rows.lengths, size, rng):
+            yield self.data.batch(positions, self.device)
 
     def adam(
         self, groups: list[dict[str, Any]], kind: type[torch.optim.Adam] | None = None
@@ -385,17 +373,9 @@ class Stage(Context):
 
         By default it is AdamW with weight decay.
         """
-        protocol = self.protocol
-        if kind is None:
-            kind = torch.optim.AdamW if protocol.weight_decay else torch.optim.Adam
-        return kind(
-            groups,
-            lr=protocol.lr,
-            betas=protocol.betas,
-            eps=protocol.eps,
-            weight_decay=protocol.weight_decay,
-            fused=True,
-        )
+        p = self.protocol
+        kind = kind or (torch.optim.AdamW if p.weight_decay else torch.optim.Adam)
+        return kind(groups, p.lr, p.betas, p.eps, p.weight_decay, fused=True)
 
     def schedule(self, optimizer: Optimizer, steps: int | None = None) -> LRScheduler:
         """Return the protocol's schedule over `steps`, by default those of the running phase."""
