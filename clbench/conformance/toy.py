@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -115,15 +116,9 @@ def _make_task(name: str, rows: int, labels: Mapping[str, int], *, head: str) ->
 @contextmanager
 def temporary_cache() -> Iterator[Path]:
     """Replace the user's cache by a temporary folder."""
-    before = os.environ.get("CLBENCH_CACHE")
-    with tempfile.TemporaryDirectory(prefix="clbench-check-") as folder:
-        os.environ["CLBENCH_CACHE"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            del os.environ["CLBENCH_CACHE"]
-            if before is not None:
-                os.environ["CLBENCH_CACHE"] = before
+    folder = tempfile.TemporaryDirectory(prefix="clbench-check-")
+    with folder as path, mock.patch.dict(os.environ, CLBENCH_CACHE=path):
+        yield Path(path)
 
 
 @cache

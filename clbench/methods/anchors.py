@@ -12,7 +12,7 @@ from clbench import optim
 from clbench.core.errors import SettingsError
 from clbench.core.seeds import stream_seed
 from clbench.methods.base import Method
-from clbench.methods.capacity import matrices
+from clbench.methods.partial_updates import matrices
 from clbench.methods.quadratic import Anchor
 from clbench.training.batches import Batch
 from clbench.training.dropout import MaskStream

@@ -16,13 +16,12 @@ from clbench.methods.adversarial import Sam, Smart
 from clbench.methods.anchors import Mixout, RecAdam
 from clbench.methods.base import METHODS, EarlyStop, Frozen, LowRate, Method, Vanilla
 from clbench.methods.by_depth import Layerwise, LpFt, SeqStar, Ulmfit
-from clbench.methods.capacity import OSF, PackNet
 from clbench.methods.class_means import ICaRL, Prototypes
 from clbench.methods.distillation import LwF
 from clbench.methods.ewc import EWC, REWC, EWCOnline
 from clbench.methods.lora import EWCLora, Lora, OLora
 from clbench.methods.merging import Dare, Ties, WiseFT
-from clbench.methods.partial_updates import Migu, MoFO
+from clbench.methods.partial_updates import OSF, Migu, MoFO, PackNet
 from clbench.methods.prompts import L2P, ProgressivePrompts
 from clbench.methods.quadratic import L2SP
 from clbench.methods.replay import AGem, DerPlusPlus, Multitask, Replay
