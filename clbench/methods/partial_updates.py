@@ -1,4 +1,4 @@
-"""Methods that change only a part of the weights, or of their directions: MoFO, MIGU, PackNet, OSF."""
+"""Methods that change only a part of the weights, or directions: MoFO, MIGU, PackNet and OSF."""
 
 import math
 from collections.abc import Callable, Sequence
