@@ -1,6 +1,6 @@
 """Pulls by the importance of synapses: by their path (SI), or the sensitivity of outputs (MAS)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -11,14 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.fisher.per_example import Capture, zeros_like
-from clbench.fisher.squares import (
-    CHUNK_ACCELERATOR,
-    Outer,
-    Part,
-    Rows,
-    Whole,
-    gradients_by_parts,
-)
+from clbench.fisher.squares import add_absolutes
 from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch
@@ -231,42 +224,3 @@ def one_by_one(
             if gradient is not None:
                 total.add_(gradient.abs_())
     return totals
-
-
-def add_absolutes(total: Tensor, parts: Sequence[Part]) -> None:
-    """Add to `total` the sum over examples of the gradient's absolute value.
-
-    The `parts`, one for each use of the weight in the pass, are summed before the absolute value
-    is taken.
-    """
-    outer = [part for part in parts if isinstance(part, Outer)]
-    sparse = [part for part in parts if isinstance(part, Rows)]
-    whole = [part.values for part in parts if isinstance(part, Whole)]
-    if len(whole) == len(parts):
-        total += torch.stack(whole).sum(0).float().abs().sum(0)
-    elif len(outer) == len(parts):
-        left = torch.cat([part.left for part in outer], 1)
-        _add_outer(total, left, torch.cat([part.right for part in outer], 1))
-    elif len(sparse) == len(parts):
-        ids = torch.cat([part.ids for part in sparse], 1)
-        _add_rows(total, ids, torch.cat([part.values for part in sparse], 1))
-    # With parts of several kinds the total stays 0 and fails the comparison with plain passes.
-
-
-def _add_outer(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if total.device.type == "cpu":
-        for block, gradient in gradients_by_parts(total, left, right):
-            block += gradient.abs_()
-        return
-    step = max(1, CHUNK_ACCELERATOR // total.numel())
-    for start in range(0, len(left), step):
-        pick = slice(start, start + step)
-        total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().abs_().sum(0)
-
-
-def _add_rows(total: Tensor, ids: Tensor, values: Tensor) -> None:
-    owner = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
-    pairs, position = torch.unique(owner * len(total) + ids, return_inverse=True)
-    sums = torch.zeros((len(pairs), total.shape[1]), device=total.device)
-    sums.index_add_(0, position.reshape(-1), values.float().reshape(-1, total.shape[1]))
-    total.index_add_(0, pairs % len(total), sums.abs_())
