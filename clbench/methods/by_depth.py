@@ -96,7 +96,10 @@ class SeqStar(Method):
         """Return the loss, with a preallocated head over all of its outputs."""
         if not self.preallocate or batch.head not in stage.model.shown:
             return stage.loss(batch)
-        return stage.criterion(all_outputs(stage, batch), batch)
+        model = stage.model
+        with stage.precision.autocast():
+            pooled = model.dropout(model.features(batch.inputs))
+        return stage.criterion(model.head(batch.head)(pooled.float()), batch)
 
     @torch.no_grad()
     def edit_gradients(self, stage: Stage) -> None:
@@ -134,15 +137,6 @@ class CosineHead(nn.Linear):
         """Return the cosines, shape (…, outputs), for features of shape (…, h)."""
         normalised = nn.functional.normalize(self.weight, dim=-1)
         return nn.functional.linear(nn.functional.normalize(features, dim=-1), normalised)
-
-
-def all_outputs(stage: Stage, batch: Batch) -> Tensor:
-    """Return all outputs of a batch's head in float32, in use or not; shape (b, outputs)."""
-    model = stage.model
-    with stage.precision.autocast():
-        pooled = model.dropout(model.features(batch.inputs))
-    outputs: Tensor = model.head(batch.head)(pooled.float())
-    return outputs
 
 
 class LpFt(Method):

@@ -1,7 +1,7 @@
 """Methods that answer with the nearest class mean: prototypes and iCaRL."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from clbench.core.errors import SettingsError
 from clbench.methods.base import Frozen, Method, Phase
 from clbench.tasks.task import IntArray, Task
 from clbench.training.batches import Batch, TaskData
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Context, Snapshot, Stage
 
 NEVER = -1e30
 """Bias of a class without rows so far, which is never the answer."""
@@ -211,7 +211,7 @@ class ICaRL(Method):
 
     def setup(self, context: Context) -> None:
         """Start without exemplars."""
-        self._classifier = context.model
+        self._context = context
         self.exemplars: dict[int, dict[int, IntArray]] = {}  # by task and class
         self.learned: dict[str, Tensor] = {}
         self.means: dict[str, Tensor] = {}
@@ -272,20 +272,13 @@ class ICaRL(Method):
         self.learned[head] = self.learned.get(head, torch.zeros_like(own)) | own
         self._take_means(stage)
 
-    @contextmanager
-    def scoring(self, task: int) -> Iterator[None]:
+    def scoring(self, task: int) -> AbstractContextManager[None]:
         """Replace the rows of each head by the means of the exemplars, once they are taken."""
-        before = []
+        rows: Snapshot = {}
         for head, means in self.means.items():
-            weight, bias = (p.data for p in self._classifier.head(head).parameters())
-            before += [(weight, weight.clone()), (bias, bias.clone())]
-            weight.copy_(means)
-            bias.zero_().masked_fill_(~self.learned[head], NEVER)
-        try:
-            yield
-        finally:
-            for parameter, value in before:
-                parameter.copy_(value)
+            weight, bias = self._context.model.head_parameter_names(head)
+            rows |= {weight: means, bias: torch.where(self.learned[head], 0.0, NEVER)}
+        return self._context.swapped(rows)
 
     def _room(self, heads: Sequence[str]) -> dict[tuple[int, int], int]:
         """Return the number of exemplars of each class of each task, for the tasks' `heads`.

@@ -71,7 +71,9 @@ class LwF(Method):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the task's loss and the earlier heads' terms, from one backbone pass."""
         if self._before is not None:
-            return self._with_distilled_outputs(stage, batch, self._before)
+            logits, term = distil(stage, batch, self._before, self.temperature)
+            stage.sample("distillation", term)
+            return stage.criterion(logits, batch) + self.weight * term
         model = stage.model
         with stage.precision.autocast():
             pooled = model.dropout(model.features(batch.inputs))
@@ -95,16 +97,14 @@ class LwF(Method):
         stage.sample("distillation", total)
         return loss + self.weight * total
 
-    def _with_distilled_outputs(self, stage: Stage, batch: Batch, before: Snapshot) -> Tensor:
-        outputs, targets = stage.logits(batch), stage.logits_of(before, batch)
-        term = distillation(
-            batch.predictions(outputs),
-            batch.predictions(targets),
-            temperature=self.temperature,
-            regression=batch.regression,
-        )
-        stage.sample("distillation", term)
-        return stage.criterion(outputs, batch) + self.weight * term
+
+def distil(
+    stage: Stage, batch: Batch, before: Snapshot, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Return the model's outputs for a batch, and their distance from those of earlier weights."""
+    outputs, targets = stage.logits(batch), stage.logits_of(before, batch)
+    pair = batch.predictions(outputs), batch.predictions(targets)
+    return outputs, distillation(*pair, temperature=temperature, regression=batch.regression)
 
 
 def distillation(
@@ -170,14 +170,7 @@ class KLAnchor(Method):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch plus the divergence."""
         loss = stage.loss(batch)
-        compared = self._compared(stage, batch)
-        outputs, targets = stage.logits(compared), stage.logits_of(self._base, compared)
-        divergence = distillation(
-            compared.predictions(outputs),
-            compared.predictions(targets),
-            temperature=1.0,
-            regression=False,
-        )
+        _, divergence = distil(stage, self._compared(stage, batch), self._base)
         stage.sample("divergence", divergence)
         return loss + self.weight * divergence
 

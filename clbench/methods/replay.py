@@ -1,8 +1,8 @@
 """Methods that keep rows of earlier tasks: replay, A-GEM, DER++, and joint training on all rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,23 +15,12 @@ from clbench.training.batches import Batch, TaskData
 from clbench.training.stage import Context, Stage
 
 
-@dataclass(frozen=True)
-class MemoryBatch:
-    """Rows of one task drawn from the memory.
-
-    Attributes
-    ----------
-    batch
-        The rows.
-    indices
-        Their positions among the task's rows in the memory, shape (b,).
-    share
-        Their share of all rows drawn; the shares of a draw sum to 1.
-    """
+class MemoryBatch(NamedTuple):
+    """Rows of one task drawn from the memory."""
 
     batch: Batch
-    indices: IntArray
-    share: float
+    indices: IntArray  # their positions among the task's rows in the memory, shape (b,)
+    share: float  # of all rows drawn; the shares of a draw sum to 1
 
 
 class Rehearsal(Method):
