@@ -1,7 +1,5 @@
 """The checks of a method, in order; each gives one row."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json
@@ -10,20 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clbench.conformance.check_run import Candidate, CheckRun, differences, run_candidate
-from clbench.conformance.corrupt_rows import RowCorrupter, reverse
 from clbench.conformance.session import (
     CHECKS,
+    Candidate,
+    CheckRun,
     FailedCheckError,
     Row,
     Session,
     conformance_check,
+    differences,
+    run_candidate,
 )
-from clbench.conformance.toy_scenario import (
+from clbench.conformance.toy import (
     ARCHITECTURES,
     GENERATORS,
+    RowCorrupter,
+    ToyScenario,
     checkpoint,
     make_toy_scenario,
+    reverse,
     temporary_cache,
 )
 from clbench.core.errors import ClbenchError, SettingsError, count
@@ -38,18 +41,25 @@ in the second half of a stage, and leave after a run."""
 WRONG: tuple[Any, ...] = ({"no such": {"value": "here"}}, "no such value", [["no", "such"]], -1e99)
 """Values of which any sensible setting refuses at least one."""
 
-ENGINE_HOOKS = [
-    name
-    for name, member in vars(Method).items()
-    if callable(member)
-    and not name.startswith("_")
-    and name
-    not in {
-        *("check_protocol", "check_tasks", "acts_in", "setup", "after_stage", "scoring"),
-        *("state", "load_state"),
-    }
-]
+ENGINE_HOOKS = (
+    *("before_stage", "training_data", "phases", "before_phase", "parameter_groups", "optimizer"),
+    *("schedule", "before_step", "loss", "penalty", "edit_gradients", "after_step"),
+)
 """Hooks that are called only in stages for which `acts_in` returns True."""
+
+
+def _run(reason: str, toy: ToyScenario, candidate: Candidate, **options: Any) -> CheckRun:
+    """Train a candidate as `run_candidate` does; fail with the `reason` if that raises."""
+    try:
+        return run_candidate(toy, candidate, **options)
+    except Exception as error:
+        raise FailedCheckError(f"{reason} raises {explain(error)}") from error
+
+
+def _require_equal(first: CheckRun, second: CheckRun, reason: str) -> None:
+    if names := differences(first.final, second.final):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise FailedCheckError(f"{reason} in {names[0]}{more}.")
 
 
 @conformance_check(hint="Write a docstring; its first line describes the method in lists.")
@@ -138,12 +148,7 @@ def resumes(session: Session) -> str:
         reverse(data.rows.labels)
     run_candidate(replace(toy, folder=toy.folder / "elsewhere"), candidate, train=other_rows)
     for stage, digest in enumerate(first.digests):
-        try:
-            resumed = run_candidate(toy, candidate, resume=digest)
-        except Exception as error:
-            raise FailedCheckError(
-                f"resuming after stage {stage} raises {explain(error)}"
-            ) from error
+        resumed = _run(f"resuming after stage {stage}", toy, candidate, resume=digest)
         _require_equal(first, resumed, f"a run resumed after stage {stage} differs")
     return f"interrupted after each of {len(first.digests)} stages and resumed: equal in every bit"
 
@@ -205,10 +210,7 @@ def rows(session: Session) -> str:
         return "keeps rows of earlier tasks and declares it; results say so"
     corrupter = RowCorrupter(toy.copy_train())
     reason = "keeps_rows is not declared, but with other rows of finished tasks training"
-    try:
-        corrupted = run_candidate(toy, candidate, train=corrupter.train, after_stage=corrupter)
-    except Exception as error:
-        raise FailedCheckError(f"{reason} raises {explain(error)}") from error
+    corrupted = _run(reason, toy, candidate, train=corrupter.train, after_stage=corrupter)
     _require_equal(session.first, corrupted, f"{reason} differs")
     return "other rows of finished tasks change nothing"
 
@@ -275,10 +277,7 @@ def decoders(session: Session) -> str:
         for lr, epochs in ((1e-4, 1), (1e-2, 2)) if acts else ((1e-4, 1),):
             protocol: dict[str, Any] = {"head": "language-model", "lr": lr, "epochs": epochs}
             toy = make_toy_scenario(model, folder, **protocol)
-            try:
-                run = run_candidate(toy, candidate)
-            except Exception as error:
-                raise FailedCheckError(f"{name}: {explain(error)}") from error
+            run = _run(f"training {name}", toy, candidate)
             if differences(run.final, session.vanilla_on(toy).final):
                 break
         else:
@@ -355,10 +354,3 @@ def check(
                 started(name)
             session.run(name)
     return list(session.rows.values())
-
-
-def _require_equal(first: CheckRun, second: CheckRun, reason: str) -> None:
-    names = differences(first.final, second.final)
-    if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise FailedCheckError(f"{reason} in {names[0]}{more}.")

@@ -1,8 +1,8 @@
-"""Gradients of single examples in compact form, and the sums of their squares."""
+"""Gradients of single examples in compact form, and the sums of their squares or sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -45,6 +45,8 @@ class Whole(NamedTuple):
 
 Part = Outer | Rows | Whole
 """What one use of a weight adds to its gradients, example by example."""
+Size = Callable[[Tensor], Tensor]
+"""What is added of a gradient: its square or absolute value."""
 Rotation = tuple[Tensor | None, Tensor | None]
 """Orthogonal matrices U (o, o) and V (i, i) for a weight of shape (o, i); None is the identity."""
 
@@ -90,6 +92,25 @@ def add_squares(total: Tensor, parts: Sequence[Part]) -> None:
             _add_outer(total, outer)
 
 
+def add_absolutes(total: Tensor, parts: Sequence[Part]) -> None:
+    """Add to `total` the sum over examples of a gradient's absolute value, as `add_squares` does.
+
+    With parts of several kinds the total stays as it is, and fails a comparison with plain passes.
+    """
+    kinds = {type(part) for part in parts}
+    if kinds == {Whole}:
+        total += torch.stack([part.values for part in parts]).sum(0).float().abs().sum(0)  # type: ignore[union-attr]
+    elif kinds == {Rows}:
+        _add_rows(total, _join(Rows, parts), None, Tensor.abs_)
+    elif kinds == {Outer}:
+        left, right = _join(Outer, parts)
+        if total.device.type != "cpu":
+            _add_products(total, left, right, Tensor.abs_)
+            return
+        for block, gradient in gradients_by_parts(total, left, right):
+            block += gradient.abs_()
+
+
 def _join(kind: type, parts: Sequence[Part]) -> Any:
     """Return all parts of a kind as one with more tokens, or None."""
     matches = [part for part in parts if isinstance(part, kind)]
@@ -101,10 +122,7 @@ def _join(kind: type, parts: Sequence[Part]) -> Any:
 def _add_outer(total: Tensor, part: Outer) -> None:
     left, right = part
     if total.device.type != "cpu":
-        step = max(1, CHUNK_ACCELERATOR // total.numel())
-        for start in range(0, len(left), step):
-            pick = slice(start, start + step)
-            total += torch.bmm(left[pick].transpose(1, 2), right[pick]).float().square_().sum(0)
+        _add_products(total, left, right, Tensor.square_)
     elif left.shape[1] > PAIRED:
         for block, gradient in gradients_by_parts(total, left, right):
             block.addcmul_(gradient, gradient)
@@ -114,6 +132,14 @@ def _add_outer(total: Tensor, part: Outer) -> None:
             if bool((squares + cross < CANCELLED * squares).any()):
                 squares, cross = _expand(left[..., rows].double(), right.double())
             total[rows] += (squares + cross).clamp_(min=0.0)
+
+
+def _add_products(total: Tensor, left: Tensor, right: Tensor, sized: Size) -> None:
+    """Add the sizes of the gradients ``leftᵀ right`` of all examples, fast on accelerators."""
+    step = max(1, CHUNK_ACCELERATOR // total.numel())
+    for start in range(0, len(left), step):
+        pick = slice(start, start + step)
+        total += sized(torch.bmm(left[pick].transpose(1, 2), right[pick]).float()).sum(0)
 
 
 def _expand(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,7 +189,9 @@ def _slices(size: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
-def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> Outer | None:
+def _add_rows(
+    total: Tensor, part: Rows, outer: Outer | None, sized: Size = Tensor.square_
+) -> Outer | None:
     """Add the squares of sparse rows, each together with dense gradients of the same row.
 
     Returns the dense gradients without those rows of those examples.
@@ -184,7 +212,7 @@ def _add_rows(total: Tensor, part: Rows, outer: Outer | None) -> Outer | None:
         left = outer.left.clone()
         left[pairs // size, :, numbers] = 0.0
         outer = Outer(left, outer.right)
-    total.index_add_(0, numbers, sums.square_())
+    total.index_add_(0, numbers, sized(sums))
     return outer
 
 

@@ -170,9 +170,9 @@ class HostedStage(Stage):
         """Return the names of all weights: the model comes with all of them."""
         return [name for name, _ in self.model.named_parameters()]
 
-    def trainable(self) -> list[nn.Parameter]:
-        """Return the weights that require gradients."""
-        return [value for value in self.model.parameters() if value.requires_grad]
+    def trainable_weights(self) -> dict[str, nn.Parameter]:
+        """Return the weights that require gradients, by name."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def rng(self, name: str) -> torch.Generator:
         """Return the generator `name` of this process."""

@@ -25,7 +25,6 @@ from clbench.models.answering import AnsweringModel
 from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompt_rows import PromptRows
 from clbench.tasks.task import Task
-from clbench.training import hook_checks
 from clbench.training.batches import TaskData
 from clbench.training.stage import Context
 
@@ -230,7 +229,7 @@ class Capabilities:
         for data in self.scored[:tasks]:
             rows: Any = data.rows
             if isinstance(rows, PromptRows) and rows.names is not None:
-                own = nullcontext() if is_base else hook_checks.scoring(self.scoring(data.task))
+                own = nullcontext() if is_base else self.scoring(data.task)
                 with own:
                     texts = self.writer.texts(self.context, data)
                 allowed += (chosen_answers(texts, rows) >= 0).tolist()

@@ -21,7 +21,6 @@ from clbench.results.correct import correct_rows, pack_rows
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.metrics import right_texts, score, score_texts, told_scores
 from clbench.tasks.task import IntArray
-from clbench.training import hook_checks
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.stage import Context
@@ -136,7 +135,7 @@ class RowScorer:
         for j in self.tasks(index):
             metrics = self.scenario.scenario.tasks[j].metrics
             rows, own = data[j].rows, self.scenario.scenario.tasks[j].own
-            with hook_checks.scoring(self.method.scoring(j)):
+            with self.method.scoring(j):
                 if writer is not None and writer.writes(data[j]):
                     assert isinstance(rows, PromptRows)
                     texts = writer.texts(context, data[j])
@@ -243,7 +242,7 @@ class LinearProbes:
         return row
 
     def _features(self, data: TaskData, task: int, stage: int) -> Array:
-        with hook_checks.scoring(self.method.scoring(task)) if task <= stage else nullcontext():
+        with self.method.scoring(task) if task <= stage else nullcontext():
             return self.context.features(data)
 
 

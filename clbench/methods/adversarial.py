@@ -1,22 +1,18 @@
 """Methods that train against perturbations: SAM of the weights, SMART of the embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError
-from clbench.methods.base import Method, should_record
+from clbench.methods.base import Method
+from clbench.training.batches import Batch
 from clbench.training.device import Precision
-
-if TYPE_CHECKING:
-    from clbench.training.batches import Batch
-    from clbench.training.protocol import Protocol
-    from clbench.training.stage import Stage
+from clbench.training.protocol import Protocol
+from clbench.training.stage import Stage
 
 
 class Sam(Method):
@@ -34,7 +30,7 @@ class Sam(Method):
         ρ: distance of the nearby weights.
     """
 
-    name: ClassVar[str] = "sam"
+    name = "sam"
     rho: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05
 
     def check_protocol(self, protocol: Protocol) -> None:
@@ -53,12 +49,7 @@ class Sam(Method):
 
     def edit_gradients(self, stage: Stage) -> None:
         """Replace the gradients by those at the nearby weights, without moving the weights."""
-        trained = {id(weight) for weight in stage.trainable()}
-        weights = {
-            name: weight
-            for name, weight in stage.model.named_parameters()
-            if id(weight) in trained and weight.grad is not None
-        }
+        weights = {n: w for n, w in stage.trainable_weights().items() if w.grad is not None}
         gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
         with torch.no_grad():
             norm = torch.stack(torch._foreach_norm(gradients)).norm()
@@ -72,8 +63,7 @@ class Sam(Method):
         slopes = torch.autograd.grad(loss, gradients)
         for weight, slope in zip(weights.values(), slopes, strict=True):
             weight.grad = slope
-        if should_record(stage):
-            stage.record("sharpness", loss.detach() - self._loss)
+        stage.sample("sharpness", loss.detach() - self._loss)
 
 
 Weight = Annotated[float, Field(ge=0.0, le=1e6)]
@@ -119,7 +109,7 @@ class Smart(Method):
         β of the moving average: in the first tenth of the steps, and in the others.
     """
 
-    name: ClassVar[str] = "smart"
+    name = "smart"
     lambda_s: Weight = 1.0
     mu: Weight = 1.0
     projection: Literal["box", "unit"] = "box"
@@ -132,10 +122,7 @@ class Smart(Method):
 
     def before_stage(self, stage: Stage) -> None:
         """Start the moving average and the stream of noise."""
-        head = stage.model.head_parameter_names(stage.data.head)
-        weights = dict(stage.model.named_parameters())
-        names = [*stage.model.backbone_parameters(), *head]
-        self._weights = {name: weights[name] for name in names if weights[name].requires_grad}
+        self._weights = stage.trainable_weights()
         self._average = stage.snapshot(list(self._weights)) if self.mu else {}
         self._generator = torch.Generator(stage.device).manual_seed(stage.random_seed("smart"))
 
@@ -154,8 +141,7 @@ class Smart(Method):
             proximity = self._gap(batch, outputs, targets)
             terms.append(("proximity", self.mu, proximity))
         for name, weight, term in terms:
-            if should_record(stage):
-                stage.record(name, term)
+            stage.sample(name, term)
             loss = loss + weight * term
         return loss
 

@@ -1,10 +1,11 @@
-"""The registry of methods, and what several of them need."""
+"""The registry of methods, and the simplest of them: vanilla and the controls."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from pydantic import Field
 
 from clbench.core.errors import PluginError, SettingsError
 from clbench.core.registry import Registry, check_name
@@ -13,21 +14,65 @@ from clbench.training.method import Method as Method
 from clbench.training.method import Phase as Phase
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
     from clbench.training.protocol import Protocol
-    from clbench.training.stage import Stage
+    from clbench.training.stage import Context, Stage
 
-CURVE_POINTS = 30
-"""Most points that a method adds to a curve in a stage; recording one waits for the device."""
+M = TypeVar("M", bound=type[Method])
 
 
-class Vanilla(Method):
-    """Fine-tune all weights at one rate; the reference for other methods."""
+def _check_class(name: str, entry: object) -> str | None:
+    if isinstance(entry, type) and issubclass(entry, Method):
+        return None
+    return "not a subclass of clbench.Method. Derive the class from it."
 
-    name: ClassVar[str] = "vanilla"
 
-    def acts_in(self, index: int) -> bool:
-        """Return False."""
-        return False
+METHODS: Registry[type[Method]] = Registry("method", check=_check_class, group="clbench.methods")
+for _module, _classes in {
+    "adversarial": "sam:Sam smart:Smart",
+    "anchors": "mixout:Mixout recadam:RecAdam",
+    "base": "early-stop:EarlyStop frozen:Frozen low-rate:LowRate vanilla:Vanilla",
+    "by_depth": "layerwise:Layerwise lp-ft:LpFt seq-star:SeqStar ulmfit:Ulmfit",
+    "class_means": "icarl:ICaRL prototypes:Prototypes",
+    "distillation": "kl-anchor:KLAnchor lwf:LwF",
+    "ewc": "ewc:EWC ewc-online:EWCOnline r-ewc:REWC",
+    "generic_replay": "generic-replay:GenericReplay",
+    "lora": "ewc-lora:EWCLora lora:Lora o-lora:OLora",
+    "merging": "dare:Dare ties:Ties wise-ft:WiseFT",
+    "partial_updates": "migu:Migu mofo:MoFO osf:OSF packnet:PackNet",
+    "prompts": "l2p:L2P progressive-prompts:ProgressivePrompts",
+    "quadratic": "ewc-mlm:EWCMLM l2-sp:L2SP",
+    "replay": "a-gem:AGem der++:DerPlusPlus multitask:Multitask replay:Replay",
+    "synapses": "mas:MAS si:SI",
+}.items():
+    for _entry in _classes.split():
+        _name, _, _class = _entry.partition(":")
+        METHODS.add(_name, f"clbench.methods.{_module}:{_class}")
+
+
+def method(name: str) -> Callable[[M], M]:
+    """Class decorator: register a method under `name`.
+
+    Raises
+    ------
+    PluginError
+        If the name cannot be part of a cell's key or is taken by another class, or the class is
+        not a subclass of `Method`.
+    """
+    register = METHODS.register(name)
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise PluginError(f"method {name!r}: {error}.") from error
+
+    def decorate(cls: M) -> M:
+        register(cls)
+        cls.name = name
+        return cls
+
+    return decorate
 
 
 def at_rate(method: Method, protocol: Protocol) -> Protocol:
@@ -47,86 +92,70 @@ def at_rate(method: Method, protocol: Protocol) -> Protocol:
     return protocol if rate == protocol.lr else protocol.model_copy(update={"lr": rate})
 
 
-def should_record(stage: Stage) -> bool:
-    """Whether to add a point to a curve at this step, one of `CURVE_POINTS` per stage."""
-    every = max(1, math.ceil(stage.total_steps / CURVE_POINTS))
-    return (stage.done_before + stage.step) % every == 0
+class Vanilla(Method):
+    """Fine-tune all weights at one rate; the reference for other methods."""
+
+    name = "vanilla"
+
+    def acts_in(self, index: int) -> bool:
+        """Return False."""
+        return False
 
 
-M = TypeVar("M", bound=type[Method])
+class Frozen(Method):
+    """Train each task's head and keep the backbone as pretrained.
 
-
-def _check_class(name: str, entry: object) -> str | None:
-    if isinstance(entry, type) and issubclass(entry, Method):
-        return None
-    return "not a subclass of clbench.Method. Derive the class from it."
-
-
-METHODS: Registry[type[Method]] = Registry("method", check=_check_class, group="clbench.methods")
-for _name, _class in {
-    "a-gem": "replay:AGem",
-    "dare": "merging:Dare",
-    "der++": "replay:DerPlusPlus",
-    "early-stop": "controls:EarlyStop",
-    "ewc": "ewc:EWC",
-    "ewc-lora": "lora:EWCLora",
-    "ewc-mlm": "ewc:EWCMLM",
-    "ewc-online": "ewc:EWCOnline",
-    "frozen": "controls:Frozen",
-    "generic-replay": "generic_replay:GenericReplay",
-    "icarl": "icarl:ICaRL",
-    "kl-anchor": "distillation:KLAnchor",
-    "l2-sp": "quadratic:L2SP",
-    "l2p": "prompts:L2P",
-    "layerwise": "layerwise:Layerwise",
-    "lora": "lora:Lora",
-    "low-rate": "controls:LowRate",
-    "lp-ft": "head_first:LpFt",
-    "lwf": "distillation:LwF",
-    "mas": "mas:MAS",
-    "migu": "partial_updates:Migu",
-    "mixout": "mixout:Mixout",
-    "mofo": "partial_updates:MoFO",
-    "multitask": "replay:Multitask",
-    "o-lora": "lora:OLora",
-    "osf": "osf:OSF",
-    "packnet": "packnet:PackNet",
-    "progressive-prompts": "prompts:ProgressivePrompts",
-    "prototypes": "prototypes:Prototypes",
-    "r-ewc": "r_ewc:REWC",
-    "recadam": "recadam:RecAdam",
-    "replay": "replay:Replay",
-    "sam": "adversarial:Sam",
-    "seq-star": "head_first:SeqStar",
-    "si": "quadratic:SI",
-    "smart": "adversarial:Smart",
-    "ties": "merging:Ties",
-    "ulmfit": "layerwise:Ulmfit",
-    "vanilla": "base:Vanilla",
-    "wise-ft": "merging:WiseFT",
-}.items():
-    METHODS.add(_name, f"clbench.methods.{_class}")
-
-
-def method(name: str) -> Callable[[M], M]:
-    """Class decorator: register a method under `name`.
-
-    Raises
-    ------
-    PluginError
-        If the name cannot be part of a cell's key or is taken by another class, or the class is
-        not a subclass of `Method`.
+    A task with its own head cannot be forgotten; tasks that share a head can still overwrite
+    it. A single dense layer needs a much higher rate, `lr`, than a whole network.
     """
-    register = METHODS.register(name)
 
-    try:
-        check_name(name)
-    except ValueError as error:
-        raise PluginError(f"method {name!r}: {error}.") from error
+    name = "frozen"
+    head_kinds = ("classification",)
+    control = True
 
-    def decorate(cls: M) -> M:
-        register(cls)
-        cls.name = name
-        return cls
+    def setup(self, context: Context) -> None:
+        """Freeze the backbone."""
+        context.model.backbone.requires_grad_(False)
 
-    return decorate
+
+class LowRate(Vanilla):
+    """Fine-tune all weights at a fraction of the flat rate, in all stages.
+
+    A control for `layerwise`: rates by layer must do better than one rate as low as their mean.
+    The default of `lr_multiple` is the geometric mean of the ten multiples that Kenneweg et al.
+    2022 published (baseline ``bertcl-combined``).
+    """
+
+    name = "low-rate"
+    control = True
+    lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 0.1519074799
+
+
+class EarlyStop(Method):
+    """Fine-tune as vanilla, but stop every stage after the first at a share of its steps.
+
+    A control for methods that forget less because they learn less. The schedule is that of the
+    whole stage, as when a practitioner stops a run, so the weights are those that vanilla has at
+    that step. The result records the steps, tokens and seconds actually trained.
+
+    Attributes
+    ----------
+    share
+        Share of a stage's steps to train, rounded to whole steps; at least one.
+    """
+
+    name = "early-stop"
+    control = True
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+
+    def acts_in(self, index: int) -> bool:
+        """Return False for the first stage, which is trained to its end."""
+        return index > 0 and self.share < 1.0
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        """Return one phase that ends early."""
+        return [Phase(steps=max(1, round(self.share * stage.own_steps)))]
+
+    def schedule(self, stage: Stage, optimizer: Optimizer) -> LRScheduler:
+        """Return the protocol's schedule over the whole stage."""
+        return stage.schedule(optimizer, stage.own_steps)

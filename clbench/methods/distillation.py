@@ -1,24 +1,18 @@
 """Methods that hold outputs: LwF those of earlier heads, a KL anchor those of the base model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError
-from clbench.methods.base import Method, should_record
+from clbench.methods.base import Method
 from clbench.tasks.corpus import corpus_name, read_corpus
 from clbench.training.batches import Batch
-from clbench.training.stage import Snapshot, Stage
-
-if TYPE_CHECKING:
-    from clbench.training.stage import Context
+from clbench.training.stage import Context, Snapshot, Stage
 
 
 class LwF(Method):
@@ -42,8 +36,8 @@ class LwF(Method):
         Weight of each earlier head's term (λ_o).
     """
 
-    name: ClassVar[str] = "lwf"
-    runs_in_trainer: ClassVar[bool] = True
+    name = "lwf"
+    runs_in_trainer = True
     temperature: Annotated[float, Field(gt=0.0, le=1e3)] = 2.0
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
 
@@ -77,7 +71,9 @@ class LwF(Method):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the task's loss and the earlier heads' terms, from one backbone pass."""
         if self._before is not None:
-            return self._with_distilled_outputs(stage, batch, self._before)
+            logits, term = distil(stage, batch, self._before, self.temperature)
+            stage.sample("distillation", term)
+            return stage.criterion(logits, batch) + self.weight * term
         model = stage.model
         with stage.precision.autocast():
             pooled = model.dropout(model.features(batch.inputs))
@@ -91,26 +87,24 @@ class LwF(Method):
         for head, targets in self._targets.items():
             # The scores of single choices have no classes to compare within a row.
             single = outputs[head].dim() == 2 and outputs[head].shape[1] == 1
-            distance = partial(distillation, regression=self._regression[head] or single)
             target = targets[rows]
             of_old = outputs[head][..., : target.shape[-1]]
-            terms.append(distance(of_old, target, temperature=self.temperature))
+            regression = self._regression[head] or single
+            terms.append(
+                distillation(of_old, target, temperature=self.temperature, regression=regression)
+            )
         total = torch.stack(terms).sum()
-        if should_record(stage):
-            stage.record("distillation", total)
+        stage.sample("distillation", total)
         return loss + self.weight * total
 
-    def _with_distilled_outputs(self, stage: Stage, batch: Batch, before: Snapshot) -> Tensor:
-        outputs, targets = stage.logits(batch), stage.logits_of(before, batch)
-        term = distillation(
-            batch.predictions(outputs),
-            batch.predictions(targets),
-            temperature=self.temperature,
-            regression=batch.regression,
-        )
-        if should_record(stage):
-            stage.record("distillation", term)
-        return stage.criterion(outputs, batch) + self.weight * term
+
+def distil(
+    stage: Stage, batch: Batch, before: Snapshot, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Return the model's outputs for a batch, and their distance from those of earlier weights."""
+    outputs, targets = stage.logits(batch), stage.logits_of(before, batch)
+    pair = batch.predictions(outputs), batch.predictions(targets)
+    return outputs, distillation(*pair, temperature=temperature, regression=batch.regression)
 
 
 def distillation(
@@ -147,10 +141,10 @@ class KLAnchor(Method):
         Texts in a step, and `text_length`, the tokens after which they are cut; for ``text``.
     """
 
-    name: ClassVar[str] = "kl-anchor"
-    runs_in_trainer: ClassVar[bool] = True
-    needs_decoder: ClassVar[bool] = True
-    head_kinds: ClassVar[tuple[str, ...]] = ("language-model",)
+    name = "kl-anchor"
+    runs_in_trainer = True
+    needs_decoder = True
+    head_kinds = ("language-model",)
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
     at: Literal["prompts", "text"] = "prompts"
     tokens: Annotated[int, Field(ge=1)] = 16
@@ -176,16 +170,8 @@ class KLAnchor(Method):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch plus the divergence."""
         loss = stage.loss(batch)
-        compared = self._compared(stage, batch)
-        outputs, targets = stage.logits(compared), stage.logits_of(self._base, compared)
-        divergence = distillation(
-            compared.predictions(outputs),
-            compared.predictions(targets),
-            temperature=1.0,
-            regression=False,
-        )
-        if should_record(stage):
-            stage.record("divergence", divergence)
+        _, divergence = distil(stage, self._compared(stage, batch), self._base)
+        stage.sample("divergence", divergence)
         return loss + self.weight * divergence
 
     def _compared(self, stage: Stage, batch: Batch) -> Batch:

@@ -1,25 +1,20 @@
-"""Elastic weight consolidation: hold the weights that earlier tasks, or the pretraining, need."""
+"""Elastic weight consolidation: hold the weights that earlier tasks need, also along other axes."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from clbench.core.errors import SettingsError
 from clbench.fisher.diagonal import Mode, diagonal_fisher
-from clbench.fisher.losses import take
-from clbench.methods.quadratic import PullingMethod, QuadraticPull, nothing_to_hold
-from clbench.tasks.corpus import corpus_name
-
-if TYPE_CHECKING:
-    from clbench.fisher.losses import AnyBatch
-    from clbench.fisher.squares import Rotation
-    from clbench.models.classifier import Classifier
-    from clbench.training.stage import Context, Snapshot, Stage
+from clbench.fisher.losses import AnyBatch, take, task_loss
+from clbench.fisher.squares import Rotation, rotate
+from clbench.methods.partial_updates import linear_layers, matrices
+from clbench.methods.quadratic import PullingMethod, QuadraticPull
+from clbench.training.batches import Batch
+from clbench.training.stage import Snapshot, Stage
 
 
 class EWC(PullingMethod):
@@ -47,9 +42,9 @@ class EWC(PullingMethod):
         Largest number of rows to compute F from; None takes all.
     """
 
-    name: ClassVar[str] = "ewc"
-    runs_in_trainer: ClassVar[bool] = True
-    takes_fisher: ClassVar[bool] = True
+    name = "ewc"
+    runs_in_trainer = True
+    takes_fisher = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 1000.0
     half: bool = True
     mode: Mode = "sampled"
@@ -61,44 +56,41 @@ class EWC(PullingMethod):
 
     def pull(self, stage: Stage) -> QuadraticPull | None:
         """Return the pull on the weights that this stage shares with earlier ones."""
-        shared = self._shared_anchor(stage)
+        anchor: Snapshot = getattr(self, "anchor", {})
+        shared = {name: anchor[name] for name in stage.shared_names() if name in anchor}
         if not shared:
             return None
         return QuadraticPull(
-            stage.model, shared, self.fisher, strength=self.importance, half=self.half
+            stage.model,
+            shared,
+            self.fisher,
+            strength=self.importance,
+            half=self.half,
+            rotations=getattr(self, "rotations", None),
         )
-
-    def _shared_anchor(self, stage: Stage) -> Snapshot:
-        """Return the anchor of the weights that this stage shares with earlier ones."""
-        anchor: Snapshot = getattr(self, "anchor", {})
-        return {name: anchor[name] for name in stage.shared_names() if name in anchor}
 
     def after_stage(self, stage: Stage) -> None:
         """Add the Fisher information of the task just learned, unless it is the last one."""
         super().after_stage(stage)
-        if stage.index == stage.stages - 1:
+        if stage.index == stage.stages - 1 or self.holds_nothing(stage):
             return
-        if stage.has_one_class:
-            stage.note(nothing_to_hold(self.name, stage))
-            return
-        weights = dict(stage.model.named_parameters())
-        head = stage.model.head_parameter_names(stage.data.head)  # a later task may share it
-        names = [*stage.model.backbone_parameters(), *head]
-        names = [name for name in names if weights[name].requires_grad]
-        fisher = self._fisher(stage, names)
+        names = list(stage.trainable_weights())  # head included: a later task may share it
+        fisher = task_fisher(
+            stage,
+            names,
+            mode=self.mode,
+            examples=self.examples,
+            rotations=self.new_axes(stage, names),
+        )
         anchor = stage.snapshot(names)
         if not hasattr(self, "fisher"):
             self.fisher, self.anchor = fisher, anchor
         else:
             self._add(fisher, anchor)
 
-    def _fisher(
-        self, stage: Stage, names: list[str], rotations: Mapping[str, Rotation] | None = None
-    ) -> dict[str, Tensor]:
-        """Return the Fisher information of the stage's rows for the weights `names`."""
-        return task_fisher(
-            stage, names, mode=self.mode, examples=self.examples, rotations=rotations
-        )
+    def new_axes(self, stage: Stage, names: list[str]) -> Mapping[str, Rotation]:
+        """Return the axes of the matrices among `names` along which F is to be diagonal."""
+        return {}
 
     def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
         """Add a task's Fisher information; move the anchor to the weighted mean."""
@@ -125,17 +117,72 @@ class EWCOnline(EWC):
         γ: the factor on the Fisher information of earlier tasks, 0 to 1.
     """
 
-    name: ClassVar[str] = "ewc-online"
+    name = "ewc-online"
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
 
     def _add(self, fisher: dict[str, Tensor], anchor: Snapshot) -> None:
         """Decay the sum for all weights, add a task's Fisher information and move the anchor."""
-        for total in self.fisher.values():
-            total.mul_(self.gamma)
-        for name, value in fisher.items():
-            if name in self.fisher:
-                value += self.fisher[name]
-            self.fisher[name], self.anchor[name] = value, anchor[name]
+        add_decayed(self.fisher, fisher, self.gamma)
+        self.anchor.update(anchor)
+
+
+class REWC(EWCOnline):
+    """EWC in coordinates in which the Fisher information is closer to diagonal (R-EWC).
+
+    Each weight matrix W of the backbone is seen as UᵀWV, with V the eigenvectors of the second
+    moment of the layer's inputs, and U those of the loss gradients at its outputs, both after
+    the task just learned (Liu et al. 2018, section III, which takes them from an SVD). The
+    penalty is ``f·importance·Σ F (Uᵀ(W − W*)V)²``, with F the diagonal Fisher information of
+    UᵀWV. The model itself stays as it is: the paper's fixed layers U and V around the trained
+    one give the same function and gradient flow, but change what Adam sees. Biases, norms,
+    embeddings and heads keep their own coordinates (the paper's head does too).
+
+    For the third task on, the sum F of earlier tasks is carried over into the new axes: its
+    diagonal there is (A∘A)·F·(B∘B)ᵀ, with A and B the old axes in terms of the new ones, and ∘
+    the product entry by entry. The authors' code keeps the last task's penalty only, as does
+    ``gamma = 0``. See `EWCOnline` for the other settings.
+
+    Attributes
+    ----------
+    sides
+        ``both``: the paper's. ``narrow`` rotates only the smaller side of a matrix that is not
+        square. The larger one of a feed-forward layer takes four times the layer's memory.
+    """
+
+    name = "r-ewc"
+    runs_in_trainer = False
+    takes_fisher = False
+    sides: Literal["narrow", "both"] = "narrow"
+
+    def new_axes(self, stage: Stage, names: list[str]) -> Mapping[str, Rotation]:
+        """Return the rotation of each dense layer's matrix; carry earlier tasks' F over to it."""
+        axes: dict[str, Rotation] = {}
+        layers = dense_layers(stage, names)
+        rng = stage.rng("axes-labels") if self.mode == "sampled" else None
+        for name, moments in second_moments(
+            stage, layers, fisher_rows(stage, self.examples), rng
+        ).items():
+            smaller = min(map(len, moments))
+            left, right = (
+                torch.linalg.eigh(moment)[1]
+                if self.sides == "both" or len(moment) == smaller
+                else None
+                for moment in moments
+            )
+            axes[name] = left, right
+        before: dict[str, Rotation] = getattr(self, "rotations", {})
+        for name in axes.keys() & before.keys():
+            self.fisher[name] = carry_over(self.fisher[name], before[name], axes[name])
+        self.rotations = before | axes
+        return axes
+
+
+def add_decayed(totals: dict[str, Tensor], new: Mapping[str, Tensor], gamma: float) -> None:
+    """Multiply all `totals` by `gamma`, then add the `new` values to those of the same names."""
+    for total in totals.values():
+        total.mul_(gamma)
+    for name, value in new.items():
+        totals[name] = totals[name] + value if name in totals else value
 
 
 def task_fisher(
@@ -173,115 +220,91 @@ def fisher_rows(stage: Stage, examples: int | None) -> Iterator[AnyBatch]:
             return
 
 
-class EWCMLM(PullingMethod):
-    """Hold the weights that the pretrained language model needs (EWC on masked-LM).
+def carry_over(fisher: Tensor, before: Rotation, after: Rotation) -> Tensor:
+    """Return the diagonal along new axes of a Fisher information that is diagonal along old ones.
 
-    Adds ``f·importance·Σ F (θ − θ*)²`` in every stage, with θ* the pretrained weights and F
-    the diagonal Fisher information of the masked-LM loss there (Kenneweg et al. 2022,
-    section 4.3; for causal decoders, of the next-token loss), over texts of the suite's
-    `corpus`. F is the mean over texts of squared gradients of a text's mean loss over its
-    predicted tokens, not normalised further, so an importance value is meaningful only
-    together with `mode`, `half` and `masking`.
+    `fisher` has the shape (o, i) of the matrix, as has the result.
+    """
+    left, right = (
+        None if new is None or old is None else (new.T @ old).square().T
+        for old, new in zip(before, after, strict=True)
+    )
+    return rotate(fisher, (left, right))
 
-    F is cached on disk by model, corpus and settings. If the checkpoint has no language-model
-    head, one is fitted to the same texts with the encoder frozen; the result notes it.
 
-    Attributes
+def dense_layers(stage: Stage, names: Iterable[str]) -> dict[str, Any]:
+    """Return the backbone's dense layers by the names of their weights, which are in `names`.
+
+    Without weights that are embeddings too.
+    """
+    own = matrices(stage.model)
+    owners = {id(own[name]): name for name in names if name in own}
+    layers: list[Any] = list(linear_layers(stage.model).values())
+    return {owners[id(x.weight)]: x for x in layers if id(x.weight) in owners}
+
+
+def second_moments(
+    stage: Stage,
+    layers: Mapping[str, nn.Module],
+    batches: Iterable[Any],
+    rng: torch.Generator | None,
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the second moments of the signals at both sides of each layer's weight.
+
+    Parameters
     ----------
-    importance
-        λ.
-    half
-        Whether the penalty has the factor f = ½, as in Kirkpatrick et al. 2017, eq. 3; else
-        f = 1.
-    mode
-        ``sampled``: labels drawn from the model, text by text; ``empirical``: the true
-        tokens, text by text; ``batched``: squared gradients of batches, as in the
-        code of Kenneweg et al. 2022, smaller by about the batch size.
-    masking
-        ``bert``, ``mask`` or ``any-position``; see `clbench.fisher.mask_tokens`.
-    examples
-        Largest number of texts.
-    text_length
-        Tokens after which a text is cut.
-    batch_size
-        Texts in a batch of mode ``batched``; the other modes go text by text.
-    head_steps
-        Steps to fit a missing head.
+    layers
+        By the names of their weights.
+    batches
+        Batches of the stage's rows.
+    rng
+        Draws the labels from the model; None takes the true ones.
+
+    Returns
+    -------
+    dict of tuple of Tensor
+        For a weight of shape (o, i) sums of shape (o, o) and (i, i) over the tokens that the loss
+        depends on: of the outputs' gradients and of the inputs (the other way round in GPT-2's
+        transposed layers). Layers that the model does not call are left out.
     """
-
-    name: ClassVar[str] = "ewc-mlm"
-    runs_in_trainer: ClassVar[bool] = True
-    needs_decoder: ClassVar[bool] = True
-    importance: Annotated[float, Field(gt=0.0, le=1e12)] = 675.0
-    half: bool = False
-    mode: Literal["sampled", "empirical", "batched"] = "sampled"
-    masking: Literal["bert", "mask", "any-position"] = "bert"
-    examples: Annotated[int, Field(ge=1)] = 1000
-    text_length: Annotated[int, Field(ge=4)] = 128
-    batch_size: Annotated[int, Field(ge=1)] = 16
-    head_steps: Annotated[int, Field(ge=1)] = 300
-
-    def setup(self, context: Context) -> None:
-        """Take the anchor and compute or load the Fisher information, in a resumed cell too."""
-        from clbench.fisher.pretrained import Recipe, pretrained_fisher
-
-        fisher, facts = pretrained_fisher(
-            context.model_name,
-            context.revision,
-            context.protocol.corpus,
-            Recipe(
-                mode=self.mode,
-                masking=self.masking,
-                examples=self.examples,
-                text_length=self.text_length,
-                batch_size=self.batch_size,
-                head_steps=self.head_steps,
-                seed=context.protocol.data_seed,
-            ),
-            device=context.device,
-            precision=context.precision,
-            whole=context.protocol.is_language_model,
-        )
-        self._fisher = fisher_of_backbone(context.model, fisher)
-        self._anchor = context.snapshot(list(self._fisher))
-        if not self._anchor:
-            raise SettingsError(
-                "ewc-mlm: the pretrained language model has none of the weights that are trained, "
-                "as with adapters. Use l2-sp."
-            )
-        loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
-        note = (
-            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of "
-            f"{corpus_name(context.protocol.corpus)} (mode {self.mode}), mean of its diagonal "
-            f"{facts['mean']:.3g}."
-        )
-        if facts["head_loss"] is not None:
-            first, last = facts["head_loss"]
-            note += (
-                f" The checkpoint has no language-model head: one was fitted in "
-                f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
-            )
-        context.note(note)
-
-    def pull(self, stage: Stage) -> QuadraticPull:
-        """Return the pull towards the pretrained weights."""
-        return QuadraticPull(
-            stage.model, self._anchor, self._fisher, strength=self.importance, half=self.half
-        )
+    stage.model.eval()
+    sums: dict[str, tuple[Tensor, Tensor]] = {}
+    for batch in batches:
+        for name, inputs, gradient in signals(stage, layers, batch, rng):
+            depends = (gradient != 0).any(1, keepdim=True)
+            moments = gradient.T @ gradient, (inputs * depends).T @ inputs
+            if not isinstance(layers[name], nn.Linear):
+                moments = moments[1], moments[0]
+            if name in sums:
+                moments = sums[name][0] + moments[0], sums[name][1] + moments[1]
+            sums[name] = moments
+    return sums
 
 
-def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return F by the classifier's names, on its device, for the rows of its vocabulary.
+def signals(
+    stage: Stage, layers: Mapping[str, nn.Module], batch: Batch, rng: torch.Generator | None
+) -> list[tuple[str, Tensor, Tensor]]:
+    """Return the name, inputs (n, i) and output gradients (n, o) of every call of a layer.
 
-    Weights that the language model does not have, such as a pooler's, are left out.
+    The n are the tokens of all rows; both are float32.
     """
-    table = model.backbone.get_input_embeddings().weight
-    result = {}
-    for name, parameter in model.backbone_parameters().items():
-        value = fisher.get(name.removeprefix("backbone."))
-        if value is None:
-            continue
-        if parameter is table and model.vocabulary is not None:
-            value = value[model.vocabulary.cpu()]
-        result[name] = value.to(parameter.device)
-    return result
+    calls: list[tuple[str, Tensor, Tensor]] = []
+
+    def record(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls.append((name, inputs[0].detach(), output))
+
+    handles = [layer.register_forward_hook(partial(record, name)) for name, layer in layers.items()]
+    try:
+        with torch.enable_grad(), stage.precision.autocast():
+            outputs = task_loss(stage.model, batch)
+            losses = outputs if rng is None else outputs.sample_labels(rng)
+            loss = losses.losses().sum()
+    finally:
+        for handle in handles:
+            handle.remove()
+    gradients = torch.autograd.grad(loss, [output for _, _, output in calls], allow_unused=True)
+    return [
+        (name, inputs.flatten(0, -2).float(), gradient.flatten(0, -2).float())
+        for (name, inputs, _), gradient in zip(calls, gradients, strict=True)
+        if gradient is not None
+    ]

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from clbench.core.errors import ModelError
 from clbench.core.seeds import stream_seed, torch_stream
-from clbench.methods.base import Method, should_record
+from clbench.methods.base import Method
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 
 if TYPE_CHECKING:
@@ -128,8 +128,7 @@ class GenericReplay(Method):
             return loss
         texts = next(self._stream)
         text_loss = self.text_loss(stage, texts)
-        if should_record(stage):
-            stage.record("text_loss", text_loss)
+        stage.sample("text_loss", text_loss)
         return loss + self.weight * len(texts["input_ids"]) / len(batch) * text_loss
 
     def text_loss(self, stage: Stage, texts: Texts) -> Tensor:

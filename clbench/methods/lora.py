@@ -1,12 +1,10 @@
 """Methods that train low-rank additions to frozen weights: LoRA, O-LoRA and EWC-LoRA."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -15,26 +13,15 @@ from torch import Tensor, nn
 from clbench.core.errors import SettingsError, did_you_mean
 from clbench.core.seeds import stream_seed
 from clbench.fisher.diagonal import Mode
-from clbench.methods.base import Method, should_record
-from clbench.methods.ewc import task_fisher
-
-if TYPE_CHECKING:
-    from clbench.training.stage import Context, Snapshot, Stage
+from clbench.methods.base import Method
+from clbench.methods.ewc import add_decayed, task_fisher
+from clbench.methods.partial_updates import linear_layers
+from clbench.training.stage import Context, Snapshot, Stage
 
 ADAPTER = "task"
 """Name of the additions in peft."""
-QUERY_VALUE: tuple[tuple[str, ...], ...] = (
-    ("query", "value"),
-    ("query_proj", "value_proj"),
-    ("q_lin", "v_lin"),
-    ("q_proj", "v_proj"),
-    ("q", "v"),
-    ("c_attn",),  # from here on query, key and value are one matrix
-    ("Wqkv",),
-    ("qkv_proj",),
-    ("query_key_value",),
-)
-"""Names of the query and value matrices by architecture."""
+QUERY_VALUE = r"(.*\.)?((q|v|query|value)(_proj|_lin)?|c_attn|Wqkv|qkv_proj|query_key_value)"
+"""Query and value matrices; in some architectures one matrix holds query, key and value."""
 Names = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 
@@ -69,23 +56,23 @@ class LowRank(Method):
         """Freeze the backbone and insert the additions."""
         from peft import LoraConfig, inject_adapter_in_model
         from peft.tuners.lora import LoraLayer
-        from transformers.pytorch_utils import Conv1D
 
         backbone = context.model.backbone
-        targets = self._targets(backbone)
-        transposed = any(isinstance(backbone.get_submodule(path), Conv1D) for path in targets)
         backbone.requires_grad_(False)
         config = LoraConfig(
             r=self.r,
             lora_alpha=self.alpha,
             lora_dropout=self.dropout,
-            target_modules=targets,
-            fan_in_fan_out=transposed,
+            target_modules=self._targets(backbone),
         )
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(stream_seed("method", "lora", context.seed, context.scenario))
-            inject_adapter_in_model(config, backbone, ADAPTER)
+            try:
+                inject_adapter_in_model(config, backbone, ADAPTER)
+            except ValueError as error:
+                hint = "Set targets to names of its linear modules."
+                raise SettingsError(f"method {self.name!r}: {error} {hint}") from error
         backbone.to(context.device)
         self._layers: dict[str, Any] = {
             path: layer
@@ -104,28 +91,20 @@ class LowRank(Method):
             down.copy_(new)
             up.zero_()
 
-    def _targets(self, backbone: nn.Module) -> list[str]:
-        """Return the paths of the modules that get an addition."""
-        from transformers.pytorch_utils import Conv1D
-
-        linear = [n for n, m in backbone.named_modules() if isinstance(m, nn.Linear | Conv1D)]
-        if self.targets == "all-linear":
-            model: Any = backbone
-            head = model.get_output_embeddings()  # which peft leaves out, too
-            return [path for path in linear if backbone.get_submodule(path) is not head]
+    def _targets(self, backbone: nn.Module) -> str | list[str]:
+        """Return what peft takes as the modules that get an addition."""
+        if isinstance(self.targets, str):
+            return QUERY_VALUE if self.targets == "query-value" else self.targets
+        linear = linear_layers(backbone)
         last = {path.rpartition(".")[2] for path in linear}
-        names = tuple(self.targets)
-        if self.targets == "query-value":
-            names = next((names for names in QUERY_VALUE if last.issuperset(names)), ("query",))
-        for name in names:
+        for name in self.targets:  # of which peft misses only all together
             if not any(f".{path}".endswith(f".{name}") for path in linear):
                 raise SettingsError(
                     f"method {self.name!r}: {type(backbone).__name__} has no linear module "
                     f"{name!r}.{did_you_mean(name, last)} Set targets to names of its linear "
                     "modules."
                 )
-        ends = tuple(f".{name}" for name in names)
-        return [path for path in linear if f".{path}".endswith(ends)]
+        return self.targets
 
 
 class Lora(LowRank):
@@ -141,7 +120,7 @@ class Lora(LowRank):
         is told the task of each row at test time.
     """
 
-    name: ClassVar[str] = "lora"
+    name = "lora"
     adapters: Literal["one", "task"] = "one"
 
     @property
@@ -193,7 +172,7 @@ class OLora(LowRank):
         sum of their absolute values, as in the authors' code, which is far larger.
     """
 
-    name: ClassVar[str] = "o-lora"
+    name = "o-lora"
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 0.5
     norm: Literal["squared", "absolute"] = "squared"
 
@@ -212,8 +191,7 @@ class OLora(LowRank):
         ]
         size = torch.square if self.norm == "squared" else torch.abs
         penalty = self.weight * torch.stack([size(overlap).sum() for overlap in overlaps]).sum()
-        if should_record(stage):
-            stage.record("penalty", penalty)
+        stage.sample("penalty", penalty)
         return penalty
 
     @torch.no_grad()
@@ -248,7 +226,7 @@ class EWCLora(LowRank):
         How, and from how many rows, F_new is computed: as in `EWC`.
     """
 
-    name: ClassVar[str] = "ewc-lora"
+    name = "ewc-lora"
     importance: Annotated[float, Field(gt=0.0, le=1e15)] = 1e5
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     mode: Mode = "sampled"
@@ -274,8 +252,7 @@ class EWCLora(LowRank):
             for name, value in self._held(stage).items()
         ]
         penalty = 0.5 * self.importance * torch.stack(terms).sum()
-        if should_record(stage):
-            stage.record("penalty", penalty)
+        stage.sample("penalty", penalty)
         return penalty
 
     def after_stage(self, stage: Stage) -> None:
@@ -285,10 +262,7 @@ class EWCLora(LowRank):
             return
         names = [*self._matrices(), *stage.model.head_parameter_names(stage.data.head)]
         new = task_fisher(stage, names, mode=self.mode, examples=self.examples)
-        for total in self.fisher.values():
-            total.mul_(self.gamma)
-        for name, value in new.items():
-            self.fisher[name] = self.fisher[name] + value if name in self.fisher else value
+        add_decayed(self.fisher, new, self.gamma)
 
     def _held(self, stage: Stage) -> dict[str, Tensor]:
         """Return what earlier tasks have Fisher information for, by the names of `fisher`.

@@ -1,23 +1,18 @@
 """Methods that mix weights after training: WiSE-FT, TIES and DARE."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from clbench.methods.base import Method
 from clbench.methods.partial_updates import nth_largest
+from clbench.models.classifier import Classifier
 from clbench.models.groups import depth_positions
-
-if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
-    from clbench.training.stage import Context, Stage
+from clbench.training.stage import Context, Stage
 
 
 class Merging(Method, ABC):
@@ -52,13 +47,11 @@ class Merging(Method, ABC):
         self._start = context.snapshot([name for name, _ in context.model.named_parameters()])
         self.heads: dict[str, dict[str, Tensor]] = {}
 
-    @torch.no_grad()
     def before_stage(self, stage: Stage) -> None:
         """Restore the pretrained backbone and the initial head."""
-        weights = dict(stage.model.named_parameters())
         head = stage.model.head_parameter_names(stage.data.head)
-        for name in [*stage.model.backbone_parameters(), *head]:
-            weights[name].copy_(self._start[name])
+        names = [*stage.model.backbone_parameters(), *head]
+        stage.restore({name: self._start[name] for name in names})
 
     @torch.no_grad()
     def after_stage(self, stage: Stage) -> None:
@@ -82,16 +75,10 @@ class Merging(Method, ABC):
 
     def _merge_head(self, stage: Stage) -> None:
         """Give each output of the stage's head the mean over the tasks that have its class."""
-        weights = dict(stage.model.named_parameters())
-        names = stage.model.head_parameter_names(stage.data.head)
-        outputs = len(weights[names[0]])
-        owned = torch.ones(outputs, device=stage.device)
-        if outputs > 1:
-            classes = torch.from_numpy(np.unique(stage.data.rows.labels)).to(stage.device)
-            owned = torch.zeros_like(owned).index_fill_(0, classes, 1.0)
+        weights, owned = dict(stage.model.named_parameters()), stage.classes().float()
         sums = self.heads.setdefault(stage.data.head, {"tasks": torch.zeros_like(owned)})
         sums["tasks"] += owned
-        for name in names:
+        for name in stage.model.head_parameter_names(stage.data.head):
             weight = weights[name]
             sums.setdefault(name, torch.zeros_like(weight))
             by_row = (-1, *[1] * (weight.dim() - 1))
@@ -117,7 +104,7 @@ class Ties(Merging):
         k: share of the backbone's changes that stays, over all tensors together.
     """
 
-    name: ClassVar[str] = "ties"
+    name = "ties"
     keep: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
 
     def setup(self, context: Context) -> None:
@@ -177,7 +164,7 @@ class Dare(Merging):
         ``sum`` or ``mean`` over the tasks.
     """
 
-    name: ClassVar[str] = "dare"
+    name = "dare"
     drop: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     combine: Literal["sum", "mean"] = "sum"
 
@@ -226,9 +213,9 @@ class WiseFT(Method):
         what is kept of the pretraining.
     """
 
-    name: ClassVar[str] = "wise-ft"
-    control: ClassVar[bool] = True
-    only_consolidates: ClassVar[bool] = True
+    name = "wise-ft"
+    control = True
+    only_consolidates = True
     alpha: Share | Annotated[list[Share], Field(min_length=3)] = 0.5
     first: bool = False
 

@@ -1,26 +1,23 @@
-"""Methods that move only some weights in a step: MoFO (Chen et al. 2024), MIGU (Du et al. 2024)."""
+"""Methods that change only a part of the weights, or directions: MoFO, MIGU, PackNet and OSF."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from contextlib import ExitStack
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
+from transformers.pytorch_utils import Conv1D
 
-from clbench.methods.base import Method
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
-    from clbench.models.classifier import Classifier
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Context, Stage
+from clbench.core.errors import SettingsError
+from clbench.methods.base import Method, Phase
+from clbench.models.classifier import Classifier
+from clbench.training.batches import Batch
+from clbench.training.stage import Context, Snapshot, Stage
 
 
 class MoFO(Method):
@@ -39,8 +36,8 @@ class MoFO(Method):
         α: share of the weights of a tensor that move in a step, at least one weight; 1 is vanilla.
     """
 
-    name: ClassVar[str] = "mofo"
-    needs_outputs: ClassVar[bool] = True  # a share of a whole tensor moves
+    name = "mofo"
+    needs_outputs = True  # a share of a whole tensor moves
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
 
     def acts_in(self, index: int) -> bool:
@@ -49,10 +46,9 @@ class MoFO(Method):
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return the weights to filter, and those of a new head."""
-        names = {id(weight): name for name, weight in stage.model.named_parameters()}
-        shared, trained = set(stage.shared_names()), stage.trainable()
-        filtered = [weight for weight in trained if names[id(weight)] in shared]
-        new = [weight for weight in trained if names[id(weight)] not in shared]
+        shared, trained = set(stage.shared_names()), stage.trainable_weights()
+        filtered = [weight for name, weight in trained.items() if name in shared]
+        new = [weight for name, weight in trained.items() if name not in shared]
         groups = [(filtered, self.fraction), (new, 1.0)]
         return [
             {"params": weights, "lr": stage.protocol.lr, "fraction": fraction}
@@ -122,7 +118,7 @@ class Migu(Method):
         Share of a layer's units that are updated, at least one unit; 1 is vanilla.
     """
 
-    name: ClassVar[str] = "migu"
+    name = "migu"
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.3
 
     def acts_in(self, index: int) -> bool:
@@ -131,7 +127,7 @@ class Migu(Method):
 
     def setup(self, context: Context) -> None:
         """Find the linear layers."""
-        self._layers = linear_layers(context.model)
+        self._layers = linear_layers(context.model.backbone)
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss, and measure the outputs of the linear layers on the way."""
@@ -162,15 +158,9 @@ class Migu(Method):
         self._sizes[name] = self._sizes[name] + sizes if name in self._sizes else sizes
 
 
-def linear_layers(model: Classifier) -> dict[str, nn.Module]:
-    """Return the backbone's dense layers by name, GPT-2's Conv1D included."""
-    from transformers.pytorch_utils import Conv1D
-
-    return {
-        name: module
-        for name, module in model.backbone.named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
-    }
+def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the dense layers of a model by name, GPT-2's Conv1D included."""
+    return {n: layer for n, layer in model.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
 
 
 def magnitudes(outputs: Tensor, mask: Tensor) -> Tensor:
@@ -189,3 +179,213 @@ def magnitudes(outputs: Tensor, mask: Tensor) -> Tensor:
     if shares.shape[:-1] == mask.shape:
         return (shares * mask[..., None]).sum((0, 1)) / mask.sum()
     return shares.flatten(0, -2).mean(0)
+
+
+class PackNet(Method):
+    """Train the free weights, prune the smallest of them, retrain the rest; then fix them.
+
+    Mallya & Lazebnik 2018, sections 3 and 4. In each weight matrix of the backbone the
+    fraction `prune` of the weights that the task trained, smallest magnitudes first, is set
+    to zero and left to later tasks; the rest belongs to the task and never changes again.
+    Biases, norms and embeddings are trained by the first task and fixed afterwards. A task
+    is scored with the weights of the tasks up to it and with its own copy of the head, so
+    nothing is forgotten, shared head or not. The task of each row must be known.
+
+    Attributes
+    ----------
+    prune
+        Fraction freed after each task, or ``equal``: of T tasks, task i (from 0) keeps 1/(T-i)
+        of the free weights, so that all get equal parts and the last one leaves nothing.
+    retrain
+        Steps of training after pruning, as a fraction of the stage's own.
+    """
+
+    name = "packnet"
+    needs_task_id = True
+    prune: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["equal"] = 0.5
+    retrain: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]
+        """Whether the number of tasks decides how much each one keeps."""
+        return self.prune == "equal"
+
+    def setup(self, context: Context) -> None:
+        """Find the matrices; all their weights are free (owner 0; task i is owner i + 1).
+
+        Raises a SettingsError if the first tasks will leave no weight to a later one.
+        """
+        self._context = context
+        self._weights = matrices(context.model)
+        free = [weight.numel() for weight in self._weights.values()]
+        for index in range(context.stages):
+            if not any(free):
+                raise SettingsError(
+                    f"method 'packnet': prune = {self.prune} leaves no weights to task {index + 1} "
+                    f'of {context.stages}. Raise prune, or set it to "equal".'
+                )
+            share = self._pruned_share(context, index)
+            free = [round(share * count) for count in free]
+        self.owner = {
+            name: torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
+            for name, weight in self._weights.items()
+        }
+        self.heads: dict[int, Snapshot] = {}
+
+    def before_stage(self, stage: Stage) -> None:
+        """From the second task on, freeze all of the backbone but its matrices."""
+        if self.heads:
+            for name, value in stage.model.backbone_parameters().items():
+                value.requires_grad_(name in self.owner)
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        """Return two phases: training as long as the protocol says, then retraining."""
+        steps = math.ceil(self.retrain * stage.own_steps)
+        return [Phase("train"), Phase("retrain", steps=steps)]
+
+    def before_phase(self, stage: Stage) -> None:
+        """Prune before retraining; select the weights that may change."""
+        owner = 0 if stage.phase == 0 else stage.index + 1
+        if owner:
+            self._prune(stage)
+        self._free = {name: owners == owner for name, owners in self.owner.items()}
+        # Adam keeps a weight whose gradients have always been zero; weight decay does not.
+        decays = stage.protocol.weight_decay > 0
+        self._backup = {n: w.detach().clone() for n, w in self._weights.items()} if decays else {}
+
+    @torch.no_grad()
+    def edit_gradients(self, stage: Stage) -> None:
+        """Zero the gradients of weights that must not change."""
+        if stage.phase == 0 and not self.heads:
+            return  # all weights are free
+        for name, weight in self._weights.items():
+            if weight.grad is not None:
+                weight.grad.mul_(self._free[name])
+
+    @torch.no_grad()
+    def after_step(self, stage: Stage) -> None:
+        """Restore the weights that only weight decay changed."""
+        for name, backup in self._backup.items():
+            weight = self._weights[name]
+            weight.copy_(torch.where(self._free[name], weight, backup))
+
+    def after_stage(self, stage: Stage) -> None:
+        """Keep a copy of the task's head."""
+        self.heads[stage.index] = stage.snapshot(stage.model.head_parameter_names(stage.data.head))
+
+    @torch.no_grad()
+    def scoring(self, task: int) -> AbstractContextManager[object]:
+        """Score a finished task with the weights of the tasks up to it and its own head."""
+        if task not in self.heads:
+            return nullcontext()
+        own = {
+            name: self._weights[name] * ((owner > 0) & (owner <= task + 1))
+            for name, owner in self.owner.items()
+        }
+        return self._context.swapped({**own, **self.heads[task]})
+
+    def _pruned_share(self, context: Context, index: int) -> float:
+        """Return the share of the free weights that task `index`, from 0, leaves free."""
+        remaining = context.stages - index
+        return (remaining - 1) / remaining if self.prune == "equal" else self.prune
+
+    @torch.no_grad()
+    def _prune(self, stage: Stage) -> None:
+        """Give the task the largest of its weights, matrix by matrix, and zero the others."""
+        share = self._pruned_share(stage, stage.index)
+        free_count = 0
+        for name, weight in self._weights.items():
+            owner = self.owner[name].view(-1)
+            free = owner == 0
+            count = int(free.sum())
+            size = count - round(share * count)
+            sizes = torch.where(free, weight.detach().abs().reshape(-1), -1.0)
+            owner[sizes.topk(size).indices] = stage.index + 1
+            weight.mul_(self.owner[name] > 0)
+            free_count += count - size
+        total = sum(owner.numel() for owner in self.owner.values())
+        stage.record("free_share", free_count / total)
+
+
+def matrices(model: Classifier) -> dict[str, nn.Parameter]:
+    """Return the backbone's weights of two or more dimensions by name, without embedding tables."""
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    return {
+        name: weight
+        for name, weight in model.backbone_parameters().items()
+        if weight.dim() >= 2 and id(weight) not in tables
+    }
+
+
+class OSF(Method):
+    """Train every matrix in the complement of its largest singular directions (OSF).
+
+    When a stage begins, each weight matrix of the backbone is decomposed anew, and U and V are
+    the singular vectors of its largest singular values (Nayak et al. 2025, section 3). Gradients
+    become (I − UUᵀ)·G·(I − VVᵀ), and so does the change of the matrix after every step, because
+    Adam would leave the complement: W keeps mapping V as it did. Embeddings, norms and biases are
+    frozen meanwhile. The paper trains the factors of the remaining directions, which reach the
+    same matrices; here, the matrix itself is trained. Nothing is kept between stages. The package
+    peft projects the gradients only, so that Adam's steps leave the complement.
+
+    Attributes
+    ----------
+    preserve
+        Share of the singular directions of each matrix that a stage preserves, or
+        ``progressive``: i/T in task i of T, from 0, so that the first one trains as vanilla. The
+        paper's shares by layer, from the similarity of its inputs and outputs, are left out.
+    """
+
+    name = "osf"
+    preserve: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["progressive"] = "progressive"
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]
+        """Whether the number of tasks decides the share."""
+        return self.preserve == "progressive"
+
+    def acts_in(self, index: int) -> bool:
+        """Return False for a first stage that trains everything."""
+        return index > 0 or self.preserve != "progressive"
+
+    def setup(self, context: Context) -> None:
+        """Find the matrices."""
+        self._weights = matrices(context.model)
+
+    @torch.no_grad()
+    def before_stage(self, stage: Stage) -> None:
+        """Decompose the matrices; freeze the rest of the backbone."""
+        share = stage.index / stage.stages if self.preserve == "progressive" else self.preserve
+        for name, parameter in stage.model.backbone_parameters().items():
+            parameter.requires_grad_(name in self._weights)
+        self._start = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        self._high: dict[str, tuple[Tensor, Tensor]] = {}
+        for name, weight in self._weights.items():
+            left, _, right = torch.linalg.svd(weight.flatten(1).float(), full_matrices=False)
+            rank = round(share * len(right))
+            self._high[name] = left[:, :rank].contiguous(), right[:rank].contiguous()
+
+    @torch.no_grad()
+    def edit_gradients(self, stage: Stage) -> None:
+        """Project the gradients."""
+        for name, weight in self._weights.items():
+            if weight.grad is not None:
+                weight.grad.copy_(self._project(name, weight.grad))
+
+    @torch.no_grad()
+    def after_step(self, stage: Stage) -> None:
+        """Project the change of the matrices since the stage began."""
+        for name, weight in self._weights.items():
+            start = self._start[name]
+            weight.copy_(start + self._project(name, weight - start))
+
+    def after_stage(self, stage: Stage) -> None:
+        """Release the singular vectors."""
+        self._start, self._high = {}, {}
+
+    def _project(self, name: str, change: Tensor) -> Tensor:
+        """Return the part of `change` in the complement of a matrix's preserved directions."""
+        left, right = self._high[name]
+        flat = change.flatten(1)
+        flat = flat - left @ (left.T @ flat)
+        return (flat - (flat @ right.T) @ right).view_as(change)

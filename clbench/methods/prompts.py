@@ -1,11 +1,9 @@
 """Methods that train vectors in front of a frozen backbone: Progressive Prompts and L2P."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -13,17 +11,14 @@ from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError, count
 from clbench.core.seeds import torch_stream
-from clbench.methods.base import Method, should_record
-from clbench.methods.head_first import classes_of
+from clbench.methods.base import Method
 from clbench.models.checkpoint import load_config
+from clbench.models.classifier import Classifier
 from clbench.models.families import usable_length
-
-if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
-    from clbench.tasks.task import Task
-    from clbench.training.batches import Batch
-    from clbench.training.protocol import Protocol
-    from clbench.training.stage import Context, Stage
+from clbench.tasks.task import Task
+from clbench.training.batches import Batch
+from clbench.training.protocol import Protocol
+from clbench.training.stage import Context, Stage
 
 FILL = {"input_ids": 0, "attention_mask": 1, "token_type_ids": 0}
 """What the model's inputs are at prompts; the ids are not looked up."""
@@ -113,9 +108,9 @@ class ProgressivePrompts(Prompted):
         Vectors in each prompt.
     """
 
-    name: ClassVar[str] = "progressive-prompts"
-    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
-    needs_task_id: ClassVar[bool] = True
+    name = "progressive-prompts"
+    head_kinds = ("classification",)
+    needs_task_id = True
     length: Annotated[int, Field(ge=1)] = 10
 
     def longest(self, tasks: int) -> int:
@@ -189,8 +184,8 @@ class L2P(Prompted):
         Whether the loss leaves out the classes that the stage's rows lack.
     """
 
-    name: ClassVar[str] = "l2p"
-    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
+    name = "l2p"
+    head_kinds = ("classification",)
     pool: Annotated[int, Field(ge=1)] = 10
     length: Annotated[int, Field(ge=1)] = 5
     select: Annotated[int, Field(ge=1)] = 4
@@ -223,8 +218,7 @@ class L2P(Prompted):
 
     def before_stage(self, stage: Stage) -> None:
         """Find the classes that the loss leaves out."""
-        has_classes = not stage.data.regression and not stage.data.rows.choices
-        self._absent = ~classes_of(stage) if self.mask and has_classes else None
+        self._absent = ~stage.classes() if self.mask else None
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return one group: the pool and the stage's heads."""
@@ -252,6 +246,7 @@ class L2P(Prompted):
     def penalty(self, stage: Stage) -> Tensor | None:
         """Return the weighted distance of the keys that the batch selected."""
         distance, self._distance = self._distance, None
-        if distance is not None and should_record(stage):
-            stage.record("key_distance", distance)
-        return None if distance is None else self.weight * distance
+        if distance is None:
+            return None
+        stage.sample("key_distance", distance)
+        return self.weight * distance

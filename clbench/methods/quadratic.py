@@ -1,26 +1,27 @@
-"""Quadratic penalties, added directly to the gradients; L2-SP and SI, which need nothing else.
+"""Quadratic penalties, added directly to the gradients; L2-SP, and EWC on the language model.
 
 Every penalty of the form ``f·λ·Σ F (θ − θ*)²`` (EWC, SI, MAS, L2-SP) has the gradient
 ``2·f·λ·F·(θ − θ*)``, which needs no graph: `edit_gradients` adds it in one pass over the
 weights.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.core.errors import PluginError
-from clbench.methods.base import Method, should_record
+from clbench.core.errors import PluginError, SettingsError
+from clbench.fisher.squares import Rotation, rotate, rotate_back
+from clbench.methods.base import Method
+from clbench.models.classifier import Classifier
+from clbench.tasks.corpus import corpus_name
+from clbench.training.stage import Context, Stage
 
-if TYPE_CHECKING:
-    from clbench.training.stage import Context, Snapshot, Stage
-
+Anchor = Literal["pretrained", "previous"]
+Strength = Annotated[float, Field(ge=0.0, le=1e6)]
 CHUNK = 1 << 17
 """Numbers handled at a time on the CPU, so that the differences stay in its cache."""
 
@@ -43,6 +44,8 @@ class QuadraticPull:
         λ.
     half
         Whether the penalty has the factor ½, so that the gradient is ``λ·F·(θ − θ*)``.
+    rotations
+        Rotations of matrices by name, along whose axes their importance is; by default none.
 
     Raises
     ------
@@ -58,26 +61,34 @@ class QuadraticPull:
         *,
         strength: float,
         half: bool,
+        rotations: Mapping[str, Rotation] | None = None,
     ) -> None:
-        parameters = dict(model.named_parameters())
+        parameters, rotations = dict(model.named_parameters()), rotations or {}
         self._scale = float(strength) * (1.0 if half else 2.0)
-        self._weights = [parameters[key] for key in anchor]
-        self._anchors = [value.detach().contiguous() for value in anchor.values()]
-        self._importance = [importance[key].detach().contiguous() for key in anchor]
         nonzero = False
-        for key, weight, value in zip(anchor, self._weights, self._importance, strict=True):
-            largest = float(value.abs().max()) if value.numel() else 0.0
+        for key in anchor:
+            largest = float(importance[key].abs().max()) if importance[key].numel() else 0.0
             if not largest < float("inf"):
                 raise PluginError(
                     f"the importance of {key} is not a finite number. Lower lr, "
                     "or use --precision float32."
                 )
-            nonzero = nonzero or (weight.requires_grad and self._scale * largest > 0)
+            nonzero = nonzero or (parameters[key].requires_grad and self._scale * largest > 0)
         if not nonzero:
             raise PluginError(
                 "the penalty is always 0, because its strength or the importance of every trained "
                 "weight is 0. Raise the strength, or use vanilla to train without a penalty."
             )
+        plain = [key for key in anchor if key not in rotations]
+        self._device = next(iter(anchor.values())).device
+        self._weights = [parameters[key] for key in plain]
+        self._anchors = [anchor[key].detach().contiguous() for key in plain]
+        self._importance = [importance[key].detach().contiguous() for key in plain]
+        self._rotated = [
+            (parameters[key], anchor[key], importance[key], rotation)
+            for key, rotation in rotations.items()
+            if key in anchor
+        ]
 
     @torch.no_grad()
     def edit_gradients(self, stage: Stage | None = None) -> None:
@@ -85,14 +96,15 @@ class QuadraticPull:
 
         With a `stage`, the penalty is also recorded as the curve ``penalty``.
         """
-        if stage is not None and should_record(stage):
+        if stage is not None and stage.is_sampled:
             stage.record("penalty", self.value())
+        for weight in (*self._weights, *(term[0] for term in self._rotated)):
+            if weight.requires_grad and weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
         on_accelerator = []
         for i, weight in enumerate(self._weights):
-            if not weight.requires_grad:
+            if weight.grad is None or not weight.requires_grad:
                 continue
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
             if weight.device.type != "cpu":
                 on_accelerator.append(i)
                 continue
@@ -101,17 +113,24 @@ class QuadraticPull:
                 part.addcmul_(importance, value - anchor, value=self._scale)
         if on_accelerator:
             self._add_fused(on_accelerator)
+        for weight, anchor, importance, rotation in self._rotated:
+            if weight.grad is not None and weight.requires_grad:
+                pull = rotate_back(importance * rotate(weight - anchor, rotation), rotation)
+                weight.grad.add_(pull, alpha=self._scale)
 
     @torch.no_grad()
     def value(self) -> Tensor:
         """Return the current penalty, a float32 scalar without a graph."""
-        device = self._anchors[0].device
-        dtype = torch.float64 if device.type == "cpu" else torch.float32
-        total = torch.zeros((), dtype=dtype, device=device)
+        dtype = torch.float64 if self._device.type == "cpu" else torch.float32
+        total = torch.zeros((), dtype=dtype, device=self._device)
         for i in range(len(self._weights)):
             for weight, anchor, importance in self._pieces(i):
                 total += ((weight - anchor).square_() * importance).sum()
-        return (total * (self._scale / 2)).float()
+        total = (total * (self._scale / 2)).float()
+        for weight, anchor, importance, rotation in self._rotated:
+            squares = rotate(weight - anchor, rotation).square()
+            total = total + (importance * squares).sum() * (self._scale / 2)
+        return total
 
     def _pieces(self, i: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Return flat parts of weight, anchor and importance number `i`."""
@@ -151,16 +170,15 @@ class PullingMethod(Method, ABC):
         """Release the stage's pull."""
         self._pull = None
 
-
-def nothing_to_hold(method: str, stage: Stage) -> str:
-    """Return a note on a stage with one class, whose loss is 0 whatever the weights are."""
-    return (
-        f"{method}: stage {stage.index} ({stage.name}) has one class, so its loss is 0 and the "
-        "method holds nothing of it."
-    )
-
-
-Strength = Annotated[float, Field(ge=0.0, le=1e6)]
+    def holds_nothing(self, stage: Stage) -> bool:
+        """Whether the stage has one class; its loss is then 0 whatever the weights are: note it."""
+        if stage.model.shown.get(stage.data.head) != 1:
+            return False
+        stage.note(
+            f"{self.name}: stage {stage.index} ({stage.name}) has one class, so its loss is 0 and "
+            "the method holds nothing of it."
+        )
+        return True
 
 
 class L2SP(PullingMethod):
@@ -181,11 +199,11 @@ class L2SP(PullingMethod):
         begins. With ``previous``, a head that an earlier task trained has a starting point too.
     """
 
-    name: ClassVar[str] = "l2-sp"
-    runs_in_trainer: ClassVar[bool] = True
+    name = "l2-sp"
+    runs_in_trainer = True
     alpha: Strength = 0.01
     beta: Strength = 0.01
-    anchor: Literal["pretrained", "previous"] = "pretrained"
+    anchor: Anchor = "pretrained"
 
     def setup(self, context: Context) -> None:
         """Keep the pretrained weights."""
@@ -210,90 +228,115 @@ class L2SP(PullingMethod):
         return QuadraticPull(stage.model, start, importance, strength=1.0, half=True)
 
 
-class SI(PullingMethod):
-    """Pull towards the previous weights, each by how much its movement lowered the loss (SI).
+class EWCMLM(PullingMethod):
+    """Hold the weights that the pretrained language model needs (EWC on masked-LM).
 
-    During a stage every weight accumulates ``ω += −g·Δθ`` over the steps, with the
-    gradient g of the task's loss alone: before the pull is added and before clipping
-    (Zenke, Poole & Ganguli 2017, equation 3). At the end of the stage the importance is
-    ``Ω ← max(0, Ω + ω/(Δ² + ξ))``, with Δ the weight's displacement in the stage (equation 5;
-    the authors' code clips the sum at 0, without which a weight that moved against its
-    gradient would be pushed away). Later stages add ``c·Σ Ω·(θ − θ*)²`` with the weights at
-    the beginning of the stage as θ* (equation 4).
+    Adds ``f·importance·Σ F (θ − θ*)²`` in every stage, with θ* the pretrained weights and F
+    the diagonal Fisher information of the masked-LM loss there (Kenneweg et al. 2022,
+    section 4.3; for causal decoders, of the next-token loss), over texts of the suite's
+    `corpus`. F is the mean over texts of squared gradients of a text's mean loss over its
+    predicted tokens, not normalised further, so an importance value is meaningful only
+    together with `mode`, `half` and `masking`.
+
+    F is cached on disk by model, corpus and settings. If the checkpoint has no language-model
+    head, one is fitted to the same texts with the encoder frozen; the result notes it.
 
     Attributes
     ----------
-    c
-        Strength. Ω has the units of the loss over squared weights, and fine-tuning moves
-        weights by far less than √ξ. The paper's value, for small networks trained from
-        scratch, is therefore a weak pull here.
-    xi
-        ξ, which bounds Ω where a weight has hardly moved.
+    importance
+        λ.
+    half
+        Whether the penalty has the factor f = ½, as in Kirkpatrick et al. 2017, eq. 3; else
+        f = 1.
+    mode
+        ``sampled``: labels drawn from the model, text by text; ``empirical``: the true
+        tokens, text by text; ``batched``: squared gradients of batches, as in the
+        code of Kenneweg et al. 2022, smaller by about the batch size.
+    masking
+        ``bert``, ``mask`` or ``any-position``; see `clbench.fisher.mask_tokens`.
+    examples
+        Largest number of texts.
+    text_length
+        Tokens after which a text is cut.
+    batch_size
+        Texts in a batch of mode ``batched``; the other modes go text by text.
+    head_steps
+        Steps to fit a missing head.
     """
 
-    name: ClassVar[str] = "si"
-    c: Annotated[float, Field(gt=0.0, le=1e12)] = 0.1
-    xi: Annotated[float, Field(gt=0.0, le=1e6)] = 0.1
+    name = "ewc-mlm"
+    runs_in_trainer = True
+    needs_decoder = True
+    importance: Annotated[float, Field(gt=0.0, le=1e12)] = 675.0
+    half: bool = False
+    mode: Literal["sampled", "empirical", "batched"] = "sampled"
+    masking: Literal["bert", "mask", "any-position"] = "bert"
+    examples: Annotated[int, Field(ge=1)] = 1000
+    text_length: Annotated[int, Field(ge=4)] = 128
+    batch_size: Annotated[int, Field(ge=1)] = 16
+    head_steps: Annotated[int, Field(ge=1)] = 300
 
     def setup(self, context: Context) -> None:
-        """Start without importance."""
-        self.importance: dict[str, Tensor] = {}
+        """Take the anchor and compute or load the Fisher information, in a resumed cell too."""
+        from clbench.fisher.pretrained import Recipe, pretrained_fisher
 
-    def before_stage(self, stage: Stage) -> None:
-        """Take the current weights as the anchor and the start of the path."""
-        weights = dict(stage.model.named_parameters())
-        shared = stage.shared_names()
-        names = dict.fromkeys([*shared, *stage.model.head_parameter_names(stage.data.head)])
-        self._weights = {name: weights[name] for name in names if weights[name].requires_grad}
-        self._start: Snapshot = stage.snapshot(list(self._weights))
-        self._before = [weight.detach().clone() for weight in self._weights.values()]
-        self._integral = [torch.zeros_like(weight) for weight in self._before]
-        super().before_stage(stage)
+        fisher, facts = pretrained_fisher(
+            context.model_name,
+            context.revision,
+            context.protocol.corpus,
+            Recipe(
+                mode=self.mode,
+                masking=self.masking,
+                examples=self.examples,
+                text_length=self.text_length,
+                batch_size=self.batch_size,
+                head_steps=self.head_steps,
+                seed=context.protocol.data_seed,
+            ),
+            device=context.device,
+            precision=context.precision,
+            whole=context.protocol.is_language_model,
+        )
+        self._fisher = fisher_of_backbone(context.model, fisher)
+        self._anchor = context.snapshot(list(self._fisher))
+        if not self._anchor:
+            raise SettingsError(
+                "ewc-mlm: the pretrained language model has none of the weights that are trained, "
+                "as with adapters. Use l2-sp."
+            )
+        loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
+        note = (
+            f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of "
+            f"{corpus_name(context.protocol.corpus)} (mode {self.mode}), mean of its diagonal "
+            f"{facts['mean']:.3g}."
+        )
+        if facts["head_loss"] is not None:
+            first, last = facts["head_loss"]
+            note += (
+                f" The checkpoint has no language-model head: one was fitted in "
+                f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
+            )
+        context.note(note)
 
-    def pull(self, stage: Stage) -> QuadraticPull | None:
-        """Return the pull towards the weights at the beginning of the stage."""
-        shared = set(stage.shared_names()) & self.importance.keys()
-        anchor = {name: start for name, start in self._start.items() if name in shared}
-        if not anchor:
-            return None
-        return QuadraticPull(stage.model, anchor, self.importance, strength=self.c, half=False)
+    def pull(self, stage: Stage) -> QuadraticPull:
+        """Return the pull towards the pretrained weights."""
+        return QuadraticPull(
+            stage.model, self._anchor, self._fisher, strength=self.importance, half=self.half
+        )
 
-    def edit_gradients(self, stage: Stage) -> None:
-        """Keep the gradients of the task's loss, then add the pull."""
-        self._gradients = [weight.grad for weight in self._weights.values()]
-        if self._pull is not None or stage.protocol.clip_norm is not None:  # they change below
-            self._gradients = [None if g is None else g.clone() for g in self._gradients]
-        super().edit_gradients(stage)
 
-    @torch.no_grad()
-    def after_step(self, stage: Stage) -> None:
-        """Add ``−g·Δθ`` to the path integral; turn it into importance after the last step."""
-        weights = [weight.detach() for weight in self._weights.values()]
-        lists: tuple[Any, ...] = (weights, self._before, self._gradients, self._integral)
-        updates = [tensors for tensors in zip(*lists, strict=True) if tensors[2] is not None]
-        self._gradients = []
-        if updates and stage.device.type != "cpu":
-            after, before, gradients, integrals = (list(t) for t in zip(*updates, strict=True))
-            torch._foreach_sub_(before, after)
-            torch._foreach_addcmul_(integrals, gradients, before)
-            torch._foreach_copy_(before, after)
-        else:
-            for tensors in updates:  # in parts that stay in the CPU's cache
-                flat = (torch.split(tensor.reshape(-1), CHUNK) for tensor in tensors)
-                for weight, previous, gradient, integral in zip(*flat, strict=True):
-                    integral.addcmul_(gradient, previous.sub_(weight))
-                    previous.copy_(weight)
-        if stage.done_before + stage.step + 1 == stage.total_steps:
-            if stage.has_one_class:
-                stage.note(nothing_to_hold(self.name, stage))
-                return
-            for (name, weight), integral in zip(self._weights.items(), self._integral, strict=True):
-                importance = integral.div_((weight - self._start[name]).square_().add_(self.xi))
-                if name in self.importance:
-                    importance.add_(self.importance[name])
-                self.importance[name] = importance.clamp_(min=0.0)
+def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return F by the classifier's names, on its device, for the rows of its vocabulary.
 
-    def after_stage(self, stage: Stage) -> None:
-        """Release everything but the importance."""
-        super().after_stage(stage)
-        self._weights, self._start, self._before, self._integral = {}, {}, [], []
+    Weights that the language model does not have, such as a pooler's, are left out.
+    """
+    table = model.backbone.get_input_embeddings().weight
+    result = {}
+    for name, parameter in model.backbone_parameters().items():
+        value = fisher.get(name.removeprefix("backbone."))
+        if value is None:
+            continue
+        if parameter is table and model.vocabulary is not None:
+            value = value[model.vocabulary.cpu()]
+        result[name] = value.to(parameter.device)
+    return result

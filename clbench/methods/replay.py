@@ -1,42 +1,26 @@
 """Methods that keep rows of earlier tasks: replay, A-GEM, DER++, and joint training on all rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.methods.base import Method, Phase, should_record
+from clbench.methods.base import Method, Phase
+from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
-from clbench.training.stage import Stage
-
-if TYPE_CHECKING:
-    from clbench.tasks.task import IntArray
-    from clbench.training.stage import Context
+from clbench.training.stage import Context, Stage
 
 
-@dataclass(frozen=True)
-class MemoryBatch:
-    """Rows of one task drawn from the memory.
-
-    Attributes
-    ----------
-    batch
-        The rows.
-    indices
-        Their positions among the task's rows in the memory, shape (b,).
-    share
-        Their share of all rows drawn; the shares of a draw sum to 1.
-    """
+class MemoryBatch(NamedTuple):
+    """Rows of one task drawn from the memory."""
 
     batch: Batch
-    indices: IntArray
-    share: float
+    indices: IntArray  # their positions among the task's rows in the memory, shape (b,)
+    share: float  # of all rows drawn; the shares of a draw sum to 1
 
 
 class Rehearsal(Method):
@@ -60,7 +44,7 @@ class Rehearsal(Method):
         has (Chaudhry et al. 2019b, Algorithm 1).
     """
 
-    keeps_rows: ClassVar[bool] = True
+    keeps_rows = True
     memory: Annotated[int, Field(ge=1)] = 200
     choice: Literal["task", "reservoir"] = "task"
     recall: Annotated[int, Field(ge=1)] | None = None
@@ -135,7 +119,7 @@ class Replay(Rehearsal):
         Weight of the loss on the memory.
     """
 
-    name: ClassVar[str] = "replay"
+    name = "replay"
     weight: Annotated[float, Field(gt=0.0)] = 1.0
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
@@ -144,8 +128,7 @@ class Replay(Rehearsal):
         if not self.kept:
             return loss
         replay_loss = self.memory_loss(stage, self.draw(stage, "replay"))
-        if should_record(stage):
-            stage.record("replay_loss", replay_loss)
+        stage.sample("replay_loss", replay_loss)
         return loss + self.weight * replay_loss
 
 
@@ -158,7 +141,7 @@ class AGem(Rehearsal):
     shared heads. See `Rehearsal` for the settings of the memory.
     """
 
-    name: ClassVar[str] = "a-gem"
+    name = "a-gem"
 
     def before_stage(self, stage: Stage) -> None:
         """Reset the count of conflicts."""
@@ -184,8 +167,7 @@ class AGem(Rehearsal):
         dot = project([g for g, _ in pairs], [r for _, r in pairs])
         self._conflicts += dot < 0
         self._steps += 1
-        if should_record(stage):
-            stage.record("projected_share", self._conflicts / self._steps)
+        stage.sample("projected_share", self._conflicts / self._steps)
 
 
 @torch.no_grad()
@@ -223,7 +205,7 @@ class DerPlusPlus(Rehearsal):
         Weights of the terms for outputs and for labels; β = 0 is DER.
     """
 
-    name: ClassVar[str] = "der++"
+    name = "der++"
     alpha: Annotated[float, Field(gt=0.0)] = 0.1
     beta: Annotated[float, Field(ge=0.0)] = 0.5
 
@@ -233,8 +215,7 @@ class DerPlusPlus(Rehearsal):
         if not self.kept:
             return total
         distance = self._distance(stage)
-        if should_record(stage):
-            stage.record("outputs_distance", distance)
+        stage.sample("outputs_distance", distance)
         total = total + self.alpha * distance
         if self.beta > 0:
             total = total + self.beta * self.memory_loss(stage, self.draw(stage, "labels"))
@@ -274,9 +255,9 @@ class Multitask(Method):
     steps are still summed, and all rows are seen equally often.
     """
 
-    name: ClassVar[str] = "multitask"
-    control: ClassVar[bool] = True
-    keeps_rows: ClassVar[bool] = True
+    name = "multitask"
+    control = True
+    keeps_rows = True
 
     def acts_in(self, index: int) -> bool:
         """Return False for the first stage: one task alone is not joint training."""
@@ -286,11 +267,9 @@ class Multitask(Method):
         """Keep the weights that each stage starts from."""
         self._start = context.snapshot([name for name, _ in context.model.named_parameters()])
 
-    @torch.no_grad()
     def before_stage(self, stage: Stage) -> None:
         """Restore the initial weights."""
-        for name, value in stage.model.named_parameters():
-            value.copy_(self._start[name])
+        stage.restore(self._start)
 
     def training_data(self, stage: Stage) -> Sequence[TaskData]:
         """Return the rows of every task so far."""

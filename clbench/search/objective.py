@@ -37,7 +37,7 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
     the reward `FAILED`, as the searcher learns nothing from a trial that raises.
     """
     from clbench.core.user_code import explain
-    from clbench.methods.layerwise import Layerwise
+    from clbench.methods.by_depth import Layerwise
     from clbench.runner.cell_runner import CellRunner
     from clbench.runner.run_plan import compute_settings, thread_count
 

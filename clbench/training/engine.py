@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from clbench.core.errors import NonFiniteLossError
+from clbench.core.errors import NonFiniteLossError, PluginError, count
 from clbench.training import hook_checks
 from clbench.training.batches import Batch, TaskData, largest_batches, plan
 from clbench.training.memory import StepMemory
@@ -114,13 +114,18 @@ def train_stage(
         started = time.perf_counter()
         method.before_stage(stage)
         seconds_before = time.perf_counter() - started
-        data = hook_checks.training_data(method.training_data(stage))
+        data = method.training_data(stage)
         stage.heads = frozenset(source.head for source in data)
         rows = sum(len(source.rows) for source in data)
         own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
-        phases = hook_checks.phases(method.phases(stage))
+        phases = method.phases(stage)
         lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
         stage.total_steps = sum(lengths)
+        if not rows or stage.total_steps <= 0:
+            raise PluginError(
+                f"training_data returns {count(rows, 'row')} and phases "
+                f"{count(stage.total_steps, 'step')}: a stage needs at least one of each."
+            )
         trace = Trace(rows, stage.epoch_steps)
         curve = _Curve(stage, trace, data, probe, points)
         curve.measure()
@@ -138,7 +143,7 @@ def train_stage(
             method.before_phase(stage)
             groups = hook_checks.parameter_groups(method.parameter_groups(stage), stage.model)
             optimizer = hook_checks.optimizer(method.optimizer(stage, groups), stage.model)
-            schedule = hook_checks.schedule(method.schedule(stage, optimizer))
+            schedule = method.schedule(stage, optimizer)
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             _training_mode(stage)
             while stage.step < stage.steps:

@@ -1,7 +1,5 @@
 """The protocol: how every method of a suite is trained and scored."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
@@ -13,9 +11,13 @@ MOST = 10**9
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-
 BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
 """Settings that are tables with one value for each task."""
+
+
+def later(default: Any) -> Any:
+    """Return a field that recipes leave out at its default, as those of earlier versions do."""
+    return Field(default, exclude_if=lambda value: value == default)
 
 
 @dataclass(frozen=True)
@@ -126,27 +128,19 @@ class Protocol(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    # Some are left out of recipes where they are the default, as in those of earlier versions.
     model: Annotated[str, Field(min_length=1)] = "tiny"
     revision: str | None = None
     pooling: Literal["auto", "first", "last", "mean"] = "auto"
     head_dropout: Share = 0.0
-    head: Annotated[
-        Literal["classification", "language-model"],
-        Field(exclude_if=lambda v: v == "classification"),
-    ] = "classification"
-    answer_by: Annotated[
-        Literal["likelihood", "generation"], Field(exclude_if=lambda v: v == "likelihood")
-    ] = "likelihood"
-    answer_score: Annotated[Literal["sum", "mean"], Field(exclude_if=lambda v: v == "sum")] = "sum"
-    answer_length: Annotated[Positive, Field(exclude_if=lambda v: v == 64)] = 64
-    chat: Annotated[bool | None, Field(exclude_if=lambda v: v is None)] = None
-    packing: Annotated[bool, Field(exclude_if=lambda v: not v)] = False
-    accumulation: Annotated[Positive, Field(exclude_if=lambda v: v == 1)] = 1
-    gradient_checkpointing: Annotated[bool, Field(exclude_if=lambda v: not v)] = False
-    weights: Annotated[Literal["float32", "bf16"], Field(exclude_if=lambda v: v == "float32")] = (
-        "float32"
-    )
+    head: Literal["classification", "language-model"] = later("classification")
+    answer_by: Literal["likelihood", "generation"] = later("likelihood")
+    answer_score: Literal["sum", "mean"] = later("sum")
+    answer_length: Positive = later(64)
+    chat: bool | None = later(None)
+    packing: bool = later(False)
+    accumulation: Positive = later(1)
+    gradient_checkpointing: bool = later(False)
+    weights: Literal["float32", "bf16"] = later("float32")
     epochs: Positive = 3
     steps: Positive | None = None
     task_epochs: dict[str, Positive] = {}
@@ -165,48 +159,36 @@ class Protocol(BaseModel):
     precision: Literal["auto", "float32", "bf16"] = "auto"
     corpus: Annotated[str, Field(min_length=1)] = "built-in"
     limit: Positive | None = None
-    scored_limit: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
-    limit_per: Annotated[Literal["task", "class"], Field(exclude_if=lambda v: v == "task")] = "task"
-    scored_limit_per: Annotated[
-        Literal["task", "class"] | None, Field(exclude_if=lambda v: v is None)
-    ] = None
-    subset: Annotated[Literal["fixed", "seed"], Field(exclude_if=lambda v: v == "fixed")] = "fixed"
+    scored_limit: Positive | None = later(None)
+    limit_per: Literal["task", "class"] = later("task")
+    scored_limit_per: Literal["task", "class"] | None = later(None)
+    subset: Literal["fixed", "seed"] = later("fixed")
     data_seed: Annotated[int, Field(ge=0)] = 0
     score_on: Literal["validation", "tuning"] = "validation"
     tuning_fraction: Fraction = 0.1
     curve_points: Annotated[int, Field(ge=0, le=MOST)] = 10
     curve_rows: Positive = 300
-    probe_rows: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
-    capability_rows: Annotated[Positive | None, Field(exclude_if=lambda v: v is None)] = None
-    capability_tasks: Annotated[list[str], Field(exclude_if=lambda v: not v)] = []
-    lm_eval: Annotated[list[str], Field(exclude_if=lambda v: not v)] = []
+    probe_rows: Positive | None = later(None)
+    capability_rows: Positive | None = later(None)
+    capability_tasks: list[str] = later([])
+    lm_eval: list[str] = later([])
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True
 
     @model_validator(mode="after")
-    def _one_way_to_draw(self) -> Self:
+    def _settings_fit_together(self) -> Self:
         if self.subset == "seed" and self.limit_per == "class":
             raise ValueError("subset = 'seed' needs limit_per = 'task'")
-        return self
-
-    @model_validator(mode="after")
-    def _language_model(self) -> Self:
-        """Refuse settings of language models where there is none."""
-        if self.head == "language-model":
-            if self.pooling != "auto" or self.head_dropout:
-                raise ValueError("pooling and head_dropout are settings of classification heads")
-            return self
-        only = (
+        only_language_models = (
             *("answer_by", "answer_score", "answer_length", "chat", "packing"),
             *("capability_rows", "capability_tasks", "lm_eval"),
             *("weights", "gradient_checkpointing"),
         )
-        if given := [key for key in only if key in self.model_fields_set]:
+        given = [key for key in only_language_models if key in self.model_fields_set]
+        if self.is_language_model and (self.pooling != "auto" or self.head_dropout):
+            raise ValueError("pooling and head_dropout are settings of classification heads")
+        if given and not self.is_language_model:
             raise ValueError(f"{given[0]} needs head = 'language-model'")
-        return self
-
-    @model_validator(mode="after")
-    def _capabilities(self) -> Self:
         if self.capability_tasks and self.capability_rows is None:
             raise ValueError("capability_tasks needs capability_rows, the rows to measure on")
         if len({*self.capability_tasks}) < len(self.capability_tasks):

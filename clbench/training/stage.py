@@ -1,7 +1,6 @@
 """The context of a cell and its stages: what hooks see and may call."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from clbench.training.dropout import MaskStream
 from clbench.training.protocol import Protocol
 
 Snapshot = dict[str, Tensor]
+CURVE_POINTS = 30
+"""Most points that a method samples for a curve in a stage; each waits for the device."""
 
 
 @dataclass
@@ -78,13 +79,14 @@ class Context:
     def swapped(self, snapshot: Mapping[str, Tensor]) -> Iterator[None]:
         """Put the weights of `snapshot` into the model, and the present ones back at the end."""
         before = self.snapshot(list(snapshot))
-        self._put(snapshot)
+        self.restore(snapshot)
         try:
             yield
         finally:
-            self._put(before)
+            self.restore(before)
 
-    def _put(self, snapshot: Mapping[str, Tensor]) -> None:
+    def restore(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Put the weights of `snapshot` into the model."""
         by_name = dict(self.model.named_parameters())
         for name, value in snapshot.items():
             by_name[name].data.copy_(value)
@@ -93,8 +95,6 @@ class Context:
         """Return the sum of squared differences between weights and `snapshot`, a scalar."""
         current = dict(self.model.named_parameters())
         terms = [(current[name] - value).square().sum() for name, value in snapshot.items()]
-        if not terms:
-            raise PluginError("squared_distance: the snapshot is empty.")
         return torch.stack(terms).sum()
 
     def outputs(self, data: TaskData) -> npt.NDArray[np.float32]:
@@ -213,9 +213,21 @@ class Stage(Context):
         return self.data.name
 
     @property
-    def has_one_class(self) -> bool:
-        """Whether one class is all that the growing head has yet, so that the loss is always 0."""
-        return self.model.shown.get(self.data.head) == 1
+    def own_steps(self) -> int:
+        """Steps that the protocol gives to the rows of the stage's task."""
+        return self.protocol.stage_length(self.name, len(self.data.rows))[0]
+
+    def classes(self) -> Tensor:
+        """Return which outputs of the head are classes of the stage's rows, bool, shape (outputs,).
+
+        The one output of a head without classes counts as one.
+        """
+        head = self.model.head(self.data.head)
+        present = torch.ones(len(next(head.parameters())), dtype=torch.bool)
+        if len(present) > 1:
+            labels = torch.from_numpy(np.unique(self.data.rows.labels))
+            present = torch.zeros_like(present).index_fill_(0, labels, True)
+        return present.to(self.device)
 
     def earlier(self, task: int) -> TaskData:
         """Return the rows of task number `task`, an earlier one or the stage's own.
@@ -262,10 +274,14 @@ class Stage(Context):
 
     def trainable(self) -> list[nn.Parameter]:
         """Return the weights of the backbone and of this stage's heads that require gradients."""
+        return list(self.trainable_weights().values())
+
+    def trainable_weights(self) -> dict[str, nn.Parameter]:
+        """Return the weights of `trainable` by name."""
         names = set(self.model.backbone_parameters())
         for head in self.heads:
             names.update(self.model.head_parameter_names(head))
-        return [p for n, p in self.model.named_parameters() if n in names and p.requires_grad]
+        return {n: p for n, p in self.model.named_parameters() if n in names and p.requires_grad}
 
     def shared_names(self) -> list[str]:
         """Return the names of weights shared with earlier tasks: backbone and any shared head."""
@@ -343,17 +359,12 @@ class Stage(Context):
             return nn.functional.mse_loss(outputs.squeeze(-1), batch.labels)
         return nn.functional.cross_entropy(outputs, batch.labels)
 
-    def batches(
-        self, name: str, *, data: TaskData | None = None, batch_size: int | None = None
-    ) -> Iterator[Batch]:
-        """Yield one pass over `data` (default: the stage's rows), shuffled by stream `name`."""
-        source = data or self.data
-        if source.task != self.index:
-            self.earlier(source.task)
+    def batches(self, name: str) -> Iterator[Batch]:
+        """Yield one pass over the stage's rows, shuffled by stream `name`."""
         rng = numpy_stream(*self.stream("method", name))
-        size = batch_size or self.protocol.batch_of(self.name)
-        for positions in length_grouped(source.rows.lengths, size, rng):
-            yield source.batch(positions, self.device)
+        size = self.protocol.batch_of(self.name)
+        for positions in length_grouped(self.data.rows.lengths, size, rng):
+            yield self.data.batch(positions, self.device)
 
     def adam(
         self, groups: list[dict[str, Any]], kind: type[torch.optim.Adam] | None = None
@@ -362,24 +373,27 @@ class Stage(Context):
 
         By default it is AdamW with weight decay.
         """
-        protocol = self.protocol
-        if kind is None:
-            kind = torch.optim.AdamW if protocol.weight_decay else torch.optim.Adam
-        return kind(
-            groups,
-            lr=protocol.lr,
-            betas=protocol.betas,
-            eps=protocol.eps,
-            weight_decay=protocol.weight_decay,
-            fused=True,
-        )
+        p = self.protocol
+        kind = kind or (torch.optim.AdamW if p.weight_decay else torch.optim.Adam)
+        return kind(groups, p.lr, p.betas, p.eps, p.weight_decay, fused=True)
 
-    def schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """Return the protocol's schedule over the steps of the running phase."""
-        return LambdaLR(optimizer, partial(self.protocol.rate_factor, steps=self.steps))
+    def schedule(self, optimizer: Optimizer, steps: int | None = None) -> LRScheduler:
+        """Return the protocol's schedule over `steps`, by default those of the running phase."""
+        return LambdaLR(optimizer, partial(self.protocol.rate_factor, steps=steps or self.steps))
 
     def record(self, name: str, value: float | Tensor, *, step: int | None = None) -> None:
         """Add a point to the curve `name`, at `step` of the running phase (default: steps done)."""
         number = float(value.detach() if isinstance(value, Tensor) else value)
         total = self.done_before + (self.step if step is None else step)
         self.log.setdefault(name, []).append([float(total), number])
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether `sample` adds a point at this step, one of `CURVE_POINTS` in a stage."""
+        every = max(1, math.ceil(self.total_steps / CURVE_POINTS))
+        return (self.done_before + self.step) % every == 0
+
+    def sample(self, name: str, value: float | Tensor) -> None:
+        """Add a point to the curve `name` at some steps, since each waits for the device."""
+        if self.is_sampled:
+            self.record(name, value)

@@ -10,8 +10,7 @@ import broken
 import pytest
 
 from clbench.conformance import CHECKS, Row, check
-from clbench.conformance.check_run import Candidate
-from clbench.conformance.session import FailedCheckError, Session, _vanilla
+from clbench.conformance.session import Candidate, FailedCheckError, Session, _vanilla
 from clbench.core.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline

@@ -13,26 +13,19 @@ import torch
 from helpers.cell import CPU, PROTOCOL, Cell, differ, weights
 
 from clbench.methods.adversarial import Sam, Smart
-from clbench.methods.base import METHODS, Method, Vanilla
-from clbench.methods.controls import EarlyStop, Frozen, LowRate
+from clbench.methods.anchors import Mixout, RecAdam
+from clbench.methods.base import METHODS, EarlyStop, Frozen, LowRate, Method, Vanilla
+from clbench.methods.by_depth import Layerwise, LpFt, SeqStar, Ulmfit
+from clbench.methods.class_means import ICaRL, Prototypes
 from clbench.methods.distillation import LwF
-from clbench.methods.ewc import EWC, EWCOnline
-from clbench.methods.head_first import LpFt, SeqStar
-from clbench.methods.icarl import ICaRL
-from clbench.methods.layerwise import Layerwise, Ulmfit
+from clbench.methods.ewc import EWC, REWC, EWCOnline
 from clbench.methods.lora import EWCLora, Lora, OLora
-from clbench.methods.mas import MAS
 from clbench.methods.merging import Dare, Ties, WiseFT
-from clbench.methods.mixout import Mixout
-from clbench.methods.osf import OSF
-from clbench.methods.packnet import PackNet
-from clbench.methods.partial_updates import Migu, MoFO
+from clbench.methods.partial_updates import OSF, Migu, MoFO, PackNet
 from clbench.methods.prompts import L2P, ProgressivePrompts
-from clbench.methods.prototypes import Prototypes
-from clbench.methods.quadratic import L2SP, SI
-from clbench.methods.r_ewc import REWC
-from clbench.methods.recadam import RecAdam
+from clbench.methods.quadratic import L2SP
 from clbench.methods.replay import AGem, DerPlusPlus, Multitask, Replay
+from clbench.methods.synapses import MAS, SI
 from clbench.runner.stage_cache import pack, unpack
 
 SHORT = PROTOCOL.model_copy(update={"epochs": 1})

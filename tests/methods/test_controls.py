@@ -12,8 +12,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.base import Vanilla
-from clbench.methods.controls import EarlyStop
+from clbench.methods.base import EarlyStop, Vanilla
 from clbench.methods.merging import WiseFT
 from clbench.suite.baselines import read_baseline
 from clbench.training.stage import Stage

@@ -15,7 +15,7 @@ from clbench.core import files
 from clbench.fisher import pretrained
 from clbench.fisher.pretrained import Recipe, pretrained_fisher
 from clbench.methods.base import Vanilla
-from clbench.methods.ewc import EWCMLM, fisher_of_backbone
+from clbench.methods.quadratic import EWCMLM, fisher_of_backbone
 from clbench.models.classifier import build_classifier
 from clbench.training.device import Precision
 

@@ -12,8 +12,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.icarl import ICaRL, herding
-from clbench.methods.prototypes import NEVER
+from clbench.methods.class_means import NEVER, ICaRL, herding
 from clbench.tasks.registry import load_task
 
 

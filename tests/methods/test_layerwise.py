@@ -10,7 +10,7 @@ from helpers.cell import PROTOCOL, Cell, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
-from clbench.methods.layerwise import Layerwise
+from clbench.methods.by_depth import Layerwise
 from clbench.models.classifier import build_classifier
 from clbench.models.groups import lr_groups, transfer_rates
 from clbench.suite.baselines import read_baseline

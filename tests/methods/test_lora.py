@@ -92,10 +92,34 @@ def test_layer_groups_and_snapshots_include_the_additions(folder: Path) -> None:
     assert f"{QUERY}.lora_A.task.weight" in cell.context.snapshot()
 
 
+QUERY_AND_VALUE = {
+    **{kind: {"query", "value"} for kind in ("bert", "roberta", "albert", "electra")},
+    "distilbert": {"q_lin", "v_lin"},
+    "xlm": {"q_lin", "v_lin"},
+    "deberta-v2": {"query_proj", "value_proj"},
+    "modernbert": {"Wqkv"},
+    "gpt2": {"c_attn"},
+    "mpnet": {"q", "v"},
+    "llama": {"q_proj", "v_proj"},
+    "gpt_neox": {"query_key_value"},
+}
+
+
 @pytest.mark.parametrize("kind", CHECKPOINTS)
-def test_query_and_value_exist_in_every_architecture(kind: str, tmp_path: Path) -> None:
+def test_query_and_value_of_every_layer_of_an_architecture(kind: str, tmp_path: Path) -> None:
     cell = Cell(make_checkpoint(kind, tmp_path), Lora())
-    assert any("lora_A" in name for name in weights(cell))
+    paths = [name.removesuffix(".lora_A.task.weight") for name in weights(cell) if "lora_A" in name]
+    names = [path.rpartition(".")[2] for path in paths]
+    assert set(names) == QUERY_AND_VALUE[kind]
+    layers = 2 if kind == "albert" else 3  # ALBERT: groups that share their weights
+    assert len(names) == layers * len(QUERY_AND_VALUE[kind])
+
+
+def test_a_model_without_query_and_value_is_an_error(folder: Path) -> None:
+    cell = Cell(folder, Vanilla())
+    cell.model.backbone = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    with pytest.raises(SettingsError, match=r"'lora': .* not found .* Set targets to names"):
+        Lora().setup(cell.context)
 
 
 def test_targets_select_modules_and_wrong_ones_are_refused(folder: Path) -> None:

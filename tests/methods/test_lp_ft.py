@@ -11,7 +11,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.head_first import LpFt
+from clbench.methods.by_depth import LpFt
 from clbench.training.stage import Stage
 
 FLAT = PROTOCOL.model_copy(update={"warmup": 0.0, "schedule": "constant"})

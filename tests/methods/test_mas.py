@@ -10,7 +10,7 @@ import torch
 from helpers.cell import Cell, weights
 from helpers.checkpoints import make_checkpoint
 
-from clbench.methods.mas import MAS, one_by_one, output_sensitivity
+from clbench.methods.synapses import MAS, one_by_one, output_sensitivity
 
 
 def test_sensitivity_of_a_dense_head_equals_the_formula(folder: Path) -> None:

@@ -64,7 +64,7 @@ def test_other_weights_keep_their_gradients(folder: Path) -> None:
     }
     stage.model.zero_grad()
     stage.loss(batch).backward()
-    dense = {f"backbone.{layer}" for layer in linear_layers(stage.model)}
+    dense = {f"backbone.{layer}" for layer in linear_layers(stage.model.backbone)}
     for name, parameter in stage.model.named_parameters():
         if parameter.grad is None:
             continue

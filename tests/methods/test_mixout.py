@@ -11,8 +11,9 @@ from helpers.cell import CPU, Cell, differ
 from helpers.checkpoints import make_checkpoint
 from torch import nn
 
-from clbench.methods.mixout import Masks, Mixout, matrix_names, mix
-from clbench.models.checkpoint import load_backbone
+from clbench.methods.anchors import Masks, Mixout, mix
+from clbench.methods.base import Vanilla
+from clbench.methods.partial_updates import matrices
 
 
 def test_each_element_is_the_pretrained_one_or_rescaled() -> None:
@@ -71,8 +72,7 @@ def test_frozen_weights_are_not_mixed() -> None:
 def test_matrices_of_dense_layers_are_mixed(
     tmp_path: Path, kind: str, inside: str, outside: str
 ) -> None:
-    backbone = load_backbone(str(make_checkpoint(kind, tmp_path)), None)
-    names = matrix_names(backbone)
+    names = list(matrices(Cell(make_checkpoint(kind, tmp_path), Vanilla()).model))
     assert f"backbone.{inside}" in names
     assert f"backbone.{outside}" not in names
     assert not any(name.endswith("bias") or "embeddings." in name for name in names)

@@ -10,7 +10,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, weights
 from helpers.checkpoints import make_checkpoint
 
-from clbench.methods.osf import OSF
+from clbench.methods.partial_updates import OSF
 from clbench.training.protocol import Protocol
 
 QUERY = "backbone.encoder.layer.0.attention.self.query.weight"

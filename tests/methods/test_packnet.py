@@ -8,7 +8,7 @@ from helpers.cell import PROTOCOL, Cell, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
-from clbench.methods.packnet import PackNet, matrices
+from clbench.methods.partial_updates import PackNet, matrices
 from clbench.runner.stage_cache import pack
 from clbench.training.protocol import Protocol
 

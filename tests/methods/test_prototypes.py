@@ -12,7 +12,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.prototypes import NEVER, Prototypes, shrink
+from clbench.methods.class_means import NEVER, Prototypes, shrink
 from clbench.suite.baselines import read_baseline
 from clbench.suite.sweep import axes
 from clbench.training.batches import Batch

@@ -16,8 +16,8 @@ from helpers.checkpoints import make_checkpoint
 from clbench.core.errors import SettingsError
 from clbench.fisher.diagonal import diagonal_fisher
 from clbench.fisher.squares import Outer, rotate, rotate_back, rotate_outer
-from clbench.methods.ewc import EWCOnline
-from clbench.methods.r_ewc import REWC, RotatedPull, carry_over, dense_layers
+from clbench.methods.ewc import REWC, EWCOnline, carry_over, dense_layers
+from clbench.methods.quadratic import QuadraticPull
 from clbench.training.device import Precision
 
 DIAGONAL = torch.tensor([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2.0)
@@ -45,7 +45,7 @@ def test_the_pull_by_hand() -> None:
     anchor = {"layer.weight": torch.tensor([[1.0, 1.0]]), "layer.bias": torch.tensor([1.0])}
     importance = {"layer.weight": torch.tensor([[3.0, 0.0]]), "layer.bias": torch.tensor([2.0])}
     rotations = {"layer.weight": (None, DIAGONAL)}
-    pull = RotatedPull(model, anchor, importance, rotations, strength=10.0, half=True)
+    pull = QuadraticPull(model, anchor, importance, strength=10.0, half=True, rotations=rotations)
     # d = (1, 2), s² = 9/2: 15·9/2, and 5·2·1 for the bias.
     assert pull.value().item() == pytest.approx(67.5 + 10.0)
     pull.edit_gradients()

@@ -10,7 +10,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.recadam import RecAdam
+from clbench.methods.anchors import RecAdam
 from clbench.suite.baselines import read_baseline
 
 STEADY = PROTOCOL.model_copy(update={"steps": 30, "schedule": "constant", "warmup": 0.0})

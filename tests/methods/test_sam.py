@@ -21,18 +21,14 @@ def stage_of(weight: Tensor, loss: Callable[[Tensor], Tensor]) -> Any:
     """Return what SAM uses of a stage, for a model with one weight."""
     return SimpleNamespace(
         loss=lambda batch, weights=None: loss(weights["w"] if weights else weight),
-        trainable=lambda: [weight],
-        model=SimpleNamespace(named_parameters=lambda: [("w", weight)]),
+        trainable_weights=lambda: {"w": weight},
         restart_dropout=lambda: None,
-        record=lambda name, value: None,
-        total_steps=1,
-        done_before=0,
-        step=0,
+        sample=lambda name, value: None,
     )
 
 
 def gradient(method: Sam, stage: Any) -> Tensor:
-    (weight,) = stage.trainable()
+    (weight,) = stage.trainable_weights().values()
     weight.grad = None
     method.loss(stage, None).backward()  # type: ignore[arg-type]
     method.edit_gradients(stage)

@@ -13,7 +13,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
-from clbench.methods.head_first import CosineHead, SeqStar
+from clbench.methods.by_depth import CosineHead, SeqStar
 from clbench.training.device import Precision
 
 

@@ -11,7 +11,7 @@ import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
 from clbench.methods.base import Vanilla
-from clbench.methods.quadratic import SI
+from clbench.methods.synapses import SI
 from clbench.training.stage import Stage
 
 Array = np.ndarray[Any, Any]

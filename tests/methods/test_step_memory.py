@@ -13,10 +13,9 @@ import torch
 from helpers.cell import Cell
 from torch import nn
 
-from clbench.methods.base import Method
-from clbench.methods.controls import Frozen
+from clbench.methods.anchors import RecAdam
+from clbench.methods.base import Frozen, Method
 from clbench.methods.ewc import EWC
-from clbench.methods.recadam import RecAdam
 from clbench.training.memory import StepMemory
 
 MIB = 2**20

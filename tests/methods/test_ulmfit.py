@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
-from clbench.methods.layerwise import Ulmfit, depth_groups, slanted_triangle
+from clbench.methods.by_depth import Ulmfit, depth_groups, slanted_triangle
 from clbench.training.engine import Probe, train_stage
 
 

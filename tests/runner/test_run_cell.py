@@ -32,18 +32,18 @@ HOOKS = [
 ]
 
 RETURNS = [
-    ("training_data", "[]", "training_data must return a list with at least one TaskData"),
-    ("training_data", "[1]", "training_data must return a list of TaskData, but one is an int"),
-    ("phases", "[]", "phases must return a list with at least one Phase, not an empty one"),
-    ("phases", "3", "phases must return a list with at least one Phase, not an int"),
+    ("training_data", "[]", "training_data returns 0 rows and phases 0 steps: a stage needs"),
+    ("training_data", "[1]", "AttributeError: 'int' object has no attribute 'head'"),
+    ("phases", "[]", "and phases 0 steps: a stage needs at least one of each."),
+    ("phases", "3", "TypeError: 'int' object is not iterable"),
     ("parameter_groups", "None", "parameter_groups must return a list with at least one"),
     ("parameter_groups", "[{'params': []}]", "parameter_groups returned no weights to train"),
     ("parameter_groups", "[{'lr': 1}]", 'each group needs a list of weights as "params"'),
     ("optimizer", "None", "optimizer must return a torch.optim.Optimizer, not None"),
-    ("schedule", "7", "schedule must return a scheduler or None, not an int"),
-    ("loss", "1.0", "loss must return a tensor of one number, not a float"),
+    ("schedule", "7", "AttributeError: 'int' object has no attribute 'step'"),
+    ("loss", "1.0", "loss must return a tensor of one number, not 1.0"),
     ("loss", "a[0].loss(a[1]).detach()", "loss must return a tensor that requires a gradient"),
-    ("phases", "[Phase(steps=0)]", "phases: none has a step"),
+    ("phases", "[Phase(steps=0)]", "and phases 0 steps: a stage needs at least one of each."),
     (
         "parameter_groups",
         "[{'params': a[0].trainable(), 'lr': -1.0}]",
@@ -51,14 +51,14 @@ RETURNS = [
     ),
     ("parameter_groups", "[{'params': [torch.zeros(2)]}]", "1 tensor that the model does not have"),
     ("optimizer", "torch.optim.SGD([torch.zeros(2)], 0.1)", "optimizer returned 1 tensor that the"),
-    ("penalty", "'x'", "penalty must return a tensor of one number, not a str"),
+    ("penalty", "'x'", "penalty must return a tensor of one number, not 'x'"),
     ("penalty", "torch.zeros(2)", "penalty must return a tensor of one number, not of shape"),
     (
         "penalty",
         "torch.tensor(float('nan'))",
         "stage 0 (mood): the penalty was no longer a finite number at step 1 of 20",
     ),
-    ("scoring", "None", "scoring must return a context manager, not None"),
+    ("scoring", "None", "TypeError: 'NoneType' object does not support the context manager"),
 ]
 
 

@@ -1,23 +1,23 @@
-"""RecAdam: recall the anchor first, then learn (Chen et al. 2020)."""
-
-from __future__ import annotations
+"""Methods that keep the weights near an anchor without a penalty: RecAdam and mixout."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from clbench import optim
 from clbench.core.errors import SettingsError
 from clbench.core.seeds import stream_seed
-from clbench.methods.base import Method, should_record
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
-    from clbench.training.protocol import Protocol
-    from clbench.training.stage import Context, Stage
+from clbench.methods.base import Method
+from clbench.methods.partial_updates import matrices
+from clbench.methods.quadratic import Anchor
+from clbench.training.batches import Batch
+from clbench.training.dropout import MaskStream
+from clbench.training.protocol import Protocol
+from clbench.training.stage import Context, Snapshot, Stage
 
 MIN_T0 = 3.0
 """Smallest t0 that scaling gives."""
@@ -62,9 +62,9 @@ class RecAdam(Method):
         tried (section 4.1): k = 0.05 and t0 = 1000 on RTE's 7,800 steps, at a rate of 2e-5.
     """
 
-    name: ClassVar[str] = "recadam"
-    runs_in_trainer: ClassVar[bool] = True
-    anchor: Literal["pretrained", "previous"] = "pretrained"
+    name = "recadam"
+    runs_in_trainer = True
+    anchor: Anchor = "pretrained"
     initialisation: Literal["pretrained", "random"] = "pretrained"
     annealing: optim.Annealing = "sigmoid"
     k: Annotated[float, Field(ge=0.0, le=1e6)] = 0.05
@@ -92,19 +92,25 @@ class RecAdam(Method):
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return the recalled weights with their anchor, then those that plain Adam trains."""
-        names = {id(p): name for name, p in stage.model.named_parameters()}
-        shared = self._anchor.keys() & set(stage.shared_names())
-        recalled = [p for p in stage.trainable() if names[id(p)] in shared]
-        others = [p for p in stage.trainable() if names[id(p)] not in shared]
+        shared, trained = set(stage.shared_names()), stage.trainable_weights()
+        recalled = {n: p for n, p in trained.items() if n in shared and n in self._anchor}
+        others = [p for name, p in trained.items() if name not in recalled]
         lr = stage.protocol.lr
         first: dict[str, Any] = {
-            "params": recalled,
-            "anchor": [self._anchor[names[id(p)]] for p in recalled],
+            "params": list(recalled.values()),
+            "anchor": [self._anchor[name] for name in recalled],
             "lr": lr,
             "annealing": self.annealing,
             **self._scaled(stage.steps, lr),
         }
+        self._layers = {}
+        for layer in stage.model.layer_groups():
+            if inside := [name for name in layer.parameters if name in recalled]:
+                anchors = [self._anchor[name] for name in inside]
+                self._layers[layer.name] = [recalled[name] for name in inside], anchors
         self._shape = {key: first[key] for key in ("k", "t0", "annealing")}
+        for key in ("k", "t0", "gamma"):
+            stage.record(key, first[key])
         if (lam := optim.anneal(stage.steps, **self._shape)) < 0.5:
             stage.note(
                 f"{self.name}: stage {stage.index} ({stage.name}) of {stage.steps} steps ended "
@@ -115,23 +121,12 @@ class RecAdam(Method):
 
     def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
         """Return RecAdam with the protocol's settings of Adam."""
-        self._group = groups[0]
-        anchors = {id(p): a for p, a in zip(groups[0]["params"], groups[0]["anchor"], strict=True)}
-        weights = dict(stage.model.named_parameters())
-        self._layers = {}
-        for layer in stage.model.layer_groups():
-            inside = [weights[n] for n in layer.parameters if id(weights[n]) in anchors]
-            if inside:
-                self._layers[layer.name] = inside, [anchors[id(p)] for p in inside]
         p = stage.protocol
         return optim.RecAdam(groups, p.lr, p.betas, p.eps, p.weight_decay)
 
     def before_step(self, stage: Stage) -> None:
         """Record λ of the coming step and the distance to the anchor."""
-        if stage.step == 0:
-            for key in ("k", "t0", "gamma"):
-                stage.record(key, self._group[key])
-        if should_record(stage):
+        if stage.is_sampled:
             stage.record("lambda", optim.anneal(stage.step + 1, **self._shape))
             self._record_distance(stage, stage.step)
 
@@ -166,3 +161,85 @@ class RecAdam(Method):
         stage.record("distance", math.sqrt(sum(squares)), step=step)
         for name, square in zip(self._layers, squares, strict=True):
             stage.record(f"distance.{name}", math.sqrt(square), step=step)
+
+
+class Mixout(Method):
+    """Compute each loss with a random share of the weights at their pretrained values.
+
+    In place of a weight w with the pretrained value u, the forward pass of a step uses
+    ``u + m·(w − u)/(1 − p)`` with m = 0 at probability p and 1 otherwise, whose mean
+    is w (Lee, Cho & Kang 2020, section 3). As in the authors' code every element of the
+    matrices of dense layers draws its own m; biases, normalisation, embedding tables and
+    heads are not mixed, and mixout replaces dropout.
+
+    Attributes
+    ----------
+    p
+        Probability of the pretrained value. With 0 and `dropout` the method equals vanilla.
+    anchor
+        u: the ``pretrained`` weights, or the ``previous`` ones, with which the stage began.
+    dropout
+        Whether to keep the model's dropout.
+    """
+
+    name = "mixout"
+    runs_in_trainer = True
+    p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    anchor: Anchor = "pretrained"
+    dropout: bool = False
+
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Refuse gradient checkpointing, which computes the forward pass again without mixing."""
+        if protocol.gradient_checkpointing:
+            raise SettingsError(
+                "mixout: gradient_checkpointing computes the forward pass again with unmixed "
+                "weights. Set gradient_checkpointing = false."
+            )
+
+    def setup(self, context: Context) -> None:
+        """Keep the pretrained weights."""
+        if self.anchor == "pretrained":
+            self._anchor = context.snapshot(list(matrices(context.model)))
+
+    def before_stage(self, stage: Stage) -> None:
+        """Start the stream of masks."""
+        if self.anchor == "previous":
+            self._anchor = stage.snapshot(list(matrices(stage.model)))
+        self._masks = Masks(stage.random_seed("mixout"), self.p, stage.device)
+        self._weights = dict(stage.model.named_parameters())
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the loss of the mixed weights; its gradient goes to the trained weights."""
+        if not self.dropout and stage.model.training:
+            stage.model.eval()
+        return stage.loss(batch, weights=mix(self._weights, self._anchor, self._masks))
+
+
+class Masks:
+    """A seeded stream of factors of mean 1 that are 0 with probability `rate`.
+
+    On the CPU the probability is rounded to 1/65536, and the factor fits the rounded one.
+    """
+
+    def __init__(self, seed: int, rate: float, device: torch.device) -> None:
+        self._rate = rate
+        self._device = device
+        self._bits = MaskStream(seed) if device.type == "cpu" else None
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Return the next factors, float32, of the given shape."""
+        if self._bits is not None:
+            return self._bits.mask(shape, self._rate, torch.float32)
+        factors = torch.empty(shape, device=self._device)
+        factors.bernoulli_(1.0 - self._rate, generator=self._generator)
+        return factors.mul_(1.0 / (1.0 - self._rate))
+
+
+def mix(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: Masks) -> dict[str, Tensor]:
+    """Return the trained weights mixed with those of `anchor`; gradients flow to the weights."""
+    return {
+        name: torch.lerp(value, weights[name], masks.draw(value.shape).to(value.dtype))
+        for name, value in anchor.items()
+        if weights[name].requires_grad
+    }

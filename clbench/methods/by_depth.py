@@ -1,0 +1,347 @@
+"""Methods that train the depths of a model differently: LP-FT, SEQ*, rates by layer and ULMFiT."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from clbench.core.errors import SettingsError
+from clbench.methods.base import LearningRate, Method, Phase
+from clbench.models.classifier import head_key
+from clbench.models.groups import MOST_LAYERS, Division, lr_groups
+from clbench.training.batches import Batch
+from clbench.training.stage import Context, Stage
+
+
+class SeqStar(Method):
+    """Warm up on the first task, then train only the classifiers of new classes (SEQ*).
+
+    Zheng et al. 2024 (arXiv 2312.07887) find that encoders forget little and classifiers a lot.
+    The first stage trains everything for `warmup_epochs` more epochs than the protocol says;
+    then the encoder is frozen, and the protocol's epochs train the head alone, here and in all
+    later stages. The classifier of a class, its row of the head, is frozen after the stages of
+    its tasks, as are heads of earlier tasks. A class that a later task has too, unlike those of
+    the paper, is trained further there; a regression head, which has no classes, always is.
+
+    With own heads, that leaves nothing to forget. With a head that grows, the old and the new
+    classifiers never train against each other, which `classifier` and `preallocate` are to
+    mitigate. Classifiers that learned to stay low need many steps to rise: in short stages new
+    classes are never the answer, unless `head_lr` is higher.
+
+    Attributes
+    ----------
+    warmup_epochs
+        Epochs of the first stage that train the encoder too; 0 freezes the pretrained one.
+    classifier
+        ``cosine``: the logits are cosines of features and rows, without bias, so that new classes
+        do not win by the size of theirs. Heads with one output stay linear. ``linear``: dense
+        heads. ``auto``: cosine for heads that grow, else linear.
+    preallocate
+        Whether the softmax over a head that grows also has the classes to come, so that their
+        classifiers learn to stay low for the classes so far. A head that has all classes from
+        the start does that anyway.
+    head_lr
+        Flat rate of the heads; `lr` is that of the encoder.
+    """
+
+    name = "seq-star"
+    head_kinds = ("classification",)
+    warmup_epochs: Annotated[int, Field(ge=0, le=1000)] = 3
+    classifier: Literal["auto", "cosine", "linear"] = "auto"
+    preallocate: bool = True
+    head_lr: LearningRate = 1e-3
+
+    def setup(self, context: Context) -> None:
+        """Replace the heads if they are to be cosine; no class is learned yet."""
+        self.learned: dict[str, Tensor] = {}
+        growing = {head_key(head) for head in context.model.shown}
+        for key, layer in context.model.heads.items():
+            is_cosine = self.classifier == "cosine" or (
+                self.classifier == "auto" and key in growing
+            )
+            if is_cosine and isinstance(layer, nn.Linear) and layer.out_features > 1:
+                context.model.heads[key] = CosineHead(layer)
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        """Return the warm-up, in the first stage only, and the training of the head."""
+        warmup = Phase("warm-up", steps=self.warmup_epochs * stage.epoch_steps)
+        return [warmup, Phase("head")] if stage.index == 0 else [Phase("head")]
+
+    def before_phase(self, stage: Stage) -> None:
+        """Freeze the encoder after the warm-up; find the classifiers that must not change."""
+        if stage.index > 0 or stage.phase > 0:
+            stage.model.backbone.requires_grad_(False)
+        head = stage.data.head
+        fixed = self.learned.get(head)
+        self._fixed: list[tuple[nn.Parameter, Tensor, Tensor]] = []
+        if fixed is not None:
+            fixed = fixed & ~stage.classes()
+            for parameter in stage.model.head(head).parameters():
+                self._fixed.append((parameter, fixed, parameter.detach()[fixed]))
+
+    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        """Return the encoder at the flat rate, while it is trained, and the head at its own."""
+        encoder, trained = stage.model.backbone_parameters(), stage.trainable_weights()
+        body = [weight for name, weight in trained.items() if name in encoder]
+        head = [weight for name, weight in trained.items() if name not in encoder]
+        parts = [(body, stage.protocol.lr), (head, self.head_lr)]
+        return [{"params": part, "lr": lr} for part, lr in parts if part]
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the loss, with a preallocated head over all of its outputs."""
+        if not self.preallocate or batch.head not in stage.model.shown:
+            return stage.loss(batch)
+        model = stage.model
+        with stage.precision.autocast():
+            pooled = model.dropout(model.features(batch.inputs))
+        return stage.criterion(model.head(batch.head)(pooled.float()), batch)
+
+    @torch.no_grad()
+    def edit_gradients(self, stage: Stage) -> None:
+        """Zero the gradients of classifiers that must not change."""
+        for parameter, fixed, _ in self._fixed:
+            if parameter.grad is not None:
+                parameter.grad[fixed] = 0.0
+
+    @torch.no_grad()
+    def after_step(self, stage: Stage) -> None:
+        """Restore these classifiers, which weight decay changes without a gradient."""
+        for parameter, fixed, value in self._fixed:
+            parameter[fixed] = value
+
+    def after_stage(self, stage: Stage) -> None:
+        """Note the classes that are learned."""
+        self._fixed = []
+        head, classes = stage.data.head, stage.classes()
+        if len(classes) > 1:
+            self.learned[head] = self.learned.get(head, torch.zeros_like(classes)) | classes
+
+
+class CosineHead(nn.Linear):
+    """A head whose outputs are the cosines of the features and its rows.
+
+    Takes over the rows of `layer`.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        with torch.device("meta"):  # draws nothing from torch's own stream
+            super().__init__(layer.in_features, layer.out_features, bias=False)
+        self.weight = layer.weight
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the cosines, shape (…, outputs), for features of shape (…, h)."""
+        normalised = nn.functional.normalize(self.weight, dim=-1)
+        return nn.functional.linear(nn.functional.normalize(features, dim=-1), normalised)
+
+
+class LpFt(Method):
+    """Fit the stage's head on frozen features first, then train all weights.
+
+    A random head sends large gradients into the features and distorts them, which linear probing
+    then fine-tuning avoids (Kumar et al. 2022, sections 3.4 and 4). Both phases together have as
+    many steps as the protocol gives the stage; each has an optimizer and a schedule of its own. The
+    paper probes until the head has converged and chooses the probe by its validation accuracy; here
+    a share of the steps stands for that. While the backbone is frozen its dropout is off. A head
+    that an earlier task trained is probed from the weights that it has.
+
+    Attributes
+    ----------
+    probe
+        Share of the stage's steps that train the head alone, rounded to whole steps; at least one
+        step, and at least one is left for the rest. A stage of one step trains everything.
+    probe_lr
+        Rate of these steps. The others have the flat rate.
+    """
+
+    name = "lp-ft"
+    head_kinds = ("classification",)
+    probe: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    probe_lr: LearningRate = 1e-3
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        """Return two phases, probing and fine-tuning, with the steps of the stage between them."""
+        steps = stage.own_steps
+        probing = min(max(1, round(self.probe * steps)), steps - 1)
+        return [Phase("probe", steps=probing), Phase("fine-tune", steps=steps - probing)]
+
+    def before_phase(self, stage: Stage) -> None:
+        """Freeze the backbone for probing, and unfreeze what that froze afterwards."""
+        if stage.phase == 0:
+            backbone = stage.model.backbone_parameters().values()
+            self._frozen = [weight for weight in backbone if weight.requires_grad]
+        for weight in self._frozen:
+            weight.requires_grad_(stage.phase > 0)
+
+    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        """Return one group: the head at the rate of probing, or all weights at the flat rate."""
+        lr = self.probe_lr if stage.phase == 0 else stage.protocol.lr
+        return [{"params": stage.trainable(), "lr": lr}]
+
+
+Rates = Annotated[list[LearningRate], Field(min_length=3)]
+Multiples = Annotated[list[Annotated[float, Field(gt=0.0, le=1e6)]], Field(min_length=3)]
+
+
+class Layerwise(Method):
+    """Fine-tune each depth of the model at its own rate (Kenneweg et al. 2022).
+
+    The first rate is for the embeddings, the next ones for groups of layers from the bottom
+    up, the last for the head and whatever is neither embedding nor layer. Ten rates give the
+    groups of the paper (section 3.1). The curves ``rate.embeddings``, ``rate.layers.1`` …
+    and ``rate.head`` show the rates of each stage.
+
+    Attributes
+    ----------
+    rates
+        Absolute rates, at least three.
+    multiples
+        Rates as multiples of the protocol's flat rate, so that a distribution carries over to
+        another flat rate. Set either `rates` or `multiples`.
+    depth
+        Number of layers of the model that the distribution was found on. A model of another
+        depth gets one rate per layer, by relative position (geometric means; see
+        `clbench.models.groups.transfer_rates`); ALBERT, whose layers share their weights, gets
+        one for all of them. None divides the model's own layers, whatever their number.
+    division
+        How layers are grouped: as in the authors' ``code`` or as in the ``paper``'s
+        text; see `clbench.models.groups.divide_layers`.
+
+    Raises
+    ------
+    SettingsError
+        If neither or both of `rates` and `multiples` are set, or absolute rates and a flat one.
+    """
+
+    name = "layerwise"
+    runs_in_trainer = True
+    rates: Rates | None = None
+    multiples: Multiples | None = None
+    depth: Annotated[int, Field(ge=1, le=MOST_LAYERS)] | None = None
+    division: Division = "code"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if (self.rates is None) == (self.multiples is None):
+            raise SettingsError(
+                "layerwise needs either rates (absolute) or multiples (of the flat rate). "
+                "The baseline bertcl-combined has the published multiples."
+            )
+        if self.rates is not None and (self.lr, self.lr_multiple) != (None, 1.0):
+            raise SettingsError(
+                "lr and lr_multiple have no effect on rates (absolute). Use multiples."
+            )
+
+    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        """Return groups of the weights that the stage trains, from the embeddings to the head."""
+        flat = stage.protocol.lr
+        rates = self.rates or [flat * multiple for multiple in self.multiples or []]
+        trained = {id(parameter) for parameter in stage.trainable()}
+        groups = lr_groups(stage.model, rates, division=self.division, depth=self.depth)
+        for group in groups:
+            group["params"] = [p for p in group["params"] if id(p) in trained]
+            stage.record(f"rate.{group['name']}", group["lr"])
+        return [group for group in groups if group["params"]]
+
+
+class Ulmfit(Method):
+    """Train from the head downwards: lower layers join later and at lower rates.
+
+    The three parts of Howard & Ruder 2018: discriminative rates (section 3.2: each layer's
+    rate is that of the layer above divided by 2.6), slanted triangular rates (equation 3)
+    and gradual unfreezing (section 3.3). Groups are the head, each layer from the top down
+    and the embeddings; weights that have not joined yet get neither gradient nor update. The
+    flat rate is the largest rate of the head; the paper's 0.01 is for LSTMs.
+
+    Attributes
+    ----------
+    decay
+        Divisor of the rate from one group to the next lower one.
+    cut_frac
+        Share of the steps in which the rates rise.
+    ratio
+        Largest rate divided by the lowest.
+    unfreezing
+        When groups join. ``epochs``: one per epoch, as in the paper; in a stage of fewer
+        epochs than groups the lowest never join. ``scaled``: one after each equal part of
+        the stage, which is the paper's schedule if a stage has as many epochs as
+        groups. ``none``: all at once. The curve ``trained_groups`` shows it.
+    """
+
+    name = "ulmfit"
+    decay: Annotated[float, Field(ge=1.0, le=100.0)] = 2.6
+    cut_frac: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    ratio: Annotated[float, Field(ge=1.0, le=1e6)] = 32.0
+    unfreezing: Literal["scaled", "epochs", "none"] = "scaled"
+
+    _groups: list[list[nn.Parameter]] = []
+
+    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        """Return groups from the head down, each at its rate; all but the head are frozen."""
+        self._groups = depth_groups(stage)
+        self._unfreeze(1 if self.unfreezing != "none" else len(self._groups))
+        top = stage.protocol.lr
+        return [
+            {"params": group, "lr": top / self.decay**depth}
+            for depth, group in enumerate(self._groups)
+        ]
+
+    def schedule(self, stage: Stage, optimizer: Optimizer) -> LambdaLR:
+        """Return one slanted triangle over the phase, the same for all groups."""
+        factor = partial(
+            slanted_triangle, steps=stage.steps, cut_frac=self.cut_frac, ratio=self.ratio
+        )
+        return LambdaLR(optimizer, factor)
+
+    def before_step(self, stage: Stage) -> None:
+        """Unfreeze the groups that are due."""
+        count = len(self._groups)
+        if self.unfreezing == "none":
+            due = count
+        elif self.unfreezing == "epochs":
+            due = min(count, 1 + stage.step // stage.epoch_steps)
+        else:
+            due = sum(stage.step >= depth * stage.steps // count for depth in range(count))
+        if due > self._trained_groups:
+            self._unfreeze(due)
+            stage.model.train()  # the engine turns dropout off in a frozen backbone
+        elif stage.step > 0:
+            return
+        stage.record("trained_groups", float(due))
+
+    def after_stage(self, stage: Stage) -> None:
+        """Unfreeze all groups."""
+        self._unfreeze(len(self._groups))
+
+    def _unfreeze(self, count: int) -> None:
+        for depth, group in enumerate(self._groups):
+            for parameter in group:
+                parameter.requires_grad_(depth < count)
+        self._trained_groups = count
+
+
+def depth_groups(stage: Stage) -> list[list[nn.Parameter]]:
+    """Return the weights that the stage trains, grouped by layer from the head down."""
+    trained = stage.trainable_weights()
+    groups = [
+        [trained[name] for name in group.parameters if name in trained]
+        for group in reversed(stage.model.layer_groups())
+    ]
+    return [group for group in groups if group]
+
+
+def slanted_triangle(step: int, *, steps: int, cut_frac: float, ratio: float) -> float:
+    """Return the factor on the rate: a short rise, then a long fall.
+
+    Howard & Ruder 2018, equation 3, for step number `step`, from 0, of `steps`. At least one
+    step rises. If ``steps·cut_frac`` is not a whole number, the paper's line falls below the
+    lowest rate, even below 0; here it reaches the lowest rate after the last step.
+    """
+    cut = max(1, int(steps * cut_frac))
+    rising = step < cut
+    share = step / cut if rising else max(0.0, 1.0 - (step - cut) / max(1, steps - cut))
+    return (1.0 + share * (ratio - 1.0)) / ratio
