@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clbench.core.errors import RunFolderError, join_names
-from clbench.report.details import MOST_DETAILS
+from clbench.report.content import MOST_DETAILS
 from clbench.results.cell import CellResult, summarizer
 from clbench.results.store import Cells, Store
 

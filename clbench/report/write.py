@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clbench.core import __version__
-from clbench.core.errors import visible
-from clbench.core.files import as_folder_error, write_atomically, write_text
-from clbench.report.cards import card_rows, card_titles, cards_frame
+from clbench.core.files import as_folder_error, write_text
 from clbench.report.content import (
     COSTS,
     Content,
+    card_rows,
+    card_titles,
+    cards_frame,
+    cell_details,
     finished_scenarios,
     flip_rows,
     floor_rows,
@@ -25,8 +26,7 @@ from clbench.report.content import (
     overview,
     table_rows,
 )
-from clbench.report.details import cell_details
-from clbench.report.drawing import FORMATS, Drawing, draw_all
+from clbench.report.files import FORMATS, draw_all, render, table_files, write_figure
 from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult, without_extra_points
@@ -42,15 +42,7 @@ if TYPE_CHECKING:
 
     from clbench.suite.question import Question
 
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-        "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    }
-)  # fmt: skip
 
-NARROW = 480
-"""Pixels up to which a figure shrinks to fit a phone; a wider one is scrolled."""
 TUNING = (
     "Scores of this run come from held-out training rows, for tuning. The best score of many "
     "trials is too good by chance: compare on the reported split."
@@ -189,18 +181,6 @@ def write_report(
     return Report(page, content, tuple(notes))
 
 
-def write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict[str, Any]:
-    """Write the files of a figure; return its values in the page."""
-    name, title, caption, files = drawing
-    for kind in formats:
-        path = folder / f"{name}.{kind}"
-        with as_folder_error(path):
-            write_atomically(path, files[kind])
-    image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
-    narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
-    return {"title": title, "caption": caption, "image": image, "narrow": narrow}
-
-
 def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
     """Yield titles and lines on the question and on controls, scenario by scenario."""
     question = content.question
@@ -214,28 +194,6 @@ def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
             lines.append(line)
         if lines:
             yield scenario, lines
-
-
-def render(template: str, **values: Any) -> str:
-    """Return the HTML of a page by its template, with every value escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("clbench.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: visible(value) if isinstance(value, str) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "score": _score,
-        "signed": _signed,
-        "amount": _amount,
-        "share": _share,
-        "p": _p,
-    }
-    return environment.get_template(template).render(**values)
 
 
 def _overall_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -260,33 +218,6 @@ def _complete_seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> se
             by_method.setdefault((cell.scenario, cell.baseline), set()).add(cell.seed)
     planned = suite.get("seeds", {cell.seed for cell in cells})
     return set(planned).intersection(*by_method.values())
-
-
-def table_files(name: str, frame: pd.DataFrame) -> dict[str, str]:
-    """Return the texts of ``NAME.csv``, with every digit, and of ``NAME.md`` and ``NAME.tex``.
-
-    pandas would need tabulate for Markdown, and eight seconds for LaTeX of 10,000 rows.
-    """
-    header = [str(column) for column in frame.columns]
-    rows = [header, *([_cell(value) for value in row] for row in frame.itertuples(index=False))]
-    markdown = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in rows]
-    markdown.insert(1, " | ".join(["---"] * len(header)))
-    latex = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows]
-    begin = rf"\begin{{tabular}}{{{'l' * len(header)}}}"
-    latex = [begin, r"\hline", latex[0], r"\hline", *latex[1:], r"\hline", r"\end{tabular}"]
-    return {
-        f"{name}.csv": str(frame.to_csv(index=False, lineterminator="\n")),
-        f"{name}.md": "".join(f"| {line} |\n" for line in markdown),
-        f"{name}.tex": "\n".join(latex) + "\n",
-    }
-
-
-def _cell(value: object) -> str:
-    if value is None or value != value:  # NaN alone differs from itself
-        return ""
-    if isinstance(value, float):
-        return f"{value:.0f}" if value == int(value) and abs(value) > 1 else f"{value:.3f}"
-    return str(value)
 
 
 def _figures(
@@ -335,10 +266,6 @@ def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
     }
 
 
-def _score(value: float | None) -> str:
-    return "–" if value is None else f"{round(value, 3) + 0.0:.3f}"
-
-
 def _has_grown(suite: Mapping[str, Any]) -> bool:
     """Whether the commands of a run without looks have different seeds."""
     seeds = {
@@ -346,19 +273,3 @@ def _has_grown(suite: Mapping[str, Any]) -> bool:
         for command in suite.get("commands", [])
     }
     return len(seeds) > 1 and not suite.get("looks")
-
-
-def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{round(value, 3) + 0.0:+.3f}"
-
-
-def _amount(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}" if value < 10 and value % 1 else f"{value:,.0f}"
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}".replace("%", " %")
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -18,7 +18,7 @@ from clbench.results.statistics import Floats, critical_difference, crossed_inte
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = (
+OVERALL_FIELDS = (
     *("score", "method", "scenarios", "seeds", "difference", "low", "high"),
     *("low_anywhere", "high_anywhere", "mean_rank", "critical_difference"),
 )
@@ -74,7 +74,7 @@ def overall_frame(
             if method != reference:
                 row |= _difference(by_scenario, values.get(reference, {}), steps)
             rows.append(row)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(OVERALL_FIELDS))
 
 
 def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:

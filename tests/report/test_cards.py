@@ -9,7 +9,7 @@ import pytest
 from helpers.report_runs import cell, make_run
 from scipy import stats
 
-from clbench.report.cards import card_rows, cards_frame
+from clbench.report.content import card_rows, cards_frame
 from clbench.report.write import write_report
 
 BEFORE = {"text_loss": 3.0, "zero_shot": 0.5, "divergence": 0.0, "same_token": 1.0, "average": 0.25}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from clbench.report.details import curve_lines
+from clbench.report.content import curve_lines
 from clbench.results.cell import StageRecord, plain
 
 

@@ -9,8 +9,7 @@ from helpers.report_runs import STEADY, cells
 
 from clbench.report.sentences import control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
-from clbench.results.comparisons import comparisons_frame
-from clbench.results.controls import controls_frame
+from clbench.results.comparisons import comparisons_frame, controls_frame
 from clbench.results.scores import SCORE
 from clbench.suite.question import MEAN, Question, ScoreName
 

@@ -14,8 +14,9 @@ from matplotlib.image import imread
 import clbench
 from clbench.cli import main
 from clbench.core.errors import RunFolderError
-from clbench.report.write import table_files, write_report
-from clbench.results.correct import pack_rows
+from clbench.report.files import table_files
+from clbench.report.write import write_report
+from clbench.results.cell import pack_rows
 from clbench.results.statistics import spend
 from clbench.results.store import Store
 

@@ -9,15 +9,15 @@ import pytest
 from helpers.handmade import pair, stage, three
 from helpers.report_runs import STEADY, cell, cells
 
-from clbench.results.cell import CellResult
-from clbench.results.comparisons import comparisons_frame, score_steps
-from clbench.results.correct import (
+from clbench.results.cell import (
+    CellResult,
     correct_after,
     pack_rows,
     row_differences,
     row_flips,
     unpack_rows,
 )
+from clbench.results.comparisons import comparisons_frame, score_steps
 from clbench.results.overall import overall_frame
 from clbench.results.scores import scores_of
 from clbench.suite.question import MEAN, Question, ScoreName

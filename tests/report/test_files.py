@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from clbench.report.drawing import MOST_PIXELS, PAGE, draw, draw_all
+from clbench.report.files import MOST_PIXELS, PAGE, draw, draw_all
 
 
 def figure(height: float = 3.0) -> Figure:
@@ -30,7 +30,7 @@ UNGUARDED = """
 import os
 import sys
 from matplotlib.figure import Figure
-from clbench.report.drawing import draw_all
+from clbench.report.files import draw_all
 
 figures = []
 for i in range(2):
