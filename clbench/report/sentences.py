@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.core.errors import count
 from clbench.results.scores import SCORE
-from clbench.results.statistics import ALPHA, spend
-from clbench.results.store import look_at
+from clbench.results.statistics import ALPHA, look_at, spend
 from clbench.suite.question import FEWEST, MEAN, Question
 
 if TYPE_CHECKING:

@@ -195,6 +195,11 @@ def spend(looks: Sequence[int], alpha: float = ALPHA) -> list[float]:
     return [now - before for now, before in zip(spent, [0.0, *spent], strict=False)]
 
 
+def look_at(looks: Sequence[int], seeds: int) -> int:
+    """Return the position of the look that a run with that many seeds has reached or awaits."""
+    return sum(look < seeds for look in looks[:-1])
+
+
 def seeds_needed(
     spread: float,
     difference: float,

@@ -12,15 +12,15 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors
 from clbench.core.files import as_folder_error, locked, read_file, write_text
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
-from clbench.results.conflicts import conflicts
-from clbench.results.statistics import ALPHA, spend
+from clbench.results.resume import conflicts, merge_suites, parse_suite
+from clbench.results.statistics import ALPHA, look_at, spend
 from clbench.suite.question import Question
 
 if TYPE_CHECKING:
@@ -294,11 +294,6 @@ class Store:
         return target.relative_to(self.out)
 
 
-def look_at(looks: Sequence[int], seeds: int) -> int:
-    """Return the position of the look that a run with that many seeds has reached or awaits."""
-    return sum(look < seeds for look in looks[:-1])
-
-
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
     """Search for no reference cycles in the block: among thousands of cells it takes seconds."""
@@ -354,76 +349,3 @@ def _read_json(path: Path) -> Any:
         return json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-class _Scenario(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    name: str = ""
-
-
-class _Suite(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    name: str = ""
-    description: str = ""
-    commands: list[list[str]] = []
-    questions: list[Question] = []
-    looks: list[Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]] = []
-    methods: list[str] = []
-    seeds: list[int] = []
-    protocol: dict[str, Any] = {}
-    scenario: list[_Scenario] = []
-    baseline: dict[str, Any] = {}
-    task: dict[str, Any] = {}
-    plugins: dict[str, Any] = {}
-    grown: bool = False
-
-
-class _SuiteFile(BaseModel):
-    suite: _Suite
-
-
-def parse_suite(content: Any) -> dict[str, Any]:
-    """Return the suite in the content of the file; empty if it has another form."""
-    try:
-        return _SuiteFile.model_validate(content).suite.model_dump(exclude_unset=True)
-    except ValidationError:
-        return {}
-
-
-def merge_suites(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a suite with what earlier runs in its folder had besides.
-
-    Commands, methods, seeds, scenarios, questions and looks are kept; the last question is the
-    current one. Methods and scenarios have the order of the larger run. ``grown`` says that some of
-    them were added to a run with looks.
-    """
-    merged: dict[str, Any] = {}
-    for name in ("commands", "looks"):
-        merged[name] = _union(before.get(name, []), resolved.get(name, []))
-    merged["methods"] = _in_order(resolved.get("methods", []), before.get("methods", []))
-    scenarios, earlier = (
-        {table.get("name", ""): table for table in suite.get("scenario", [])}
-        for suite in (resolved, before)
-    )
-    names = _in_order([*scenarios], [*earlier])
-    merged["scenario"] = [{**earlier, **scenarios}[name] for name in names]
-    merged["seeds"] = sorted(_union(before.get("seeds", []), resolved.get("seeds", [])))
-    for name in ("baseline", "task", "plugins"):
-        merged[name] = {**before.get(name, {}), **resolved.get(name, {})}
-    is_new = {*resolved.get("methods", [])} - {*before.get("methods", [])} or {*scenarios} - {
-        *earlier
-    }
-    merged["grown"] = before.get("grown", False) or bool(before.get("looks") and is_new)
-    questions, latest = before.get("questions", []), resolved.get("questions", [])[-1:]
-    merged["questions"] = questions + (latest if questions[-1:] != latest else [])
-    return {**resolved, **{name: value for name, value in merged.items() if value}}
-
-
-def _union(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """Return the entries of both lists, equal ones once."""
-    return list({json.dumps(entry): entry for entry in (*first, *second)}.values())
-
-
-def _in_order(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """Return the union of two lists in the order of the longer one."""
-    return _union(*sorted((first, second), key=len, reverse=True))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clbench.core.errors import RunFolderError, count
 from clbench.results.cell import CellResult
-from clbench.results.conflicts import conflicts
+from clbench.results.resume import conflicts
 from clbench.results.store import Store, table_order
 from clbench.suite.plan import validate
 

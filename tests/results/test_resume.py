@@ -6,7 +6,7 @@ import pytest
 from helpers.handmade import Baseline, PlannedCell, Scenario, pair, recipe
 
 from clbench.results.cell import CellResult
-from clbench.results.conflicts import conflicts
+from clbench.results.resume import conflicts
 
 
 def differences(planned: PlannedCell, *results: CellResult) -> list[str]:
