@@ -19,7 +19,7 @@ from clbench.results.score_tables import (
     score_rows,
     visible_scores,
 )
-from clbench.results.scores import Score
+from clbench.suite.scores import Score
 
 if TYPE_CHECKING:
     from rich.console import Console

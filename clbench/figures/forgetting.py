@@ -12,9 +12,9 @@ import numpy as np
 from clbench.core.errors import join_names
 from clbench.figures import style
 from clbench.figures.curves import FEWEST_TASKS
-from clbench.results.scores import SCORE
 from clbench.results.statistics import summarise
 from clbench.suite.question import FEWEST
+from clbench.suite.scores import SCORE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

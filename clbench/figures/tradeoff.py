@@ -10,8 +10,8 @@ from clbench.figures import style
 from clbench.results.cell import without_extra_points
 from clbench.results.fronts import curves as settings_curves
 from clbench.results.fronts import front, mean_points
-from clbench.results.overall import overall_frame
-from clbench.results.scores import SCORE
+from clbench.results.score_tables import overall_frame
+from clbench.suite.scores import SCORE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,9 +22,9 @@ from clbench.results.score_tables import (
     summary,
     visible_scores,
 )
-from clbench.results.scores import SCORE
 from clbench.results.statistics import ALPHA, summarise
 from clbench.suite.question import FEWEST, Question
+from clbench.suite.scores import SCORES, Score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -228,19 +228,6 @@ def number(value: Any) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-CARD = (
-    "average",
-    "gained",
-    "zero_shot_transfer",
-    "text_loss_added",
-    "zero_shot_lost",
-    "divergence",
-    "same_token",
-    "obedience",
-)
-"""Scores of a card."""
-
-
 def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return a row for each scenario, method and score of a card; empty if nothing was measured.
 
@@ -253,13 +240,14 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     for row in score_rows(cells):
         if row.get("divergence") is None:
             continue
-        for name in CARD:
-            if (value := row.get(name)) is not None:
-                values.setdefault((row["scenario"], row["method"], name), []).append(value)
+        for score in card_scores():
+            if (value := row.get(score.name)) is not None:
+                key = row["scenario"], row["method"], score.name
+                values.setdefault(key, []).append(value)
     rows = []
-    for (scenario, method, score), some in values.items():
+    for (scenario, method, name), some in values.items():
         found = summarise(some)
-        rows.append({"scenario": scenario, "method": method, "score": score, "seeds": found.n})
+        rows.append({"scenario": scenario, "method": method, "score": name, "seeds": found.n})
         rows[-1] |= {"mean": found.mean, "low": found.low, "high": found.high}
     columns = ["scenario", "method", "score", "seeds", "mean", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
@@ -277,9 +265,9 @@ def card_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def card_titles() -> dict[str, tuple[str, str]]:
-    """Return label and meaning of each score of a card."""
-    return {name: (SCORE[name].label, SCORE[name].meaning) for name in CARD}
+def card_scores() -> list[Score]:
+    """Return the scores of a card."""
+    return [score for score in SCORES if score.on_card]
 
 
 MOST_DETAILS = 500

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clbench.core.errors import count
-from clbench.results.scores import SCORE
 from clbench.results.statistics import ALPHA, look_at, spend
 from clbench.suite.question import FEWEST, MEAN, Question
+from clbench.suite.scores import SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[Any, Any]
-
-TITLES = {"p_o": "p_o, the old task", "p_s": "p_s, the new task"}
-"""What a line of the verdict is about; for other scores their label."""
 
 
 @dataclass(frozen=True)
@@ -180,21 +177,14 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
 
 def _lack(score: str) -> str:
     """Return why no cell of a scenario has a score of the question."""
-    causes = {
-        "alone": "it needs the score of each task when trained alone (references)",
-        "curves": "it needs curves (curve_points)",
-        "measures": "it needs a language model that is measured (capability_rows)",
-        "metrics": "no two of its tasks share a head and differ in classes",
-        "probes": "it needs probes (probe_rows)",
-    }
-    if known := [causes[need] for need in SCORE[score].needs if need in causes]:
-        return f"No finished cell has this score: {known[0]}."
+    if causes := [need.cause for need in SCORE[score].needs if need.cause]:
+        return f"No finished cell has this score: {causes[0]}."
     return "No finished cell has scores on two tasks."
 
 
 def _title(score: str) -> str:
     less = "" if SCORE[score].higher_is_better else ", less is better"
-    return TITLES.get(score, f"{SCORE[score].label}{less}")
+    return SCORE[score].subject or f"{SCORE[score].label}{less}"
 
 
 def _describe(row: Row, verdict: str) -> str:

@@ -14,7 +14,7 @@ from clbench.report.content import (
     COSTS,
     Content,
     card_rows,
-    card_titles,
+    card_scores,
     cards_frame,
     cell_details,
     finished_scenarios,
@@ -30,9 +30,8 @@ from clbench.report.files import FORMATS, draw_all, render, table_files, write_f
 from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.overall import overall_frame
 from clbench.results.published import compare_published
-from clbench.results.score_tables import visible_scores
+from clbench.results.score_tables import overall_frame, visible_scores
 from clbench.results.store import Store
 from clbench.suite.question import MEAN
 
@@ -162,7 +161,7 @@ def write_report(
         overall=_overall_rows(frames["overall"]),
         floors=floor_rows(content),
         cards=card_rows(cards),
-        card_titles=card_titles(),
+        card_scores=card_scores(),
         flips=flip_rows(content),
         fronts=front_rows(content),
         points=content.points.to_dict("records"),

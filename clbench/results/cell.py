@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ from typing_extensions import TypedDict
 from clbench.core.errors import count, printable
 from clbench.core.registry import LARGEST, Amount, Count
 from clbench.results.scores import scores_of
+from clbench.suite.scores import SCORES, Steps
 
 SCHEMA_VERSION = 1
 """Version of the file format. Raise it when a change makes older files unreadable."""
@@ -321,6 +322,30 @@ def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:
     )
 
 
+def score_steps(cell: CellResult) -> dict[str, float]:
+    """Return the smallest change of each score by name, such as 1 / rows; empty if unknown."""
+    parts = cell.scenario_report.get("parts", [])
+    tasks = [1.0 / part["validation"] for part in parts if part.get("validation")]
+    # The pretraining, where it is the first task, has no rows.
+    tasks = [0.0] * (len(cell.tasks) - len(cell.stages)) + tasks
+    if not parts or len(tasks) != len(cell.tasks):
+        return {}
+    measured = cell.settings.get("protocol", {}).get("capability_rows") or 1
+    steps = Steps(tasks, 1.0 / measured)
+    return {score.name: score.step(steps) for score in SCORES if score.step}
+
+
+def steps_by_scenario(cells: Iterable[CellResult]) -> dict[str, dict[str, float]]:
+    """Return the smallest change of each score by scenario; see `score_steps`."""
+    good = (cell for cell in cells if cell.status == "ok" and cell.reference_of is None)
+    return {cell.scenario: score_steps(cell) for cell in good}
+
+
+def step_of_mean(scenarios: Sequence[str], steps: Mapping[str, float]) -> float:
+    """Return the smallest change that a seed's mean over scenarios can show, from those of each."""
+    return math.hypot(*(steps[scenario] for scenario in scenarios)) / len(scenarios)
+
+
 def without_extra_points(cells: Iterable[CellResult]) -> list[CellResult]:
     """Return the cells without those of sweeps, except for the swept baselines themselves.
 
@@ -384,43 +409,3 @@ def correct_after(cell: CellResult, task: int, stage: int = -1) -> Bits | None:
     """Return which rows of a task are right after a stage; None if it was not recorded."""
     text = cell.correct[stage][task] if cell.correct else None
     return None if text is None else unpack_rows(text)
-
-
-def row_flips(cell: CellResult) -> tuple[int, int, int] | None:
-    """Return the rows of the first task, and how many became wrong and right after its stage.
-
-    None if it was not recorded, as for the pretraining and in regression.
-    """
-    before, after = correct_after(cell, 0, 0), correct_after(cell, 0)
-    if before is None or after is None:
-        return None
-    return len(after), int((before & ~after).sum()), int((~before & after).sum())
-
-
-def row_differences(
-    method: Mapping[int, CellResult], other: Mapping[int, CellResult], task: int
-) -> npt.NDArray[np.float64] | None:
-    """Return by how much two methods differ on each row of a task after the last stage.
-
-    Parameters
-    ----------
-    method, other
-        Finished cells of one scenario by seed.
-    task
-        Position of the task in R.
-
-    Returns
-    -------
-    numpy.ndarray or None
-        Shape (common seeds, rows): 1 where only `method` is right, -1 where only `other` is, else
-        0. None without a common seed, or if rows were not recorded or differ in number.
-    """
-    differences = []
-    for seed in sorted(method.keys() & other.keys()):
-        ours, theirs = (correct_after(cells[seed], task) for cells in (method, other))
-        if ours is None or theirs is None or len(ours) != len(theirs):
-            return None
-        differences.append(ours.astype(np.float64) - theirs)
-    if not differences or len({len(row) for row in differences}) > 1:
-        return None
-    return np.stack(differences)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from clbench.results.cell import CellResult
-from clbench.results.comparisons import differences, steps_by_scenario
+from clbench.results.cell import CellResult, steps_by_scenario
+from clbench.results.comparisons import differences
 from clbench.results.statistics import ALPHA, compare, summarise
 
 if TYPE_CHECKING:

@@ -30,6 +30,14 @@ ROUNDING = 1e-9
 
 Floats = npt.NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
+Word = Literal["forgot", "kept", "gained", "unclear"]
+AUDIT_WORDS: Mapping[Verdict, Word] = {
+    "worse": "forgot",
+    "equivalent": "kept",
+    "better": "gained",
+    "no difference shown": "unclear",
+}
+"""The four verdicts in the words of an audit, which say what became of the base model."""
 Key = TypeVar("Key", bound=Hashable)
 
 
