@@ -1,4 +1,4 @@
-"""A run's folder: cell files under `cells/`, the resolved suite, `scores.csv`, and a lock.
+"""A run's folder: cell files under `cells/` or packed, the suite, `scores.csv`, and a lock.
 
 Every file is written under a temporary name and renamed, so a process that is killed at any moment
 leaves the old file or the new one. Temporary files end in ``.part``; the next run removes them.
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors
 from clbench.core.files import as_folder_error, locked, read_file, write_text
+from clbench.results.archive import ARCHIVE, cell_files, extract, read_archive
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.resume import conflicts, merge_suites, parse_suite
 from clbench.results.statistics import ALPHA, look_at, spend
@@ -120,15 +121,18 @@ class Store:
         def file_order(path: Path) -> tuple[int, str]:
             return position.get(path.name.partition("--")[0], len(position)), path.name
 
-        content = Cells()
-        paths = [path for path in self.cells.glob("*.json") if path.name[0] != "."]
+        content, files = Cells(), {path.name: path for path in cell_files(self.out)}
+        packed = read_archive(self.out)
+        paths = {name: self.out / ARCHIVE / name for name in packed} | files
         with garbage_collection_paused():
-            for path in sorted(paths, key=file_order):
-                cell = _read_cell(path)
+            for path in sorted(paths.values(), key=file_order):
+                is_file = path.name in files
+                cell = _read_cell(path, None if is_file else packed[path.name])
                 if isinstance(cell, CellResult):
                     content.cells.append(transform(cell) if transform else cell)
                     continue
-                moved_to = self._move(path, "broken") if path.stem in set_aside else None
+                moves = is_file and path.stem in set_aside
+                moved_to = self._move(path, "broken") if moves else None
                 content.broken.append(BrokenFile(path, cell, moved_to))
         content.broken.sort(key=lambda file: file.path)
         content.cells.sort(key=table_order(names, suite.get("methods", [])))
@@ -157,15 +161,22 @@ class Store:
             more = len(different) - 1
             others = f" (and {more} more cell{'s' if more > 1 else ''})" if more else ""
             replace = ", or --replace to run again and keep the old files in cells/replaced/"
+            path = self._cell_path(key)
+            path = path if path.exists() else self.out / ARCHIVE / path.name
             raise RunFolderError(
-                f"{self._cell_path(key)} {difference}{others}. Choose another --out"
+                f"{path} {difference}{others}. Choose another --out"
                 f"{replace if can_replace else ''}."
             )
         return {cell.key for cell in cells} & {cell.key for cell in results if cell.status == "ok"}
 
     def replace(self, cells: Sequence[Cell]) -> list[str]:
-        """Move the cells that conflict with `cells` to ``cells/replaced/``; return their keys."""
+        """Move the cells that conflict with `cells` to ``cells/replaced/``; return their keys.
+
+        An archive is unpacked for this.
+        """
         keys = list(conflicts(cells, self.read().cells))
+        if keys:
+            extract(self.out)
         for key in keys:
             self._move(self._cell_path(key), "replaced")
         return keys
@@ -233,13 +244,19 @@ class Store:
         """Write ``scores.csv``."""
         write_text(self.scores_path, text)
 
+    def stamps(self) -> dict[str, tuple[int, int]]:
+        """Return modification time (ns) and size of each cell file and of the archive, by name."""
+        paths = [*cell_files(self.out), self.out / ARCHIVE]
+        stats = {path.name: path.stat() for path in paths if path.exists()}
+        return {name: (stat.st_mtime_ns, stat.st_size) for name, stat in stats.items()}
+
     def require(self) -> None:
-        """Raise a RunFolderError unless the folder exists and has ``cells/``."""
-        if self.cells.is_dir():
+        """Raise a RunFolderError unless the folder exists and has cells, in files or packed."""
+        if self.cells.is_dir() or (self.out / ARCHIVE).is_file():
             return
         problem = f"There is no folder {self.out}"
         if self.out.exists():
-            no_run = "holds no run: it has no folder cells/"
+            no_run = f"holds no run: it has no folder cells/ and no {ARCHIVE}"
             problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
         raise RunFolderError(f"{problem}. Give the folder of a run, its --out.")
 
@@ -260,7 +277,7 @@ class Store:
             problem = (
                 f"{self.out} was started with --seeds until-settled:{started}, which cannot change"
             )
-        elif looks and not before and any(self.cells.glob("*.json")):
+        elif looks and not before and self.stamps():
             problem = (
                 f"{self.out} holds cells of a run without looks. Looks must be declared before the "
                 "first result"
@@ -323,10 +340,10 @@ def table_order(
     return key
 
 
-def _read_cell(path: Path) -> CellResult | str:
-    """Return the cell, or a description of what is wrong with its file."""
+def _read_cell(path: Path, content: bytes | None) -> CellResult | str:
+    """Return the cell of a file, or of its `content`, or a description of what is wrong with it."""
     try:
-        cell = CellResult.model_validate_json(read_file(path))
+        cell = CellResult.model_validate_json(read_file(path) if content is None else content)
     except OSError as error:
         return str(error.strerror or error)
     except ValidationError as error:
