@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clbench.figures.curves import ANNEALING
 from clbench.results.cell import CellResult, StageRecord, without_extra_points
-from clbench.results.comparisons import comparisons_frame, controls_frame
+from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
+from clbench.results.published import compare_published
 from clbench.results.score_tables import (
     MARKS,
     failures,
+    has_value,
     marks,
+    overall_frame,
     score_rows,
     scores_frame,
     summary,
-    visible_scores,
 )
 from clbench.results.statistics import ALPHA, summarise
 from clbench.suite.question import FEWEST, Question
@@ -35,48 +35,61 @@ COSTS = {
     "training_memory_mb": ("memory MB", "peak size of a training step’s tensors, in 10⁶ bytes"),
 }
 """Columns of costs on the page: title and meaning."""
+MOST_DETAILS = 500
+"""Above this number of cells, the page shows details of failed ones only."""
+WIDTH, HEIGHT, MARGIN = 160, 32, 2
+"""Size of a sparkline in pixels, and the margin inside it."""
+NAMES = {"loss": "training loss", "lr": "learning rate", ANNEALING: "λ"}
+"""Names of curves on the page; the engine records the first two at the steps in ``step``."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Everything in a report but its figures: cells (references included) and tables.
+    """Everything in a report but its figures: the cells, references included, and its tables.
 
-    `frame` has a row for each cell, `means` for each method; `comparisons` are with the reference
-    of the `question`, `controls` with the controls; `floors` has a row for each task, `fronts` one
-    for each trade-off curve, `points` for each of its points. Points of sweeps are only in `cells`,
-    `frame`, `fronts` and `points`.
+    Tables by name: `scores` has a row for each cell, `means` for each method; `comparisons` are
+    with the reference of the `question`, `overall` over all scenarios, `controls` with the
+    controls; `floors` has a row for each task, `fronts` one for each trade-off curve, `points` for
+    each of its points; `cards` has what a language model gained and lost, and `published` what
+    papers found. Points of sweeps are only in `cells`, `scores`, `fronts` and `points`.
     """
 
     question: Question
     cells: tuple[CellResult, ...]
-    frame: pd.DataFrame
-    means: pd.DataFrame
-    comparisons: pd.DataFrame
-    controls: pd.DataFrame
-    floors: pd.DataFrame
-    fronts: pd.DataFrame
-    points: pd.DataFrame
+    tables: dict[str, pd.DataFrame]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table, with None in place of NaN."""
+        return [
+            {str(key): None if value != value else value for key, value in row.items()}
+            for row in self.tables[table].to_dict("records")
+        ]
 
 
 def gather(
     cells: Sequence[CellResult],
     question: Question = Question(),  # noqa: B008 - immutable
     alpha: float = ALPHA,
+    suites: Sequence[str] = (),
 ) -> Content:
-    """Return the tables and statistics of cells; see `comparisons_frame`."""
-    frame = scores_frame(cells, question.reference)
+    """Return the tables and statistics of cells of these suites; see `comparisons_frame`."""
+    import pandas as pd
+
     main = without_extra_points(cells)
-    return Content(
-        question,
-        tuple(cells),
-        frame,
-        means=summary(scores_frame(main, question.reference)),
-        comparisons=comparisons_frame(main, question, alpha),
-        controls=controls_frame(main, question, alpha),
-        floors=floors_frame(main),
-        fronts=fronts_frame(cells, question.reference, alpha),
-        points=points_frame(cells),
-    )
+    published = [compare_published(name, cells) for name in dict.fromkeys(suites)]
+    tables = {
+        "scores": scores_frame(cells, question.reference),
+        "means": summary(scores_frame(main, question.reference)),
+        "comparisons": comparisons_frame(main, question, alpha),
+        "overall": overall_frame(main, question.reference, question.scores),
+        "controls": controls_frame(main, question, alpha),
+        "floors": floors_frame(main),
+        "fronts": fronts_frame(cells, question.reference, alpha),
+        "points": points_frame(cells),
+        "cards": cards_frame(main),
+        "published": pd.DataFrame([r for frame in published for r in frame.to_dict("records")]),
+    }
+    return Content(question, tuple(cells), tables)
 
 
 def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
@@ -104,130 +117,6 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["scenario", "task", "constant", "frozen"])
 
 
-def floor_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of floors: numbers as floats or None."""
-    return [
-        {
-            "scenario": row["scenario"],
-            "task": row["task"],
-            "constant": number(row["constant"]),
-            "frozen": number(row["frozen"]),
-        }
-        for row in content.floors.to_dict("records")
-    ]
-
-
-def flip_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of rows that flipped: of p_o, for what the question asks."""
-    table, question = content.comparisons, content.question
-    asked = [
-        row["method"] == question.reference
-        or question.depends_on(row["scenario"], row["score"], row["method"])
-        for row in table.to_dict("records")
-    ]
-    table = table.loc[asked]
-    table = table[(table["score"] == "p_o") & table["rows_lost"].notna()]
-    names = ("rows_lost", "rows_gained", "rows_only_reference", "rows_only_method")
-    return [
-        {
-            "scenario": row["scenario"],
-            "method": row["method"],
-            "rows": row["rows"],
-            "difference": number(row["rows_difference"]),
-            "interval": (number(row["rows_low"]), number(row["rows_high"])),
-            "counts": [
-                (count, None if count is None else count / row["rows"])
-                for count in (number(row[name]) for name in names)
-            ],
-        }
-        for row in table.to_dict("records")
-    ]
-
-
-def front_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of trade-off curves: numbers as floats or None."""
-    reference = content.question.reference
-    rows: list[dict[str, Any]] = []
-    for row in content.fronts.drop(columns="front").to_dict("records"):
-        texts = {key: row.pop(key) for key in ("scenario", "method", "verdict")}
-        if not isinstance(texts["verdict"], str):
-            texts["verdict"] = "the reference" if texts["method"] == reference else ""
-        rows.append({**texts, **{str(key): number(value) for key, value in row.items()}})
-    return rows
-
-
-def averaged_scenarios(content: Content) -> list[str]:
-    """Return the scenarios of a question about means over them; else none."""
-    question = content.question
-    if not question.mean_over_scenarios:
-        return []
-    names = dict.fromkeys(cell.scenario for cell in content.cells)
-    return [name for name in names if question.covers(name)]
-
-
-def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
-    """Return the scenarios with a finished cell, in order."""
-    return list(dict.fromkeys(cell.scenario for cell in cells if cell.status == "ok"))
-
-
-def table_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of scores: numbers to sort by, and texts to show."""
-    by_key = {
-        (row["scenario"], row["method"], row["score"]): row
-        for row in content.comparisons.to_dict("records")
-    }
-    means = content.means.to_dict("records")
-    names = [score.name for score in visible_scores(means, page=True)]
-    names += COSTS
-    rows = []
-    for row in means:
-        keys = ("scenario", "shift", "method", "keeps_rows", "seeds", "failed")
-        entry = {key: row[key] for key in keys}
-        entry["comparisons"] = [
-            _comparison(by_key.get((row["scenario"], row["method"], score), {}))
-            for score in content.question.scores
-        ]
-        for name in names:
-            entry[name] = number(row[f"{name}_mean"])
-            entry[f"{name}_std"] = number(row[f"{name}_std"])
-        entry["marks"] = marks(flag for flag in MARKS if row[flag])
-        entry["needs_task_id"] = row["needs_task_id"]
-        rows.append(entry)
-    return rows
-
-
-def _comparison(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the numbers and the judgement of a comparison."""
-    texts = [row.get(key) for key in ("verdict", "why")]
-    verdict, why = (text if isinstance(text, str) else "" for text in texts)
-    names = ("difference", "difference_low", "difference_high", "p_family")
-    judgement = why if verdict in ("", "no verdict") else verdict
-    return {"judgement": judgement, **{name: number(row.get(name)) for name in names}}
-
-
-def overview(content: Content) -> dict[str, Any]:
-    """Return counts, failures and other facts that the page states once."""
-    frame, table = content.frame, content.comparisons
-    in_family = table["primary"] & (table["pairs"] >= FEWEST)
-    return {
-        "cells": len(frame),
-        "failed": int((frame["status"] != "ok").sum()),
-        "scenarios": frame["scenario"].nunique(),
-        "methods": content.means["method"].nunique(),
-        "seeds": frame["seed"].nunique(),
-        "models": list(dict.fromkeys(frame["model"])),
-        "failures": failures(content.cells),
-        "question": content.question,
-        "compared": int(in_family.sum()),
-        "averaged": averaged_scenarios(content),
-    }
-
-
-def number(value: Any) -> float | None:
-    """Return `value` as a float, or None if it is None or NaN."""
-    return None if value is None or math.isnan(value) else float(value)
-
-
 def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return a row for each scenario, method and score of a card; empty if nothing was measured.
 
@@ -238,7 +127,7 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
 
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in score_rows(cells):
-        if row.get("divergence") is None:
+        if row.get("divergence") is None:  # a cell whose model was not measured
             continue
         for score in card_scores():
             if (value := row.get(score.name)) is not None:
@@ -249,20 +138,8 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
         found = summarise(some)
         rows.append({"scenario": scenario, "method": method, "score": name, "seeds": found.n})
         rows[-1] |= {"mean": found.mean, "low": found.low, "high": found.high}
-    columns = ["scenario", "method", "score", "seeds", "mean", "low", "high"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def card_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a row for each scenario and method, with mean and interval of each score of a card."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in frame.to_dict("records"):
-        key = row["scenario"], row["method"]
-        entry = rows.setdefault(key, {"scenario": key[0], "method": key[1], "scores": {}})
-        entry["seeds"] = row["seeds"]
-        ends = None if math.isnan(row["low"]) else (row["low"], row["high"])
-        entry["scores"][row["score"]] = (number(row["mean"]), ends)
-    return list(rows.values())
+    fields = ["scenario", "method", "score", "seeds", "mean", "low", "high"]
+    return pd.DataFrame(rows, columns=fields)
 
 
 def card_scores() -> list[Score]:
@@ -270,94 +147,142 @@ def card_scores() -> list[Score]:
     return [score for score in SCORES if score.on_card]
 
 
-MOST_DETAILS = 500
-"""Above this number of cells, the page shows details of failed ones only."""
-WIDTH, HEIGHT, MARGIN = 160, 32, 2
-"""Size of a sparkline in pixels, and the margin inside it."""
-NAMES = {"loss": "training loss", "lr": "learning rate", ANNEALING: "λ"}
-"""Names of curves on the page; the engine records the first two at the steps in ``step``."""
+def cards(content: Content) -> list[dict[str, Any]]:
+    """Return a card for each scenario and method, with the row of each of its scores."""
+    result: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in content.rows("cards"):
+        key = row["scenario"], row["method"]
+        card = result.setdefault(key, {"scenario": key[0], "method": key[1], "scores": {}})
+        card["seeds"] = row["seeds"]
+        card["scores"][row["score"]] = row
+    return list(result.values())
 
-Points = list[tuple[float, float]]
+
+def flip_rows(content: Content) -> list[dict[str, Any]]:
+    """Return the comparisons of p_o whose flipped rows were counted, for what the question asks."""
+    question = content.question
+    return [
+        row
+        for row in content.rows("comparisons")
+        if (row["score"], row["rows_lost"] is None) == ("p_o", False)
+        and (
+            row["method"] == question.reference
+            or question.depends_on(row["scenario"], "p_o", row["method"])
+        )
+    ]
+
+
+def averaged_scenarios(content: Content) -> list[str]:
+    """Return the scenarios of a question about means over them; else none."""
+    question = content.question
+    names = dict.fromkeys(cell.scenario for cell in content.cells)
+    return [name for name in names if question.mean_over_scenarios and question.covers(name)]
+
+
+def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
+    """Return the scenarios with a finished cell, in order."""
+    return list(dict.fromkeys(cell.scenario for cell in cells if cell.status == "ok"))
+
+
+def table_rows(content: Content) -> list[dict[str, Any]]:
+    """Return the rows of the table of scores: means, marks and the answers of the question."""
+    answers = {
+        (row["scenario"], row["method"], row["score"]): row for row in content.rows("comparisons")
+    }
+    rows = content.rows("means")
+    for row in rows:
+        row["marks"] = marks(flag for flag in MARKS if row[flag])
+        row["comparisons"] = [
+            answers.get((row["scenario"], row["method"], score), dict.fromkeys(FIELDS))
+            for score in content.question.scores
+        ]
+    return rows
+
+
+def costs(content: Content) -> dict[str, tuple[str, str]]:
+    """Return the costs that a cell of the table has, with title and meaning."""
+    rows = content.rows("means")
+    return {name: cost for name, cost in COSTS.items() if has_value(rows, f"{name}_mean")}
+
+
+def overview(content: Content) -> dict[str, Any]:
+    """Return counts, failures and other facts that the page states once."""
+    frame, table = content.tables["scores"], content.tables["comparisons"]
+    in_family = table["primary"] & (table["pairs"] >= FEWEST)
+    return {
+        "cells": len(frame),
+        "failed": int((frame["status"] != "ok").sum()),
+        "scenarios": frame["scenario"].nunique(),
+        "methods": content.tables["means"]["method"].nunique(),
+        "seeds": frame["seed"].nunique(),
+        "models": list(dict.fromkeys(frame["model"])),
+        "failures": failures(content.cells),
+        "question": content.question,
+        "compared": int(in_family.sum()),
+        "averaged": averaged_scenarios(content),
+    }
 
 
 @dataclass(frozen=True)
-class Line:
-    """One curve: its name, an SVG polyline in a box of `WIDTH` × `HEIGHT`, and its values in words.
+class Sparkline:
+    """One curve: its name, an SVG polyline in a box of `WIDTH` × `HEIGHT`, and its values as text.
 
     A single point has no polyline.
     """
 
     name: str
     points: str
-    words: str
+    text: str
 
 
-def cell_details(cells: Sequence[CellResult]) -> tuple[list[dict[str, Any]], int]:
-    """Return the details of cells, and how many cells were left out to keep the page small."""
+def cell_details(
+    cells: Sequence[CellResult],
+) -> tuple[list[tuple[CellResult, list[dict[str, Any]]]], int]:
+    """Return cells with the rows of R and their stages, and how many cells were left out.
+
+    Some are left out to keep the page small.
+    """
     selection = list(cells)
     if len(selection) > MOST_DETAILS:
         selection = [cell for cell in selection if cell.status == "failed"][:MOST_DETAILS]
-    details = [
-        {
-            "key": cell.key,
-            "status": cell.status,
-            "reason": cell.reason,
-            "settings": json.dumps(cell.settings, indent=1),
-            "versions": json.dumps({**cell.versions, **cell.host}, indent=1),
-            "tasks": cell.tasks,
-            "stages": [_stage(cell, row) for row in range(len(cell.R))],
-            "curve_rows": cell.settings.get("protocol", {}).get("curve_rows"),
-            "notes": cell.notes,
-            "search": cell.search,
-            "training_memory_mb": cell.training_memory_mb,
-            "peak_memory_mb": cell.peak_memory_mb,
-            "started": cell.started,
-        }
-        for cell in selection
-    ]
+    details = [(cell, [_stage(cell, row) for row in range(len(cell.R))]) for cell in selection]
     return details, len(cells) - len(details)
 
 
 def _stage(cell: CellResult, row: int) -> dict[str, Any]:
-    """Return a row of R and the costs of its stage."""
+    """Return a row of R, and its stage with the sparklines of its curves."""
     # Where the pretraining is the first task, its row has no stage.
     index = row - len(cell.R) + len(cell.stages)
     stage = cell.stages[index] if 0 <= index < len(cell.stages) else None
     return {
         "task": cell.tasks[row] if stage is None else stage.task,
         "scores": cell.R[row],
-        "rows": None if stage is None else float(stage.rows),
-        "steps": None if stage is None else float(stage.steps),
-        "seconds": None if stage is None else stage.train_seconds,
-        "cached": stage is not None and stage.cached,
-        "curves": [] if stage is None else curve_lines(stage),
+        "record": stage,
+        "curves": [] if stage is None else sparklines(stage),
     }
 
 
-def curve_lines(stage: StageRecord) -> list[Line]:
+def sparklines(stage: StageRecord) -> list[Sparkline]:
     """Return all curves of a stage that hold numbers, scores first."""
-    return [_line(name, points) for name, points in _curves(stage) if points]
-
-
-def _curves(stage: StageRecord) -> Iterator[tuple[str, Points]]:
-    for task in stage.curves.get("scores", {}):
-        yield f"score on {task}", stage.points("scores", task)
-    for name in dict.fromkeys(("loss", "lr", *stage.curves)):
+    tasks = stage.curves.get("scores", {})
+    curves = {f"score on {task}": stage.points("scores", task) for task in tasks}
+    for name in ("loss", "lr", *stage.curves):
         if name not in ("scores", "step"):
-            yield NAMES.get(name, name), stage.points(name)
+            curves[NAMES.get(name, name)] = stage.points(name)
+    return [_sparkline(name, points) for name, points in curves.items() if points]
 
 
-def _line(name: str, points: Points) -> Line:
+def _sparkline(name: str, points: Sequence[tuple[float, float]]) -> Sparkline:
     steps, values = zip(*points, strict=True)
     if len(points) == 1:
-        return Line(name, "", f"{values[0]:.4g} at step {steps[0]:g}")
+        return Sparkline(name, "", f"{values[0]:.4g} at step {steps[0]:g}")
     low, high = min(values), max(values)
-    words = f"{values[0]:.4g} at step {steps[0]:g}, {values[-1]:.4g} at step {steps[-1]:g}"
+    text = f"{values[0]:.4g} at step {steps[0]:g}, {values[-1]:.4g} at step {steps[-1]:g}"
     if low < min(values[0], values[-1]) or high > max(values[0], values[-1]):
-        words += f"; from {low:.4g} to {high:.4g}"
+        text += f"; from {low:.4g} to {high:.4g}"
     x = _scale(steps, WIDTH)
     y = [HEIGHT - value for value in _scale(values, HEIGHT)]  # y points down in SVG
-    return Line(name, " ".join(f"{a:.3g},{b:.3g}" for a, b in zip(x, y, strict=True)), words)
+    return Sparkline(name, " ".join(f"{a:.3g},{b:.3g}" for a, b in zip(x, y, strict=True)), text)
 
 
 def _scale(values: Sequence[float], size: float) -> list[float]:

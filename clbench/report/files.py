@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +137,7 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "json": partial(json.dumps, indent=1),
         "score": _score,
         "signed": _signed,
         "amount": _amount,

@@ -302,7 +302,7 @@ def test_one_entry_adds_a_score_to_tables_page_question_and_comparisons(
     assert '<th scope="col" class="n">the worst</th>' in page
     assert 'title="lowest score at the end">the worst</th>' in page  # a card
     assert '<span class="title">the worst</span>. <span class="better">Better than vanilla' in page
-    row = report.content.comparisons.set_index(["scenario", "method", "score"])
+    row = report.content.tables["comparisons"].set_index(["scenario", "method", "score"])
     ewc = row.loc[("one", "ewc", "worst")]
     assert (bool(ewc["primary"]), ewc["verdict"]) == (True, "better")
     deviation = stdev([0.05, 0.052, 0.054, 0.8 - 0.75])  # p_s is lower than the last p_o
