@@ -1,17 +1,15 @@
 """What happens to the scores step by step and stage by stage."""
 
-from __future__ import annotations
-
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from clbench.figures import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult
 
 DISTANCE, ANNEALING = "distance", "lambda"
 """Curves of methods with an anchor; ``distance.GROUP`` is the distance of one layer group."""
@@ -110,9 +108,6 @@ def _frame(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def _draw_groups(axes: Axes, cells: list[CellResult]) -> None:
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
     names = _groups(cells[0])
     for number, name in enumerate(names):
         color = to_hex(colormaps["viridis"](0.9 * number / max(1, len(names) - 1)))
@@ -144,8 +139,6 @@ MOST_PANELS = 4
 @style.in_report("retention", order=38, per="scenario")
 def retention(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw the average over the tasks so far, and the score on each task, stage by stage."""
-    from matplotlib.ticker import MaxNLocator
-
     cells, name = style.one_scenario(results, scenario)
     tasks = cells[0].tasks
     if len(tasks) < FEWEST_TASKS:
@@ -191,8 +184,6 @@ def probes(results: style.Results, scenario: str | None = None) -> Figure:
 
     Raises a ValueError without cells that have probes.
     """
-    from matplotlib.ticker import MaxNLocator
-
     cells, name = style.one_scenario(results, scenario)
     cells = [cell for cell in cells if cell.probes]
     if not cells:

@@ -1,25 +1,21 @@
 """How much is forgotten, of which task, and at what cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from clbench.core.errors import join_names
 from clbench.figures import style
 from clbench.figures.curves import FEWEST_TASKS
+from clbench.results.cell import CellResult
 from clbench.results.statistics import summarise
 from clbench.suite.question import FEWEST
 from clbench.suite.scores import SCORE
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from clbench.results.cell import CellResult
 
 LABEL = f"{SCORE['forgetting'].label} × 100"
 
@@ -85,8 +81,6 @@ def forgetting(results: style.Results) -> Figure:
 @style.in_report("score matrices", order=60, per="scenario")
 def matrices(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw the mean score matrix of each method as a heatmap."""
-    from matplotlib.patches import Rectangle
-
     cells, name = style.one_scenario(results, scenario)
     means = {
         method: np.mean([np.array(cell.R, dtype=float) for cell in some], axis=0)
@@ -141,8 +135,6 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     vanilla was run. If a method's settings were searched for, a hollow mark shows the time
     including the search, joined to the time of training alone.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
     cells, name = style.one_scenario(results, scenario)
     is_sequence = len(cells[0].tasks) >= FEWEST_TASKS
     if not is_sequence:

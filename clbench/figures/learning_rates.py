@@ -1,17 +1,15 @@
 """Learning rates by layer, and how the search for them went."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from clbench.core.errors import count, join_names
 from clbench.core.registry import LARGEST
 from clbench.figures import style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class SearchTrial(Protocol):
@@ -134,9 +132,6 @@ def search_trace(trials: Sequence[SearchTrial]) -> Figure:
     Trials are in the order in which they were proposed. Stopped and failed ones have no comparable
     reward, only epochs; running ones are left out. Raises a ValueError if no trial is complete.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     ended = [trial for trial in trials if trial.status != "running"]
     complete = [trial for trial in ended if trial.status == "complete"]
     if not complete:

@@ -1,24 +1,23 @@
 """What figures share: registration for the report, looks of methods, panels, grouping."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from unicodedata import east_asian_width
 
 import numpy as np
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from clbench.core.errors import join_names
 from clbench.results.cell import CellResult, without_extra_points
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#5e3c99")
 """Colours that colour-blind readers can tell apart: six of Okabe & Ito 2008, and two more."""
@@ -192,8 +191,6 @@ def panels(
     count: int, *, width: float = 3.4, height: float = 3.0, columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` panels of that size in inches, at most `columns` in a row."""
-    from matplotlib.figure import Figure
-
     columns = min(count, columns)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows + 0.5), layout="constrained")
@@ -224,8 +221,6 @@ def widen(axes: Axes) -> None:
 
 def legend(figure: Figure, methods: Mapping[str, Look]) -> None:
     """Add a legend of the methods above the panels, in as many columns as fit."""
-    from matplotlib.lines import Line2D
-
     labels = short_labels(methods)
     columns = legend_columns(figure.get_figwidth(), labels.values())
     # There is room for two rows; more make the figure taller, not the panels smaller.
@@ -262,8 +257,6 @@ def count_seeds(cells: Iterable[CellResult]) -> str:
 
 def captioned(figure: Figure, text: str) -> Figure:
     """Set the caption, which is the figure's label, finish the axes, and return the figure."""
-    from matplotlib.text import Text
-
     for axes in figure.axes:
         widen(axes)
     for words in figure.findobj(Text):
@@ -277,8 +270,6 @@ def captioned(figure: Figure, text: str) -> Figure:
 @lru_cache
 def _families(text: str) -> list[str]:
     """Return the usual font, and installed ones for the characters that it lacks."""
-    from matplotlib import font_manager
-
     usual, missing = font_manager.FontProperties().get_name(), set(text)
     paths = {font.name: font.fname for font in font_manager.fontManager.ttflist}
     families = []

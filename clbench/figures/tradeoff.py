@@ -1,23 +1,18 @@
 """A run at a glance: old task against new task, trade-off curves, and all scenarios together."""
 
-from __future__ import annotations
-
 import math
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from clbench.figures import style
-from clbench.results.cell import without_extra_points
+from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.fronts import curves as settings_curves
 from clbench.results.fronts import front, mean_points
 from clbench.results.score_tables import overall_frame
 from clbench.suite.scores import SCORE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from clbench.results.cell import CellResult
 
 
 @style.in_report("Old task versus new task", order=10)
@@ -77,8 +72,6 @@ def _panel(axes: Axes, methods: dict[str, list[CellResult]], looks: dict[str, st
 
 def _equal_sums(axes: Axes) -> None:
     """Draw lines of equal p_o + p_s at round values, labelled where they leave the panel."""
-    from matplotlib.ticker import MaxNLocator
-
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     for total in MaxNLocator(5).tick_values(left + bottom, right + top):
         start, end = max(left, total - top), min(right, total - bottom)

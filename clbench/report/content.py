@@ -1,13 +1,14 @@
 """The numbers of a report, and the rows of the page's tables as plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from clbench.figures.curves import ANNEALING
+from clbench.report.reading import MOST_DETAILS
 from clbench.results.cell import CellResult, StageRecord, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
@@ -26,17 +27,12 @@ from clbench.results.statistics import ALPHA, summarise
 from clbench.suite.question import FEWEST, Question
 from clbench.suite.scores import SCORES, Score
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 COSTS = {
     "train_seconds": ("train s", "seconds of training, without scoring"),
     "search_seconds": ("search s", "seconds of the search for the method’s settings"),
     "training_memory_mb": ("memory MB", "peak size of a training step’s tensors, in 10⁶ bytes"),
 }
 """Columns of costs on the page: title and meaning."""
-MOST_DETAILS = 500
-"""Above this number of cells, the page shows details of failed ones only."""
 WIDTH, HEIGHT, MARGIN = 160, 32, 2
 """Size of a sparkline in pixels, and the margin inside it."""
 NAMES = {"loss": "training loss", "lr": "learning rate", ANNEALING: "λ"}
@@ -73,8 +69,6 @@ def gather(
     suites: Sequence[str] = (),
 ) -> Content:
     """Return the tables and statistics of cells of these suites; see `comparisons_frame`."""
-    import pandas as pd
-
     main = without_extra_points(cells)
     published = [compare_published(name, cells) for name in dict.fromkeys(suites)]
     tables = {
@@ -98,8 +92,6 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     ``constant`` is the score of always predicting the majority class, and ``frozen`` that of the
     method of this name after all training, as a mean over seeds, where it was run.
     """
-    import pandas as pd
-
     good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
     ends: dict[str, list[list[float | None]]] = {}
     for cell in good:
@@ -123,8 +115,6 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     ``mean`` is over seeds, ``low`` to ``high`` its 95 % interval by Student's t, NaN for fewer than
     three seeds.
     """
-    import pandas as pd
-
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in score_rows(cells):
         if row.get("divergence") is None:  # a cell whose model was not measured

@@ -1,7 +1,5 @@
 """The files of a report: figures in several formats, pages of templates, and tables."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -9,18 +7,22 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import PIL.Image
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from joblib import Parallel, cpu_count, delayed
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from PIL import Image
 
 from clbench.core.errors import visible
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures.style import quiet
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import PIL.Image
-    from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
 PNG, PAGE = 200, 110
@@ -59,8 +61,6 @@ def draw_all(
     tuple
         Name, title, caption and the result of `draw`, in the order of `figures`.
     """
-    from joblib import Parallel, cpu_count, delayed
-
     jobs = min(MOST_PROCESSES, cpu_count())
     work = Parallel(n_jobs=jobs, backend="loky", return_as="generator", batch_size=1)
     drawings: Iterator[Drawing] = work(delayed(_draw_one)(*each, formats) for each in figures)
@@ -78,11 +78,6 @@ def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
     ``Figure.savefig`` computes the layout for every file, which takes half of the time. Here it is
     computed once, since formats do not differ visibly.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from PIL import Image
-
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
         figure.set_layout_engine("none")
@@ -126,8 +121,6 @@ def write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict
 
 def render(template: str, **values: Any) -> str:
     """Return the HTML of a page by its template, with every value escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     environment = Environment(
         loader=PackageLoader("clbench.report"),
         autoescape=True,

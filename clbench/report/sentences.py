@@ -1,18 +1,15 @@
 """Verdicts and error rates in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from clbench.core.errors import count
 from clbench.results.statistics import ALPHA, look_at, spend
 from clbench.suite.question import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Row = Mapping[Any, Any]
 

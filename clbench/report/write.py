@@ -1,13 +1,13 @@
 """Write a report: page, figures and tables."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from clbench.core import __version__
 from clbench.core.files import as_folder_error, write_text
@@ -31,13 +31,7 @@ from clbench.report.sentences import Line, control_line, error_rates, verdict_li
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import visible_scores
 from clbench.results.store import Store
-from clbench.suite.question import MEAN
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from clbench.suite.question import Question
-
+from clbench.suite.question import MEAN, Question
 
 TUNING = (
     "Scores of this run come from held-out training rows, for tuning. The best score of many "

@@ -1,14 +1,13 @@
 """Comparisons of a run's methods: with the reference, seed by seed, and with the controls."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from clbench.results.cell import (
     CellResult,
@@ -28,9 +27,6 @@ from clbench.results.statistics import (
 )
 from clbench.suite.question import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE, SCORES
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FIELDS = (
     *("scenario", "shift", "method", "score", "n", "mean", "median", "deviation"),
@@ -79,8 +75,6 @@ def comparisons_frame(
         their own, with `MEAN` in place of the scenario, over the methods and seeds that have all
         scenarios of the question.
     """
-    import pandas as pd
-
     cells = [cell for cell in without_extra_points(cells) if cell.reference_of is None]
     steps = steps_by_scenario(cells)
     values = _scores(cells, question)
@@ -304,8 +298,6 @@ def controls_frame(
         cell. Controls are sorted by time, with one decimal and then by name. Empty if no control
         was run.
     """
-    import pandas as pd
-
     cells = [cell for cell in cells if cell.reference_of is None]
     table, steps = score_rows(cells, question.reference), steps_by_scenario(cells)
     scores: dict[str, list[str]] = {}

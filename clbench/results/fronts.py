@@ -1,18 +1,14 @@
 """Trade-off curves: a method at several settings, compared curve with curve."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from clbench.results.cell import CellResult, steps_by_scenario
 from clbench.results.comparisons import differences
 from clbench.results.statistics import ALPHA, compare, summarise
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = (
     *("scenario", "method", "points", "seeds", "hypervolume", "low", "high", "front"),
@@ -123,8 +119,6 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
         that all of them have, mean hypervolume above the floors with its 95 % t interval, the names
         on the front of the mean points, and the comparison with the reference.
     """
-    import pandas as pd
-
     volumes: dict[str, dict[str, dict[int, float]]] = {}
     rows: list[dict[str, object]] = []
     steps: dict[str, float] = {}
@@ -164,8 +158,6 @@ def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     method differ, as text), ``p_o``, ``p_s``, ``seeds`` and ``on_front``; the rows of a curve from
     the highest mean of p_o and p_s to the lowest.
     """
-    import pandas as pd
-
     good = [cell for cell in cells if cell.status == "ok"]
     settings = {cell.baseline: cell.settings.get("method", {}) for cell in good}
     rows: list[dict[str, object]] = []
