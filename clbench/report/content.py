@@ -22,6 +22,7 @@ from clbench.results.score_tables import (
     score_rows,
     scores_frame,
     summary,
+    visible_scores,
 )
 from clbench.results.statistics import ALPHA, summarise
 from clbench.suite.question import FEWEST, Question
@@ -60,6 +61,78 @@ class Content:
             {str(key): None if value != value else value for key, value in row.items()}
             for row in self.tables[table].to_dict("records")
         ]
+
+    def overview(self) -> dict[str, Any]:
+        """Return counts and other facts that the page states once."""
+        frame, comparisons = self.tables["scores"], self.tables["comparisons"]
+        return {
+            "cells": len(frame),
+            "failed": int((frame["status"] != "ok").sum()),
+            "scenarios": frame["scenario"].nunique(),
+            "methods": self.tables["means"]["method"].nunique(),
+            "seeds": frame["seed"].nunique(),
+            "models": list(dict.fromkeys(frame["model"])),
+            "failures": failures(self.cells),
+            "compared": int((comparisons["primary"] & (comparisons["pairs"] >= FEWEST)).sum()),
+            "averaged": [
+                name
+                for name in dict.fromkeys(cell.scenario for cell in self.cells)
+                if self.question.mean_over_scenarios and self.question.covers(name)
+            ],
+        }
+
+    def methods(self) -> list[dict[str, Any]]:
+        """Return the rows of the table of scores: means, marks and the answers of the question."""
+        answers = {
+            (row["scenario"], row["method"], row["score"]): row for row in self.rows("comparisons")
+        }
+        rows = self.rows("means")
+        for row in rows:
+            row["marks"] = marks(flag for flag in MARKS if row[flag])
+            row["answers"] = [
+                answers.get((row["scenario"], row["method"], score), dict.fromkeys(FIELDS))
+                for score in self.question.scores
+            ]
+        return rows
+
+    def scores(self) -> list[Score]:
+        """Return the scores that the table of scores shows."""
+        return visible_scores(self.rows("means"), page=True)
+
+    def costs(self) -> dict[str, tuple[str, str]]:
+        """Return the costs that the table of scores shows, with title and meaning."""
+        rows = self.rows("means")
+        return {name: cost for name, cost in COSTS.items() if has_value(rows, f"{name}_mean")}
+
+    def cards(self) -> list[dict[str, Any]]:
+        """Return a card for each scenario and method, with the row of each of its scores."""
+        cards: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in self.rows("cards"):
+            key = row["scenario"], row["method"]
+            card = cards.setdefault(key, {"scenario": key[0], "method": key[1], "scores": {}})
+            card["seeds"] = row["seeds"]
+            card["scores"][row["score"]] = row
+        return list(cards.values())
+
+    def flips(self) -> list[dict[str, Any]]:
+        """Return the comparisons of p_o with counts of flipped rows that the question asks for."""
+        question = self.question
+        return [
+            row
+            for row in self.rows("comparisons")
+            if (row["score"], row["rows_lost"] is None) == ("p_o", False)
+            and (
+                row["method"] == question.reference
+                or question.depends_on(row["scenario"], "p_o", row["method"])
+            )
+        ]
+
+    def details(self) -> list[tuple[CellResult, list[dict[str, Any]]]]:
+        """Return cells with the rows of R and their stages; of too many only failed ones."""
+        cells = list(self.cells)
+        if len(cells) > MOST_DETAILS:
+            cells = [cell for cell in cells if cell.status == "failed"][:MOST_DETAILS]
+        return [(cell, [_stage(cell, row) for row in range(len(cell.R))]) for cell in cells]
 
 
 def gather(
@@ -137,80 +210,9 @@ def card_scores() -> list[Score]:
     return [score for score in SCORES if score.on_card]
 
 
-def cards(content: Content) -> list[dict[str, Any]]:
-    """Return a card for each scenario and method, with the row of each of its scores."""
-    result: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in content.rows("cards"):
-        key = row["scenario"], row["method"]
-        card = result.setdefault(key, {"scenario": key[0], "method": key[1], "scores": {}})
-        card["seeds"] = row["seeds"]
-        card["scores"][row["score"]] = row
-    return list(result.values())
-
-
-def flip_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the comparisons of p_o whose flipped rows were counted, for what the question asks."""
-    question = content.question
-    return [
-        row
-        for row in content.rows("comparisons")
-        if (row["score"], row["rows_lost"] is None) == ("p_o", False)
-        and (
-            row["method"] == question.reference
-            or question.depends_on(row["scenario"], "p_o", row["method"])
-        )
-    ]
-
-
-def averaged_scenarios(content: Content) -> list[str]:
-    """Return the scenarios of a question about means over them; else none."""
-    question = content.question
-    names = dict.fromkeys(cell.scenario for cell in content.cells)
-    return [name for name in names if question.mean_over_scenarios and question.covers(name)]
-
-
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
     """Return the scenarios with a finished cell, in order."""
     return list(dict.fromkeys(cell.scenario for cell in cells if cell.status == "ok"))
-
-
-def table_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of scores: means, marks and the answers of the question."""
-    answers = {
-        (row["scenario"], row["method"], row["score"]): row for row in content.rows("comparisons")
-    }
-    rows = content.rows("means")
-    for row in rows:
-        row["marks"] = marks(flag for flag in MARKS if row[flag])
-        row["comparisons"] = [
-            answers.get((row["scenario"], row["method"], score), dict.fromkeys(FIELDS))
-            for score in content.question.scores
-        ]
-    return rows
-
-
-def costs(content: Content) -> dict[str, tuple[str, str]]:
-    """Return the costs that a cell of the table has, with title and meaning."""
-    rows = content.rows("means")
-    return {name: cost for name, cost in COSTS.items() if has_value(rows, f"{name}_mean")}
-
-
-def overview(content: Content) -> dict[str, Any]:
-    """Return counts, failures and other facts that the page states once."""
-    frame, table = content.tables["scores"], content.tables["comparisons"]
-    in_family = table["primary"] & (table["pairs"] >= FEWEST)
-    return {
-        "cells": len(frame),
-        "failed": int((frame["status"] != "ok").sum()),
-        "scenarios": frame["scenario"].nunique(),
-        "methods": content.tables["means"]["method"].nunique(),
-        "seeds": frame["seed"].nunique(),
-        "models": list(dict.fromkeys(frame["model"])),
-        "failures": failures(content.cells),
-        "question": content.question,
-        "compared": int(in_family.sum()),
-        "averaged": averaged_scenarios(content),
-    }
 
 
 @dataclass(frozen=True)
@@ -223,20 +225,6 @@ class Sparkline:
     name: str
     points: str
     text: str
-
-
-def cell_details(
-    cells: Sequence[CellResult],
-) -> tuple[list[tuple[CellResult, list[dict[str, Any]]]], int]:
-    """Return cells with the rows of R and their stages, and how many cells were left out.
-
-    Some are left out to keep the page small.
-    """
-    selection = list(cells)
-    if len(selection) > MOST_DETAILS:
-        selection = [cell for cell in selection if cell.status == "failed"][:MOST_DETAILS]
-    details = [(cell, [_stage(cell, row) for row in range(len(cell.R))]) for cell in selection]
-    return details, len(cells) - len(details)
 
 
 def _stage(cell: CellResult, row: int) -> dict[str, Any]:

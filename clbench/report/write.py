@@ -13,23 +13,11 @@ from clbench.core import __version__
 from clbench.core.files import as_folder_error, write_text
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData
-from clbench.report.content import (
-    Content,
-    card_scores,
-    cards,
-    cell_details,
-    costs,
-    finished_scenarios,
-    flip_rows,
-    gather,
-    overview,
-    table_rows,
-)
+from clbench.report.content import Content, card_scores, finished_scenarios, gather
 from clbench.report.files import FORMATS, draw_all, render, table_files, write_figure
 from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
-from clbench.results.score_tables import visible_scores
 from clbench.results.store import Store
 from clbench.suite.question import MEAN, Question
 
@@ -120,20 +108,13 @@ def write_report(
         "page.html",
         notes=notes,
         title=" and ".join(names),
-        overview=overview(content),
+        content=content,
         verdicts=list(_verdicts(content)),
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
         else _error_rates(content, stores[0].looks(), len(seeds)),
-        tables={name: content.rows(name) for name in content.tables},
-        cards=cards(content),
         card_scores=card_scores(),
-        flips=flip_rows(content),
-        scores=visible_scores(content.rows("means"), page=True),
-        rows=table_rows(content),
-        costs=costs(content),
         figures=figures,
-        details=cell_details(content.cells),
         suites=list(map(_suite, suites)),
         version=__version__,
     )
