@@ -25,7 +25,7 @@ from clbench.results.score_tables import (
     overall_frame,
     paired_table,
     score_rows,
-    scores_by_method,
+    scores_by_baseline,
 )
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
@@ -103,7 +103,7 @@ def answers(
     claims = claims_of(cells, claims)
     groups: dict[tuple[str, str], dict[str, Differences]] = {}
     for score in scores:
-        values = scores_by_method(rows, score)
+        values = scores_by_baseline(rows, score)
         for method, reference in claims:
             scenarios, _, table = paired_table(values[method], values[reference])
             step = step_of_mean(scenarios, {name: steps[name][score] for name in scenarios})

@@ -89,10 +89,10 @@ def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
         (True, False, few),
         (True, True, few),
     )
-    for own_lines, below, columns in narrower:
+    for own_lines, below, shown in narrower:
         if _widths(table, console).maximum <= console.width:
             break
-        table = _layout(rows, columns, sign, own_lines=own_lines, below=below)
+        table = _layout(rows, shown, sign, own_lines=own_lines, below=below)
     return table
 
 

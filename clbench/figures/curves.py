@@ -131,7 +131,7 @@ def _groups(cell: CellResult) -> list[str]:
 
 
 FEWEST_TASKS = 3
-"""Fewest columns of R to draw; with two, all numbers are in the other figures."""
+"""Fewest tasks to draw; with two, all numbers are in the other figures."""
 MOST_PANELS = 4
 """Most panels in a row."""
 
@@ -147,13 +147,11 @@ def retention(results: style.Results, scenario: str | None = None) -> Figure:
     panels = min(MOST_PANELS, len(tasks))
     # The last task is scored once only.
     figure, grid = style.panels(len(tasks), width=10.2 / panels, height=2.3, columns=panels)
-    for axes, column in zip(grid, [None, *range(len(tasks) - 1)], strict=True):
+    for axes, task in zip(grid, [None, *range(len(tasks) - 1)], strict=True):
         for method, some in style.by_scenario(cells)[name].items():
-            style.draw_over_seeds(
-                axes, [_stage_means(cell, column) for cell in some], looks[method]
-            )
-        title = "average so far" if column is None else labels[tasks[column]]
-        axes.set_title(title, fontsize="medium", fontweight="bold" if column is None else None)
+            style.draw_over_seeds(axes, [_stage_means(cell, task) for cell in some], looks[method])
+        title = "average so far" if task is None else labels[tasks[task]]
+        axes.set_title(title, fontsize="medium", fontweight="bold" if task is None else None)
         axes.set_xlim(0.8, len(tasks) + 0.2)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel("tasks learned")
@@ -168,12 +166,12 @@ def retention(results: style.Results, scenario: str | None = None) -> Figure:
     )
 
 
-def _stage_means(cell: CellResult, column: int | None) -> style.Points:
-    """Return the stage, from 1, and the score in a column of R; None averages those so far."""
+def _stage_means(cell: CellResult, task: int | None) -> style.Points:
+    """Return the stage, from 1, and the score on a task; None averages the tasks so far."""
     points: style.Points = []
     for stage, row in enumerate(cell.R):
-        scores = row[: stage + 1] if column is None else row[column : column + 1]
-        if (column is None or stage >= column) and None not in scores:
+        scores = row[: stage + 1] if task is None else row[task : task + 1]
+        if (task is None or stage >= task) and None not in scores:
             points.append((stage + 1, fmean(score for score in scores if score is not None)))
     return points
 

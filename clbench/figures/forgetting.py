@@ -187,10 +187,10 @@ def _averages(cells: Sequence[CellResult]) -> list[float]:
 def _memory(cells: Sequence[CellResult]) -> tuple[dict[str, list[float]], str, str]:
     """Return megabytes by method, the label of their axis, and their meaning."""
     per_step = any(cell.training_memory_mb is not None for cell in cells)
-    column = "training_memory_mb" if per_step else "peak_memory_mb"  # results of earlier versions
+    field = "training_memory_mb" if per_step else "peak_memory_mb"  # results of earlier versions
     values: dict[str, dict[int, float]] = {}
     for cell in cells:
-        if (megabytes := getattr(cell, column)) is not None:
+        if (megabytes := getattr(cell, field)) is not None:
             values.setdefault(cell.baseline, {})[cell.seed] = megabytes
     if per_step and (vanilla := values.get(style.VANILLA)):
         values = {

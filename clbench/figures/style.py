@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from unicodedata import east_asian_width
 
 import numpy as np
@@ -18,6 +18,7 @@ from matplotlib.text import Text
 
 from clbench.core.errors import join_names
 from clbench.results.cell import CellResult, without_extra_points
+from clbench.results.score_tables import Run
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#5e3c99")
 """Colours that colour-blind readers can tell apart: six of Okabe & Ito 2008, and two more."""
@@ -36,17 +37,6 @@ Points = list[tuple[float, float]]
 Draw = TypeVar("Draw", bound="Callable[..., Figure]")
 
 
-class HasCells(Protocol):
-    """A run, as `clbench.run` returns it."""
-
-    @property
-    def cells(self) -> Sequence[CellResult]: ...  # noqa: D102
-
-
-Results = HasCells | Sequence[CellResult]
-"""A run, or cells."""
-
-
 @dataclass(frozen=True)
 class ReportData:
     """The data of a report's figures.
@@ -59,6 +49,9 @@ class ReportData:
     pictures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reference: str = VANILLA
     scores: Sequence[str] = ("p_o", "p_s")
+
+
+Results = Run | ReportData | Sequence[CellResult]
 
 
 @dataclass(frozen=True)
@@ -259,10 +252,10 @@ def captioned(figure: Figure, text: str) -> Figure:
     """Set the caption, which is the figure's label, finish the axes, and return the figure."""
     for axes in figure.axes:
         widen(axes)
-    for words in figure.findobj(Text):
-        words.set_text(words.get_text().replace("$", r"\$"))  # names are no formulas
-        if not words.get_text().isascii():
-            words.set_fontfamily(_families(words.get_text()))
+    for label in figure.findobj(Text):
+        label.set_text(label.get_text().replace("$", r"\$"))  # names are no formulas
+        if not label.get_text().isascii():
+            label.set_fontfamily(_families(label.get_text()))
     figure.set_label(text)
     return figure
 

@@ -10,7 +10,7 @@ from clbench.results.cell import CellResult, steps_by_scenario
 from clbench.results.comparisons import differences
 from clbench.results.statistics import ALPHA, compare, summarise
 
-COLUMNS = (
+FIELDS = (
     *("scenario", "method", "points", "seeds", "hypervolume", "low", "high", "front"),
     *("difference", "difference_low", "difference_high", "p_family", "verdict"),
 )
@@ -115,7 +115,7 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
     Returns
     -------
     pandas.DataFrame
-        Columns as in `COLUMNS`, a row for each scenario and curve: number of points and of seeds
+        The fields `FIELDS`, a row for each scenario and curve: number of points and of seeds
         that all of them have, mean hypervolume above the floors with its 95 % t interval, the names
         on the front of the mean points, and the comparison with the reference.
     """
@@ -148,13 +148,13 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
             row |= {name: getattr(answer, name) for name in names}
         elif points.get((row["scenario"], reference), row["points"]) != row["points"]:
             row["verdict"] = "not compared: points differ"
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(FIELDS))
 
 
 def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return every point of the trade-off curves: its settings, and its mean p_o and p_s.
 
-    Columns ``scenario``, ``method``, ``point``, ``settings`` (those in which the points of the
+    Fields ``scenario``, ``method``, ``point``, ``settings`` (those in which the points of the
     method differ, as text), ``p_o``, ``p_s``, ``seeds`` and ``on_front``; the rows of a curve from
     the highest mean of p_o and p_s to the lowest.
     """

@@ -65,7 +65,7 @@ def visible_scores(means: Iterable[Mapping[Any, Any]], *, page: bool = False) ->
 
 
 def has_value(rows: Iterable[Mapping[Any, Any]], name: str) -> bool:
-    """Whether a row has a number in the column `name`."""
+    """Whether a row has a number in the field `name`."""
     return any(row[name] is not None and not math.isnan(row[name]) for row in rows)
 
 
@@ -171,9 +171,9 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """Return `means` of the rows of `scores_frame` as a table."""
     import pandas as pd
 
-    columns = [*GROUP, "tasks", "seeds", "failed", *MARKS]
-    columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
-    return pd.DataFrame(means(frame.to_dict("records")), columns=columns)
+    names = [*GROUP, "tasks", "seeds", "failed", *MARKS]
+    names += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
+    return pd.DataFrame(means(frame.to_dict("records")), columns=names)
 
 
 def failures(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
@@ -200,7 +200,7 @@ class Run:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per cell, with the columns of ``scores.csv``."""
+        """One row per cell, with the fields of ``scores.csv``."""
         return scores_frame(self.cells, Store(self.path).questions()[-1].reference)
 
     @property
@@ -273,7 +273,7 @@ def overall_frame(
     cell_rows = score_rows(cells)
     rows: list[dict[str, Any]] = []
     for score in scores:
-        values = scores_by_method(cell_rows, score)
+        values = scores_by_baseline(cell_rows, score)
         steps = {name: by_score.get(score, 0.0) for name, by_score in all_steps.items()}
         ranks = mean_ranks(values, higher_is_better=SCORE[score].higher_is_better)
         blocks = len({scenario for by_scenario in values.values() for scenario in by_scenario})
@@ -304,17 +304,17 @@ def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
         return {}
     table = []
     for scenario in sorted(scenarios):
-        by_method = [values[method][scenario] for method in methods]
-        seeds = set.intersection(*map(set, by_method))
+        some = [values[method][scenario] for method in methods]
+        seeds = sorted(set.intersection(*map(set, some)))
         if not seeds:
             return {}
         # rounded, so that means of equal sums tie
-        table.append([sign * round(fmean(some[s] for s in sorted(seeds)), 9) for some in by_method])
+        table.append([sign * round(fmean(each[s] for s in seeds), 9) for each in some])
     ranks = np.mean([rankdata(row) for row in table], axis=0)
     return dict(zip(methods, map(float, ranks), strict=True))
 
 
-def scores_by_method(rows: Iterable[Mapping[str, Any]], score: str) -> Values:
+def scores_by_baseline(rows: Iterable[Mapping[str, Any]], score: str) -> Values:
     """Return a score of the rows of `score_rows` that have it."""
     values: Values = {}
     for row in rows:

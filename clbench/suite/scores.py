@@ -17,15 +17,15 @@ from clbench.training.protocol import Protocol
 Triangle = list[list[float]]
 """R on and below the diagonal: row i has i + 1 entries."""
 Floors = Sequence[float | None]
-"""The floor of each column of R; None for a column without one, such as the pretraining."""
+"""The floor of each task of R; None for a task without one, such as the pretraining."""
 Curves = Mapping[str, Sequence[Sequence[float]]]
 """Points (step, score) by task."""
 Probes = Sequence[Sequence[float | None]]
-"""P: a row before training, then one for each stage, and the columns of R."""
+"""P: a row before training, then one for each stage, and a score for each task of R."""
 Measures = Sequence[Mapping[str, float | None]]
 """Measures of a language model by name, before training and after each stage."""
 Metrics = Sequence[Mapping[str, float | None] | None]
-"""All metrics of each column of R after the last stage."""
+"""All metrics of each task of R after the last stage."""
 
 References = bool | str
 """Whether a run also trains the last task alone, or ``all`` later ones."""
