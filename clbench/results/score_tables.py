@@ -109,21 +109,10 @@ def _reference_key(cell: CellResult) -> tuple[str, int, str, str]:
 
 
 def _row(cell: CellResult, alone: Mapping[int, float], reference: float | None) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "scenario": cell.scenario,
-        "shift": cell.shift,
-        "method": cell.baseline,
-        "model": cell.model,
-        "seed": cell.seed,
-        "tasks": len(cell.tasks),
-        "train_seconds": cell.train_seconds,
-        "training_memory_mb": cell.training_memory_mb,
-        "peak_memory_mb": cell.peak_memory_mb,
-        "search_seconds": cell.search.get("seconds"),
-        **{flag: getattr(cell, flag) for flag in MARKS},
-        "status": cell.status,
-        "reason": cell.reason or "",
-    }
+    own = ("scenario", "shift", "model", "seed", "status", *COSTS[:-1], *MARKS)
+    row: dict[str, Any] = {name: getattr(cell, name) for name in own}
+    row |= {"method": cell.baseline, "tasks": len(cell.tasks), "reason": cell.reason or ""}
+    row["search_seconds"] = cell.search.get("seconds")
     if cell.status == "ok":
         # The pretraining, where it is the first task, has no stage and no reference.
         before = len(cell.tasks) - len(cell.stages)
