@@ -151,12 +151,10 @@ def retention(results: style.Results, scenario: str | None = None) -> Figure:
         for method, some in style.by_scenario(cells)[name].items():
             style.draw_over_seeds(axes, [_stage_means(cell, task) for cell in some], looks[method])
         title = "average so far" if task is None else labels[tasks[task]]
-        axes.set_title(title, fontsize="medium", fontweight="bold" if task is None else None)
+        _frame(axes, title, "tasks learned", "score")
+        axes.title.set_fontweight("bold" if task is None else "normal")
         axes.set_xlim(0.8, len(tasks) + 0.2)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.set_xlabel("tasks learned")
-        axes.set_ylabel("score")
-        axes.grid(axis="y", lw=0.4, alpha=0.6)
     style.legend(figure, looks)
     return style.captioned(
         figure,
@@ -193,11 +191,9 @@ def probes(results: style.Results, scenario: str | None = None) -> Figure:
             style.draw_over_seeds(
                 axes, [_probe_means(cell, matrix) for cell in some], looks[method]
             )
-        axes.set_title("heads" if matrix == "R" else "linear probes", fontsize="medium")
+        title = "heads" if matrix == "R" else "linear probes"
+        _frame(axes, title, "tasks learned", "average so far")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.set_xlabel("tasks learned")
-        axes.set_ylabel("average so far")
-        axes.grid(axis="y", lw=0.4, alpha=0.6)
     limits = [axes.get_ylim() for axes in grid]
     for axes in grid:
         axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))

@@ -62,13 +62,10 @@ def forgetting(results: style.Results) -> Figure:
                 axes.plot([summary.low, summary.high], [row, row], "-", lw=1.6, color=color)
             axes.plot([summary.mean], [row], mark, ms=7 * scale, color=color, mec="white")
         axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
-        axes.set_yticks(range(len(order)), [labels[name] for name in order])
-        axes.set_ylim(-0.6, len(order) - 0.4)
+        style.name_rows(axes, [labels[name] for name in order])
         name = score_of(next(iter(methods.values()))[0])
         axes.set_xlabel(f"{SCORE[name].label} × 100")
         axes.set_title(labels[scenario], fontsize="medium")
-        axes.locator_params(axis="x", nbins=style.TICKS)
-        axes.grid(axis="x", lw=0.4, alpha=0.6)
     return style.captioned(
         figure,
         "Forgetting: the score lost by the end on the first of two tasks, or the mean drop of the "

@@ -202,6 +202,14 @@ def plain(axes: Axes) -> None:
     axes.ticklabel_format(useOffset=False)
 
 
+def name_rows(axes: Axes, names: Sequence[str], below: float = 0.6) -> None:
+    """Name the rows of axes from the bottom up, with that much space below the first one."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-below, len(names) - 0.4)
+    axes.locator_params(axis="x", nbins=TICKS)
+    axes.grid(axis="x", lw=0.4, alpha=0.6)
+
+
 def widen(axes: Axes) -> None:
     """Give axes whose data differ by rounding errors only a width of 0.1."""
     for scale, (low, high), limits in (

@@ -35,9 +35,8 @@ def tradeoff(results: style.Results) -> Figure:
     figure, grid = style.panels(len(groups))
     for axes, (scenario, methods) in zip(grid, groups.items(), strict=True):
         _panel(axes, methods, looks)
-        axes.set_title(labels[scenario], fontsize="medium")
-        axes.set_xlabel(f"{SCORE['p_s'].label}, {SCORE['p_s'].meaning}")
-        axes.set_ylabel(f"{SCORE['p_o'].label}, {SCORE['p_o'].meaning}")
+        _frame(axes, labels[scenario])
+        _equal_sums(axes)
     style.legend(figure, looks)
     return style.captioned(
         figure,
@@ -64,10 +63,15 @@ def _panel(axes: Axes, methods: dict[str, list[CellResult]], looks: dict[str, st
         axes.plot(*means[name], mark, ms=7 * scale, color=color, mec="white", zorder=4)
     best = zip(*(means[name] for name in front(means)), strict=True)
     axes.plot(*best, "-", lw=3, color=style.LIGHT, zorder=0)
+
+
+def _frame(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize="medium")
+    axes.set_xlabel(f"{SCORE['p_s'].label}, {SCORE['p_s'].meaning}")
+    axes.set_ylabel(f"{SCORE['p_o'].label}, {SCORE['p_o'].meaning}")
     axes.margins(0.08)
     axes.locator_params(nbins=style.TICKS)
     style.widen(axes)
-    _equal_sums(axes)
 
 
 def _equal_sums(axes: Axes) -> None:
@@ -111,12 +115,7 @@ def fronts(results: style.Results) -> Figure:
                       color=color, alpha=0.45)  # fmt: skip
             axes.plot(*zip(*(points[point] for point in best), strict=True), mark, ls="-", lw=1.2,
                       ms=6 * scale, color=color, mec="white")  # fmt: skip
-        axes.set_title(labels[scenario], fontsize="medium")
-        axes.set_xlabel(f"{SCORE['p_s'].label}, {SCORE['p_s'].meaning}")
-        axes.set_ylabel(f"{SCORE['p_o'].label}, {SCORE['p_o'].meaning}")
-        axes.margins(0.08)
-        axes.locator_params(nbins=style.TICKS)
-        style.widen(axes)
+        _frame(axes, labels[scenario])
     style.legend(figure, looks)
     return style.captioned(
         figure,
@@ -188,10 +187,7 @@ def _differences(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> 
                 if sign * row[name] > end:
                     axes.plot([sign * end], [position], mark, ms=4, color=color, clip_on=False)
     axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
-    axes.set_yticks(range(len(rows)), [labels[row["method"]] for row in rows])
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.locator_params(axis="x", nbins=style.TICKS)
-    axes.grid(axis="x", lw=0.4, alpha=0.6)
+    style.name_rows(axes, [labels[row["method"]] for row in rows])
 
 
 def _ranks(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None:  # type: ignore[type-arg]
@@ -201,12 +197,9 @@ def _ranks(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None: 
     for position, row in enumerate(rows):
         color, mark, scale, _ = looks[row["method"]]
         axes.plot([row["mean_rank"]], [position], mark, ms=6 * scale, color=color, mec="white")
-    axes.set_yticks(range(len(rows)), [labels[row["method"]] for row in rows])
-    axes.set_ylim(-1.6, len(rows) - 0.4)
+    style.name_rows(axes, [labels[row["method"]] for row in rows], below=1.6)
     axes.set_xlim(0.5, len(rows) + 0.5)
     if rows and not math.isnan(critical := rows[0]["critical_difference"]):
         best = rows[-1]["mean_rank"]
         axes.set_xlim(0.5, max(len(rows) + 0.5, best + critical + 0.1))
         axes.plot([best, best + critical], [-1, -1], "-|", lw=1.6, color=style.BLACK)
-    axes.locator_params(axis="x", nbins=style.TICKS)
-    axes.grid(axis="x", lw=0.4, alpha=0.6)

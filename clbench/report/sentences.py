@@ -52,6 +52,14 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         problem = f"No verdict: at least {FEWEST} common seeds are needed (here {most})."
     if problem:
         return [Line(((problem, ""),))]
+    titles = {
+        "better": f"better than {reference}",
+        "worse": f"worse than {reference}",
+        "equivalent": f"within ±{question.margin:g} of {reference}",
+        "no difference shown": "no difference shown",
+        "no verdict": "no verdict",
+        "too few seeds": "too few seeds",
+    }
     lines = []
     for score in question.scores:
         by_verdict: dict[str, list[Row]] = {}
@@ -59,43 +67,27 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         for row in sorted(some, key=lambda row: (row["pairs"] == 0, -abs(row["difference"]))):
             few = row["pairs"] < FEWEST
             by_verdict.setdefault("too few seeds" if few else row["verdict"], []).append(row)
-        groups = {
-            "better": f"better than {reference}",
-            "worse": f"worse than {reference}",
-            "equivalent": f"within ±{question.margin:g} of {reference}",
-            "no difference shown": "no difference shown",
-            "no verdict": "no verdict",
-            "too few seeds": "too few seeds",
-        }
         parts = [(_title(score), "title")]
-        for verdict, title in groups.items():
+        for verdict, title in titles.items():
             if methods := by_verdict.get(verdict):
-                texts = [_describe(row, verdict) for row in methods]
                 first = len(parts) == 1
                 parts += [
                     (". " if first else "; ", ""),
                     (title[0].upper() + title[1:] if first else title, verdict),
-                    (f": {', '.join(texts)}", ""),
+                    (f": {', '.join(_describe(row, verdict) for row in methods)}", ""),
                 ]
         if some:
             lines.append(Line((*parts, (".", ""))))
         elif score not in scores:
-            text = (
-                "A scenario of the question lacks this score." if scenario == MEAN else _lack(score)
-            )
-            lines.append(Line((*parts, (f". {text}", ""))))
-    others = (
-        []
-        if scenario != MEAN
-        else [
-            method
-            for method in dict.fromkeys(comparisons["method"])
-            if method not in names and question.asks(MEAN, question.scores[0], method)
-        ]
-    )
-    if others:
-        lack = "lacks" if len(others) == 1 else "lack"
-        lines.append(Line(((f"Without {_join(others)}, which {lack} a scenario.", ""),)))
+            lack = _lack(score)
+            if scenario == MEAN:
+                lack = "A scenario of the question lacks this score."
+            lines.append(Line((*parts, (f". {lack}", ""))))
+    if scenario == MEAN:
+        absent = [m for m in dict.fromkeys(comparisons["method"]) if m not in names]
+        if others := [m for m in absent if question.asks(MEAN, question.scores[0], m)]:
+            lack = "lacks" if len(others) == 1 else "lack"
+            lines.append(Line(((f"Without {_join(others)}, which {lack} a scenario.", ""),)))
     return lines
 
 
