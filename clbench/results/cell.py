@@ -38,6 +38,7 @@ Text = Annotated[str, AfterValidator(lru_cache(printable))]
 Name = Annotated[str, AfterValidator(lru_cache(partial(printable, longest=LONGEST_STORED_NAME)))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Matrix = list[list[Number]]
+Bits = npt.NDArray[np.bool_]
 
 
 def _whole(text: str) -> str:
@@ -367,9 +368,6 @@ def summarizer(
         return cell.model_copy(update=changes)
 
     return summarize
-
-
-Bits = npt.NDArray[np.bool_]
 
 
 def pack_rows(correct: Bits) -> str:

@@ -31,6 +31,12 @@ MARKS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Flags of a method, each with the sign that marks it in tables, and the footnote."""
+OVERALL_FIELDS = (
+    *("score", "method", "scenarios", "seeds", "difference", "low", "high"),
+    *("low_anywhere", "high_anywhere", "mean_rank", "critical_difference"),
+)
+
+Values = dict[str, dict[str, dict[int, float]]]  # by baseline, scenario and seed
 
 
 def fields() -> list[str]:
@@ -217,14 +223,6 @@ def load_run(path: str | Path) -> Run:
     for line in folder.broken_lines(()):
         warnings.warn(line, stacklevel=2)
     return Run(store.out, tuple(folder.cells))
-
-
-OVERALL_FIELDS = (
-    *("score", "method", "scenarios", "seeds", "difference", "low", "high"),
-    *("low_anywhere", "high_anywhere", "mean_rank", "critical_difference"),
-)
-
-Values = dict[str, dict[str, dict[int, float]]]  # by method, scenario and seed
 
 
 def overall_frame(

@@ -28,6 +28,10 @@ POWER = 0.8
 ROUNDING = 1e-9
 """Standard deviations up to this one are rounding errors."""
 
+POWER_FIELDS = (
+    *("scenario", "method", "score", "pairs", "spread", "seeds", "seeds_low", "seeds_high"),
+)
+
 Floats = npt.NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
 Word = Literal["forgot", "kept", "gained", "unclear"]
@@ -327,18 +331,6 @@ def _finite(values: Sequence[float] | Floats) -> Floats:
     if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
         raise ValueError("values must be one or more finite numbers")
     return x
-
-
-POWER_FIELDS = (
-    "scenario",
-    "method",
-    "score",
-    "pairs",
-    "spread",
-    "seeds",
-    "seeds_low",
-    "seeds_high",
-)
 
 
 def power_frame(
