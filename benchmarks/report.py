@@ -57,7 +57,7 @@ def report(folder: Path, processors: int | None = None) -> tuple[float, float]:
 def copies(source: Path, target: Path, count: int) -> int:
     """Write `count` copies of the cells of `source`; return the number of scenarios."""
     cells: list[dict[str, Any]] = [
-        json.loads(path.read_text()) for path in sorted((source / "cells").glob("*.json"))
+        json.loads(cell.to_json()) for cell in Store(source).read().cells
     ]
     (target / "cells").mkdir(parents=True)
     suite = Store(source).read_suite()

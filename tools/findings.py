@@ -18,10 +18,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from clbench.figures import style
-from clbench.results.cell import CellResult
-from clbench.results.comparisons import comparisons_frame, step_of_mean, steps_by_scenario
-from clbench.results.overall import Values, overall_frame, paired_table, scores_by_method
-from clbench.results.score_tables import score_rows
+from clbench.results.cell import CellResult, step_of_mean, steps_by_scenario
+from clbench.results.comparisons import comparisons_frame
+from clbench.results.score_tables import (
+    Values,
+    overall_frame,
+    paired_table,
+    score_rows,
+    scores_by_baseline,
+)
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline
@@ -98,7 +103,7 @@ def answers(
     claims = claims_of(cells, claims)
     groups: dict[tuple[str, str], dict[str, Differences]] = {}
     for score in scores:
-        values = scores_by_method(rows, score)
+        values = scores_by_baseline(rows, score)
         for method, reference in claims:
             scenarios, _, table = paired_table(values[method], values[reference])
             step = step_of_mean(scenarios, {name: steps[name][score] for name in scenarios})

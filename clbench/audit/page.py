@@ -18,8 +18,7 @@ from clbench.core.errors import RunFolderError, SettingsError, printable
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures.style import save_png
 from clbench.models.checkpoint import quiet
-from clbench.report.drawing import draw_all
-from clbench.report.write import render, write_figure
+from clbench.report.files import draw_all, render, write_figure
 
 FILE = "audit.json"
 

@@ -29,10 +29,9 @@ def power(
 
     from clbench.cli.console import err, out, show_table
     from clbench.core.errors import RunFolderError, SettingsError
-    from clbench.report.power import power_frame
     from clbench.report.reading import read_runs
     from clbench.results.comparisons import comparisons_frame
-    from clbench.results.statistics import ALPHA, spend
+    from clbench.results.statistics import ALPHA, power_frame, spend
     from clbench.results.store import Store
     from clbench.suite.question import FEWEST, MOST_SEEDS
 

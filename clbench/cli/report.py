@@ -26,7 +26,7 @@ def report(
     from clbench.cli.console import out as stdout
     from clbench.cli.table import show_results
     from clbench.core.errors import RunFolderError, SettingsError
-    from clbench.report.drawing import FORMATS
+    from clbench.report.files import FORMATS
     from clbench.report.reading import read_runs
     from clbench.report.write import write_report
     from clbench.results.score_tables import scores_frame, to_csv

@@ -19,7 +19,7 @@ from clbench.results.score_tables import (
     score_rows,
     visible_scores,
 )
-from clbench.results.scores import Score
+from clbench.suite.scores import Score
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,10 +89,10 @@ def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
         (True, False, few),
         (True, True, few),
     )
-    for own_lines, below, columns in narrower:
+    for own_lines, below, shown in narrower:
         if _widths(table, console).maximum <= console.width:
             break
-        table = _layout(rows, columns, sign, own_lines=own_lines, below=below)
+        table = _layout(rows, shown, sign, own_lines=own_lines, below=below)
     return table
 
 

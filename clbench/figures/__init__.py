@@ -12,17 +12,12 @@ report; it need not be named anywhere else.
 import importlib
 import pkgutil
 
-from clbench.figures.costs import costs
-from clbench.figures.curves import anchor_distances, curves
-from clbench.figures.forgetting import forgetting, matrices
-from clbench.figures.fronts import fronts
+from clbench.figures.curves import anchor_distances, curves, probes, retention
+from clbench.figures.forgetting import costs, forgetting, matrices
 from clbench.figures.learning_rates import rate_distributions, search_trace
-from clbench.figures.overall import overall
-from clbench.figures.probes import probes
-from clbench.figures.retention import retention
 from clbench.figures.shift import shift
 from clbench.figures.style import REPORT_FIGURES, ReportFigure
-from clbench.figures.tradeoff import tradeoff
+from clbench.figures.tradeoff import fronts, overall, tradeoff
 
 __all__ = [
     "anchor_distances",

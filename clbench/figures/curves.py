@@ -1,16 +1,15 @@
-"""What happens step by step while the last task is learned."""
+"""What happens to the scores step by step and stage by stage."""
 
-from __future__ import annotations
+from statistics import fmean
 
-from typing import TYPE_CHECKING
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from clbench.figures import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult
 
 DISTANCE, ANNEALING = "distance", "lambda"
 """Curves of methods with an anchor; ``distance.GROUP`` is the distance of one layer group."""
@@ -109,9 +108,6 @@ def _frame(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def _draw_groups(axes: Axes, cells: list[CellResult]) -> None:
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
     names = _groups(cells[0])
     for number, name in enumerate(names):
         color = to_hex(colormaps["viridis"](0.9 * number / max(1, len(names) - 1)))
@@ -132,3 +128,92 @@ def _distance(cell: CellResult) -> style.Points:
 
 def _groups(cell: CellResult) -> list[str]:
     return [name for name in cell.stages[-1].curves if name.startswith(f"{DISTANCE}.")]
+
+
+FEWEST_TASKS = 3
+"""Fewest tasks to draw; with two, all numbers are in the other figures."""
+MOST_PANELS = 4
+"""Most panels in a row."""
+
+
+@style.in_report("retention", order=38, per="scenario")
+def retention(results: style.Results, scenario: str | None = None) -> Figure:
+    """Draw the average over the tasks so far, and the score on each task, stage by stage."""
+    cells, name = style.one_scenario(results, scenario)
+    tasks = cells[0].tasks
+    if len(tasks) < FEWEST_TASKS:
+        raise ValueError(f"{name} has {len(tasks)} tasks; retention needs {FEWEST_TASKS} or more")
+    looks, labels = style.looks(cells), style.short_labels(tasks)
+    panels = min(MOST_PANELS, len(tasks))
+    # The last task is scored once only.
+    figure, grid = style.panels(len(tasks), width=10.2 / panels, height=2.3, columns=panels)
+    for axes, task in zip(grid, [None, *range(len(tasks) - 1)], strict=True):
+        for method, some in style.by_scenario(cells)[name].items():
+            style.draw_over_seeds(axes, [_stage_means(cell, task) for cell in some], looks[method])
+        title = "average so far" if task is None else labels[tasks[task]]
+        _frame(axes, title, "tasks learned", "score")
+        axes.title.set_fontweight("bold" if task is None else "normal")
+        axes.set_xlim(0.8, len(tasks) + 0.2)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    style.legend(figure, looks)
+    return style.captioned(
+        figure,
+        f"{name}: average score over the tasks learned so far, and the score on each task but the "
+        "last from the stage that trains it on, R[j, j] to R[n, j]; mean and range over seeds, "
+        f"{style.count_seeds(cells)}.",
+    )
+
+
+def _stage_means(cell: CellResult, task: int | None) -> style.Points:
+    """Return the stage, from 1, and the score on a task; None averages the tasks so far."""
+    points: style.Points = []
+    for stage, row in enumerate(cell.R):
+        scores = row[: stage + 1] if task is None else row[task : task + 1]
+        if (task is None or stage >= task) and None not in scores:
+            points.append((stage + 1, fmean(score for score in scores if score is not None)))
+    return points
+
+
+@style.in_report("heads and features", order=39, per="scenario")
+def probes(results: style.Results, scenario: str | None = None) -> Figure:
+    """Draw the average over the tasks so far of the heads, and of linear probes of the features.
+
+    Raises a ValueError without cells that have probes.
+    """
+    cells, name = style.one_scenario(results, scenario)
+    cells = [cell for cell in cells if cell.probes]
+    if not cells:
+        raise ValueError(f"{name} has no probes; set probe_rows in the suite's [protocol]")
+    looks = style.looks(cells)
+    figure, grid = style.panels(2, width=4.2, height=2.8, columns=2)
+    for axes, matrix in zip(grid, ("R", "probes"), strict=True):
+        for method, some in style.by_scenario(cells)[name].items():
+            style.draw_over_seeds(
+                axes, [_probe_means(cell, matrix) for cell in some], looks[method]
+            )
+        title = "heads" if matrix == "R" else "linear probes"
+        _frame(axes, title, "tasks learned", "average so far")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    limits = [axes.get_ylim() for axes in grid]
+    for axes in grid:
+        axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    style.legend(figure, looks)
+    return style.captioned(
+        figure,
+        f"{name}: average score over the tasks learned so far, of the model's heads (left) and of "
+        "linear probes of its features (right). Where the heads fall and the probes do not, the "
+        f"features have kept the tasks. Mean and range over seeds, {style.count_seeds(cells)}.",
+    )
+
+
+def _probe_means(cell: CellResult, matrix: str) -> style.Points:
+    """Return each stage, from 1, and the mean score over the tasks so far that have a probe."""
+    shift = len(cell.probes) - len(cell.R)
+    points: style.Points = []
+    for stage, row in enumerate(cell.R):
+        probed = cell.probes[stage + shift]
+        known = [j for j in range(stage + 1) if probed[j] is not None and row[j] is not None]
+        scores = row if matrix == "R" else probed
+        if known:
+            points.append((stage + 1, fmean(scores[j] or 0.0 for j in known)))
+    return points

@@ -1,24 +1,21 @@
-"""How much is forgotten, and of which task."""
-
-from __future__ import annotations
+"""How much is forgotten, of which task, and at what cost."""
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from clbench.core.errors import join_names
 from clbench.figures import style
-from clbench.results.scores import SCORE
+from clbench.figures.curves import FEWEST_TASKS
+from clbench.results.cell import CellResult
 from clbench.results.statistics import summarise
 from clbench.suite.question import FEWEST
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from clbench.results.cell import CellResult
-
+from clbench.suite.scores import SCORE
 
 LABEL = f"{SCORE['forgetting'].label} × 100"
 
@@ -65,13 +62,10 @@ def forgetting(results: style.Results) -> Figure:
                 axes.plot([summary.low, summary.high], [row, row], "-", lw=1.6, color=color)
             axes.plot([summary.mean], [row], mark, ms=7 * scale, color=color, mec="white")
         axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
-        axes.set_yticks(range(len(order)), [labels[name] for name in order])
-        axes.set_ylim(-0.6, len(order) - 0.4)
+        style.name_rows(axes, [labels[name] for name in order])
         name = score_of(next(iter(methods.values()))[0])
         axes.set_xlabel(f"{SCORE[name].label} × 100")
         axes.set_title(labels[scenario], fontsize="medium")
-        axes.locator_params(axis="x", nbins=style.TICKS)
-        axes.grid(axis="x", lw=0.4, alpha=0.6)
     return style.captioned(
         figure,
         "Forgetting: the score lost by the end on the first of two tasks, or the mean drop of the "
@@ -84,8 +78,6 @@ def forgetting(results: style.Results) -> Figure:
 @style.in_report("score matrices", order=60, per="scenario")
 def matrices(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw the mean score matrix of each method as a heatmap."""
-    from matplotlib.patches import Rectangle
-
     cells, name = style.one_scenario(results, scenario)
     means = {
         method: np.mean([np.array(cell.R, dtype=float) for cell in some], axis=0)
@@ -124,3 +116,88 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
         "framed diagonal, right after task j itself. Means over seeds, "
         f"{style.count_seeds(cells)}.",
     )
+
+
+WIDE = 8.0
+"""Ratio of the longest to the shortest time above which the time axis is logarithmic."""
+
+
+@style.in_report("cost", order=70, per="scenario")
+def costs(results: style.Results, scenario: str | None = None) -> Figure:
+    """Draw forgetting against training time and extra memory, a point for each method.
+
+    With three tasks or more, the average score at the end takes the place of forgetting.
+
+    Memory is the peak size of a training step's tensors, minus vanilla's on the same seed if
+    vanilla was run. If a method's settings were searched for, a hollow mark shows the time
+    including the search, joined to the time of training alone.
+    """
+    cells, name = style.one_scenario(results, scenario)
+    is_sequence = len(cells[0].tasks) >= FEWEST_TASKS
+    if not is_sequence:
+        cells, _ = with_forgetting(cells)
+    looks = style.looks(cells)
+    figure, (times, memory) = style.panels(2, width=4.2)
+    megabytes, label, meaning = _memory(cells)
+    for method, some in style.by_scenario(cells)[name].items():
+        color, mark, scale, _ = looks[method]
+        size = 8 * scale
+        y = fmean(_averages(some) if is_sequence else with_forgetting(some)[1])
+        seconds = fmean(cell.train_seconds for cell in some)
+        times.plot([seconds], [y], mark, ms=size, color=color, mec="white", zorder=3)
+        if searched := fmean(cell.search.get("seconds", 0.0) for cell in some):
+            total = seconds + searched
+            times.plot([seconds, total], [y, y], "-", lw=0.8, color=color)
+            times.plot([total], [y], mark, ms=size, color=color, mfc="white", zorder=3)
+        if method in megabytes:
+            x = fmean(megabytes[method])
+            memory.plot([x], [y], mark, ms=size, color=color, mec="white")
+    low, high = times.dataLim.intervalx
+    if low > 0.0 and high > WIDE * low:
+        times.set_xscale("log")
+        times.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
+        times.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        times.xaxis.set_minor_formatter(NullFormatter())
+    hollow = " (hollow: with search)" if any(cell.search for cell in cells) else ""
+    times.set_xlabel(f"training, seconds{hollow}")
+    memory.set_xlabel(label)
+    for axes in (times, memory):
+        if not is_sequence:
+            axes.axhline(0.0, lw=0.8, color=style.GREY, zorder=0)
+        axes.set_ylabel(f"{SCORE['average'].label} × 100" if is_sequence else LABEL)
+        axes.margins(0.12)
+    style.legend(figure, looks)
+    score = "average score at the end" if is_sequence else "forgetting on the first task"
+    return style.captioned(
+        figure,
+        f"{name}: {score} (× 100) against seconds of training over all stages "
+        f"(left) and {meaning}, in 10⁶ bytes (right); means over seeds, "
+        f"{style.count_seeds(cells)}. Times of cells that ran side by side are only indicative.",
+    )
+
+
+def _averages(cells: Sequence[CellResult]) -> list[float]:
+    """Return 100 × the mean score over all tasks at the end, for each cell."""
+    return [100 * score for cell in cells if (score := cell.scores.get("average")) is not None]
+
+
+def _memory(cells: Sequence[CellResult]) -> tuple[dict[str, list[float]], str, str]:
+    """Return megabytes by method, the label of their axis, and their meaning."""
+    per_step = any(cell.training_memory_mb is not None for cell in cells)
+    field = "training_memory_mb" if per_step else "peak_memory_mb"  # results of earlier versions
+    values: dict[str, dict[int, float]] = {}
+    for cell in cells:
+        if (megabytes := getattr(cell, field)) is not None:
+            values.setdefault(cell.baseline, {})[cell.seed] = megabytes
+    if per_step and (vanilla := values.get(style.VANILLA)):
+        values = {
+            method: {seed: seeds[seed] - vanilla[seed] for seed in seeds.keys() & vanilla}
+            for method, seeds in values.items()
+        }
+        label = "memory beyond vanilla's, MB"
+        meaning = "memory of a training step's tensors beyond vanilla's on the same seed"
+    elif per_step:
+        label, meaning = "memory, MB", "memory of a training step's tensors"
+    else:
+        label, meaning = "peak memory, MB", "peak memory (CUDA: allocator; else: process)"
+    return {name: list(seeds.values()) for name, seeds in values.items() if seeds}, label, meaning

@@ -1,33 +1,15 @@
 """Learning rates by layer, and how the search for them went."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from clbench.core.errors import count, join_names
 from clbench.core.registry import LARGEST
 from clbench.figures import style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-class SearchTrial(Protocol):
-    """A trial of a search, as far as it is drawn."""
-
-    @property
-    def number(self) -> int:
-        """Number from 1, in the order of proposals."""
-
-    @property
-    def status(self) -> str:
-        """``running``, ``complete``, ``stopped`` or ``failed``."""
-
-    @property
-    def epochs(self) -> Sequence[Any]:
-        """One record for each epoch, with its ``reward``."""
 
 
 def rate_distributions(
@@ -128,15 +110,14 @@ def _are_rates(values: list[Any]) -> bool:
     return numbers and len(values) > 3
 
 
-def search_trace(trials: Sequence[SearchTrial]) -> Figure:
+def search_trace(trials: Sequence[Any]) -> Figure:
     """Draw the reward p_o + p_s of each trial, the best so far, and the epochs of each trial.
 
-    Trials are in the order in which they were proposed. Stopped and failed ones have no comparable
-    reward, only epochs; running ones are left out. Raises a ValueError if no trial is complete.
+    Trials are in the order in which they were proposed. Each has a `number` from 1, a `status`
+    (running, complete, stopped or failed) and `epochs`, each with its `reward`. Stopped and failed
+    ones have no comparable reward; running ones are left out. Raises a ValueError if no trial is
+    complete.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     ended = [trial for trial in trials if trial.status != "running"]
     complete = [trial for trial in ended if trial.status == "complete"]
     if not complete:

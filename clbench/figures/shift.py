@@ -1,21 +1,16 @@
 """What a shift did to the rows of a task."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from clbench.core.errors import join_names
 from clbench.figures import style
+from clbench.results.score_tables import Run
 from clbench.results.store import Store
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from clbench.results.score_tables import Run
 
 PERPLEXITY = 30.0
 """Perplexity of t-SNE (van der Maaten & Hinton 2008, section 2: typically 5 to 50)."""

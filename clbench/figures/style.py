@@ -1,24 +1,24 @@
 """What figures share: registration for the report, looks of methods, panels, grouping."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from unicodedata import east_asian_width
 
 import numpy as np
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from clbench.core.errors import join_names
 from clbench.results.cell import CellResult, without_extra_points
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from clbench.results.score_tables import Run
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#5e3c99")
 """Colours that colour-blind readers can tell apart: six of Okabe & Ito 2008, and two more."""
@@ -37,17 +37,6 @@ Points = list[tuple[float, float]]
 Draw = TypeVar("Draw", bound="Callable[..., Figure]")
 
 
-class HasCells(Protocol):
-    """A run, as `clbench.run` returns it."""
-
-    @property
-    def cells(self) -> Sequence[CellResult]: ...  # noqa: D102
-
-
-Results = HasCells | Sequence[CellResult]
-"""A run, or cells."""
-
-
 @dataclass(frozen=True)
 class ReportData:
     """The data of a report's figures.
@@ -60,6 +49,9 @@ class ReportData:
     pictures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reference: str = VANILLA
     scores: Sequence[str] = ("p_o", "p_s")
+
+
+Results = Run | ReportData | Sequence[CellResult]
 
 
 @dataclass(frozen=True)
@@ -192,8 +184,6 @@ def panels(
     count: int, *, width: float = 3.4, height: float = 3.0, columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` panels of that size in inches, at most `columns` in a row."""
-    from matplotlib.figure import Figure
-
     columns = min(count, columns)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows + 0.5), layout="constrained")
@@ -212,6 +202,14 @@ def plain(axes: Axes) -> None:
     axes.ticklabel_format(useOffset=False)
 
 
+def name_rows(axes: Axes, names: Sequence[str], below: float = 0.6) -> None:
+    """Name the rows of axes from the bottom up, with that much space below the first one."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-below, len(names) - 0.4)
+    axes.locator_params(axis="x", nbins=TICKS)
+    axes.grid(axis="x", lw=0.4, alpha=0.6)
+
+
 def widen(axes: Axes) -> None:
     """Give axes whose data differ by rounding errors only a width of 0.1."""
     for scale, (low, high), limits in (
@@ -224,8 +222,6 @@ def widen(axes: Axes) -> None:
 
 def legend(figure: Figure, methods: Mapping[str, Look]) -> None:
     """Add a legend of the methods above the panels, in as many columns as fit."""
-    from matplotlib.lines import Line2D
-
     labels = short_labels(methods)
     columns = legend_columns(figure.get_figwidth(), labels.values())
     # There is room for two rows; more make the figure taller, not the panels smaller.
@@ -262,14 +258,12 @@ def count_seeds(cells: Iterable[CellResult]) -> str:
 
 def captioned(figure: Figure, text: str) -> Figure:
     """Set the caption, which is the figure's label, finish the axes, and return the figure."""
-    from matplotlib.text import Text
-
     for axes in figure.axes:
         widen(axes)
-    for words in figure.findobj(Text):
-        words.set_text(words.get_text().replace("$", r"\$"))  # names are no formulas
-        if not words.get_text().isascii():
-            words.set_fontfamily(_families(words.get_text()))
+    for label in figure.findobj(Text):
+        label.set_text(label.get_text().replace("$", r"\$"))  # names are no formulas
+        if not label.get_text().isascii():
+            label.set_fontfamily(_families(label.get_text()))
     figure.set_label(text)
     return figure
 
@@ -277,8 +271,6 @@ def captioned(figure: Figure, text: str) -> Figure:
 @lru_cache
 def _families(text: str) -> list[str]:
     """Return the usual font, and installed ones for the characters that it lacks."""
-    from matplotlib import font_manager
-
     usual, missing = font_manager.FontProperties().get_name(), set(text)
     paths = {font.name: font.fname for font in font_manager.fontManager.ttflist}
     families = []

@@ -1,20 +1,18 @@
-"""Score on the old task against score on the new one."""
-
-from __future__ import annotations
+"""A run at a glance: old task against new task, trade-off curves, and all scenarios together."""
 
 import math
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from clbench.figures import style
-from clbench.results.fronts import front
-from clbench.results.scores import SCORE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, without_extra_points
+from clbench.results.fronts import curves as settings_curves
+from clbench.results.fronts import front, mean_points
+from clbench.results.score_tables import overall_frame
+from clbench.suite.scores import SCORE
 
 
 @style.in_report("Old task versus new task", order=10)
@@ -37,9 +35,8 @@ def tradeoff(results: style.Results) -> Figure:
     figure, grid = style.panels(len(groups))
     for axes, (scenario, methods) in zip(grid, groups.items(), strict=True):
         _panel(axes, methods, looks)
-        axes.set_title(labels[scenario], fontsize="medium")
-        axes.set_xlabel(f"{SCORE['p_s'].label}, {SCORE['p_s'].meaning}")
-        axes.set_ylabel(f"{SCORE['p_o'].label}, {SCORE['p_o'].meaning}")
+        _frame(axes, labels[scenario])
+        _equal_sums(axes)
     style.legend(figure, looks)
     return style.captioned(
         figure,
@@ -66,16 +63,19 @@ def _panel(axes: Axes, methods: dict[str, list[CellResult]], looks: dict[str, st
         axes.plot(*means[name], mark, ms=7 * scale, color=color, mec="white", zorder=4)
     best = zip(*(means[name] for name in front(means)), strict=True)
     axes.plot(*best, "-", lw=3, color=style.LIGHT, zorder=0)
+
+
+def _frame(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize="medium")
+    axes.set_xlabel(f"{SCORE['p_s'].label}, {SCORE['p_s'].meaning}")
+    axes.set_ylabel(f"{SCORE['p_o'].label}, {SCORE['p_o'].meaning}")
     axes.margins(0.08)
     axes.locator_params(nbins=style.TICKS)
     style.widen(axes)
-    _equal_sums(axes)
 
 
 def _equal_sums(axes: Axes) -> None:
     """Draw lines of equal p_o + p_s at round values, labelled where they leave the panel."""
-    from matplotlib.ticker import MaxNLocator
-
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     for total in MaxNLocator(5).tick_values(left + bottom, right + top):
         start, end = max(left, total - top), min(right, total - bottom)
@@ -90,3 +90,116 @@ def _equal_sums(axes: Axes) -> None:
         )  # fmt: skip
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
+
+
+@style.in_report("Trade-off curves", order=12)
+def fronts(results: style.Results) -> Figure:
+    """Draw p_o against p_s of every setting of swept methods, and join those on each front.
+
+    Raises a ValueError if no baseline was run at several settings.
+    """
+    cells = [cell for cell in style.all_cells(results) if cell.status == "ok"]
+    by_scenario = settings_curves(cells)
+    if not by_scenario:
+        raise ValueError("no baseline was run at several settings")
+    names = dict.fromkeys(name for by_name in by_scenario.values() for name in by_name)
+    looks = style.looks_of(names)
+    labels = style.short_labels(by_scenario)
+    figure, grid = style.panels(len(by_scenario))
+    for axes, (scenario, by_name) in zip(grid, by_scenario.items(), strict=True):
+        for name, curve in by_name.items():
+            color, mark, scale, _ = looks[name]
+            points = mean_points(curve)
+            best = front(points)
+            axes.plot(*zip(*points.values(), strict=True), mark, ls="none", ms=4 * scale,
+                      color=color, alpha=0.45)  # fmt: skip
+            axes.plot(*zip(*(points[point] for point in best), strict=True), mark, ls="-", lw=1.2,
+                      ms=6 * scale, color=color, mec="white")  # fmt: skip
+        _frame(axes, labels[scenario])
+    style.legend(figure, looks)
+    return style.captioned(
+        figure,
+        "Score on the old task (p_o) against score on the new task (p_s) after training on both, "
+        f"as fractions, {style.count_seeds(cells)}. A mark is the mean of one setting; lines join "
+        "the settings of a method that none of its others beats in both scores.",
+    )
+
+
+@style.in_report("All scenarios", order=5)
+def overall(results: style.Results) -> Figure:
+    """Draw mean differences from the reference and mean ranks over scenarios.
+
+    The reference and the scores are those of the report, else vanilla, p_o and p_s. Differences
+    are those of methods that have all scenarios. Raises a ValueError for fewer than two scenarios,
+    or if nothing can be compared.
+    """
+    cells = style.good_cells(results)
+    report = results if isinstance(results, style.ReportData) else style.ReportData(cells)
+    reference, scores = report.reference, report.scores
+    scenarios = len({cell.scenario for cell in cells})
+    looks = style.looks(cells)
+    # Scores such as plasticity are made of single-task references, too.
+    finished = [cell for cell in style.all_cells(results) if cell.status == "ok"]
+    frame = overall_frame(without_extra_points(finished), reference, scores)
+    frame.loc[frame["scenarios"] != scenarios, "difference"] = math.nan
+    if scenarios < 2 or frame["difference"].isna().all():
+        raise ValueError("a summary needs two scenarios that a method shares with the reference")
+    scores = [s for s in scores if frame.loc[frame["score"] == s, "difference"].notna().any()]
+    compared = {*frame.loc[frame["difference"].notna(), "method"], reference}
+    height = 1.1 + 0.24 * len(looks)
+    figure, grid = style.panels(2 * len(scores), width=4.2, height=height, columns=2)
+    for axes, score in zip(grid[::2], scores, strict=True):
+        _differences(axes, frame[frame["score"] == score].to_dict("records"), looks)
+        axes.set_title(f"{SCORE[score].label} − {reference}", fontsize="medium")
+    for axes, score in zip(grid[1::2], scores, strict=True):
+        _ranks(axes, frame[frame["score"] == score].to_dict("records"), looks)
+        axes.set_title(f"mean rank in {SCORE[score].label}", fontsize="medium")
+    others = [name for name in looks if name not in compared]
+    missing = f" (without {', '.join(others)}, which lack some of them)" if others else ""
+    return style.captioned(
+        figure,
+        f"Over {scenarios} scenarios{missing}. Left: mean difference from {reference}, with the "
+        "same weight for every scenario; thick lines are 95 % intervals for the mean of these "
+        "scenarios, thin ones for scenarios like these (cut at arrows). Right: mean ranks, 1 for "
+        "the best; methods whose ranks differ by less than the bar at the bottom (Nemenyi, 5 %) do "
+        "not differ significantly.",
+    )
+
+
+def _differences(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None:  # type: ignore[type-arg]
+    rows = [row for row in rows if not math.isnan(row["difference"])]
+    rows.sort(key=lambda row: row["difference"])
+    labels = style.short_labels(looks)
+    for position, row in enumerate(rows):
+        color, mark, scale, _ = looks[row["method"]]
+        for width, low, high in ((0.8, "low_anywhere", "high_anywhere"), (2.4, "low", "high")):
+            if not math.isnan(row[low]):
+                axes.plot([row[low], row[high]], [position] * 2, "-", lw=width, color=color)
+        axes.plot([row["difference"]], [position], mark, ms=6 * scale, color=color, mec="white")
+    spans = [abs(row[name]) for row in rows for name in ("difference", "low", "high")]
+    widest = max((span for span in spans if not math.isnan(span)), default=0.0)
+    if widest:  # intervals for other scenarios may be far wider, and are cut
+        end = 1.6 * widest
+        axes.set_xlim(-end, end)
+        for position, row in enumerate(rows):
+            color = looks[row["method"]].color
+            for name, sign, mark in (("low_anywhere", -1, "<"), ("high_anywhere", 1, ">")):
+                if sign * row[name] > end:
+                    axes.plot([sign * end], [position], mark, ms=4, color=color, clip_on=False)
+    axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
+    style.name_rows(axes, [labels[row["method"]] for row in rows])
+
+
+def _ranks(axes: Axes, rows: list[dict], looks: dict[str, style.Look]) -> None:  # type: ignore[type-arg]
+    rows = [row for row in rows if not math.isnan(row["mean_rank"])]
+    rows.sort(key=lambda row: -row["mean_rank"])
+    labels = style.short_labels(looks)
+    for position, row in enumerate(rows):
+        color, mark, scale, _ = looks[row["method"]]
+        axes.plot([row["mean_rank"]], [position], mark, ms=6 * scale, color=color, mec="white")
+    style.name_rows(axes, [labels[row["method"]] for row in rows], below=1.6)
+    axes.set_xlim(0.5, len(rows) + 0.5)
+    if rows and not math.isnan(critical := rows[0]["critical_difference"]):
+        best = rows[-1]["mean_rank"]
+        axes.set_xlim(0.5, max(len(rows) + 0.5, best + critical + 0.1))
+        axes.plot([best, best + critical], [-1, -1], "-|", lw=1.6, color=style.BLACK)

@@ -1,31 +1,32 @@
 """The numbers of a report, and the rows of the page's tables as plain values."""
 
-from __future__ import annotations
-
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.comparisons import comparisons_frame
-from clbench.results.controls import controls_frame
+import pandas as pd
+
+from clbench.figures.curves import ANNEALING
+from clbench.report.reading import MOST_DETAILS
+from clbench.results.cell import CellResult, StageRecord, without_extra_points
+from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
+from clbench.results.published import compare_published
 from clbench.results.score_tables import (
     MARKS,
     failures,
+    has_value,
     marks,
+    overall_frame,
+    score_rows,
     scores_frame,
     summary,
     visible_scores,
 )
-from clbench.results.statistics import ALPHA
+from clbench.results.statistics import ALPHA, summarise
 from clbench.suite.question import FEWEST, Question
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from clbench.suite.scores import SCORES, Score
 
 COSTS = {
     "train_seconds": ("train s", "seconds of training, without scoring"),
@@ -33,48 +34,129 @@ COSTS = {
     "training_memory_mb": ("memory MB", "peak size of a training step’s tensors, in 10⁶ bytes"),
 }
 """Columns of costs on the page: title and meaning."""
+WIDTH, HEIGHT, MARGIN = 160, 32, 2
+"""Size of a sparkline in pixels, and the margin inside it."""
+NAMES = {"loss": "training loss", "lr": "learning rate", ANNEALING: "λ"}
+"""Names of curves on the page; the engine records the first two at the steps in ``step``."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Everything in a report but its figures: cells (references included) and tables.
+    """Everything in a report but its figures: the cells, references included, and its tables.
 
-    `frame` has a row for each cell, `means` for each method; `comparisons` are with the reference
-    of the `question`, `controls` with the controls; `floors` has a row for each task, `fronts` one
-    for each trade-off curve, `points` for each of its points. Points of sweeps are only in `cells`,
-    `frame`, `fronts` and `points`.
+    Tables by name: `scores` has a row for each cell, `means` for each method; `comparisons` are
+    with the reference of the `question`, `overall` over all scenarios, `controls` with the
+    controls; `floors` has a row for each task, `fronts` one for each trade-off curve, `points` for
+    each of its points; `cards` has what a language model gained and lost, and `published` what
+    papers found. Points of sweeps are only in `cells`, `scores`, `fronts` and `points`.
     """
 
     question: Question
     cells: tuple[CellResult, ...]
-    frame: pd.DataFrame
-    means: pd.DataFrame
-    comparisons: pd.DataFrame
-    controls: pd.DataFrame
-    floors: pd.DataFrame
-    fronts: pd.DataFrame
-    points: pd.DataFrame
+    tables: dict[str, pd.DataFrame]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table, with None in place of NaN."""
+        return [
+            {str(key): None if value != value else value for key, value in row.items()}
+            for row in self.tables[table].to_dict("records")
+        ]
+
+    def overview(self) -> dict[str, Any]:
+        """Return counts and other facts that the page states once."""
+        frame, comparisons = self.tables["scores"], self.tables["comparisons"]
+        return {
+            "cells": len(frame),
+            "failed": int((frame["status"] != "ok").sum()),
+            "scenarios": frame["scenario"].nunique(),
+            "methods": self.tables["means"]["method"].nunique(),
+            "seeds": frame["seed"].nunique(),
+            "models": list(dict.fromkeys(frame["model"])),
+            "failures": failures(self.cells),
+            "compared": int((comparisons["primary"] & (comparisons["pairs"] >= FEWEST)).sum()),
+            "averaged": [
+                name
+                for name in dict.fromkeys(cell.scenario for cell in self.cells)
+                if self.question.mean_over_scenarios and self.question.covers(name)
+            ],
+        }
+
+    def methods(self) -> list[dict[str, Any]]:
+        """Return the rows of the table of scores: means, marks and the answers of the question."""
+        answers = {
+            (row["scenario"], row["method"], row["score"]): row for row in self.rows("comparisons")
+        }
+        rows = self.rows("means")
+        for row in rows:
+            row["marks"] = marks(flag for flag in MARKS if row[flag])
+            row["answers"] = [
+                answers.get((row["scenario"], row["method"], score), dict.fromkeys(FIELDS))
+                for score in self.question.scores
+            ]
+        return rows
+
+    def scores(self) -> list[Score]:
+        """Return the scores that the table of scores shows."""
+        return visible_scores(self.rows("means"), page=True)
+
+    def costs(self) -> dict[str, tuple[str, str]]:
+        """Return the costs that the table of scores shows, with title and meaning."""
+        rows = self.rows("means")
+        return {name: cost for name, cost in COSTS.items() if has_value(rows, f"{name}_mean")}
+
+    def cards(self) -> list[dict[str, Any]]:
+        """Return a card for each scenario and method, with the row of each of its scores."""
+        cards: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in self.rows("cards"):
+            key = row["scenario"], row["method"]
+            card = cards.setdefault(key, {"scenario": key[0], "method": key[1], "scores": {}})
+            card["seeds"] = row["seeds"]
+            card["scores"][row["score"]] = row
+        return list(cards.values())
+
+    def flips(self) -> list[dict[str, Any]]:
+        """Return the comparisons of p_o with counts of flipped rows that the question asks for."""
+        question = self.question
+        return [
+            row
+            for row in self.rows("comparisons")
+            if (row["score"], row["rows_lost"] is None) == ("p_o", False)
+            and (
+                row["method"] == question.reference
+                or question.depends_on(row["scenario"], "p_o", row["method"])
+            )
+        ]
+
+    def details(self) -> list[tuple[CellResult, list[dict[str, Any]]]]:
+        """Return cells with the rows of R and their stages; of too many only failed ones."""
+        cells = list(self.cells)
+        if len(cells) > MOST_DETAILS:
+            cells = [cell for cell in cells if cell.status == "failed"][:MOST_DETAILS]
+        return [(cell, [_stage(cell, row) for row in range(len(cell.R))]) for cell in cells]
 
 
 def gather(
     cells: Sequence[CellResult],
     question: Question = Question(),  # noqa: B008 - immutable
     alpha: float = ALPHA,
+    suites: Sequence[str] = (),
 ) -> Content:
-    """Return the tables and statistics of cells; see `comparisons_frame`."""
-    frame = scores_frame(cells, question.reference)
+    """Return the tables and statistics of cells of these suites; see `comparisons_frame`."""
     main = without_extra_points(cells)
-    return Content(
-        question,
-        tuple(cells),
-        frame,
-        means=summary(scores_frame(main, question.reference)),
-        comparisons=comparisons_frame(main, question, alpha),
-        controls=controls_frame(main, question, alpha),
-        floors=floors_frame(main),
-        fronts=fronts_frame(cells, question.reference, alpha),
-        points=points_frame(cells),
-    )
+    published = [compare_published(name, cells) for name in dict.fromkeys(suites)]
+    tables = {
+        "scores": scores_frame(cells, question.reference),
+        "means": summary(scores_frame(main, question.reference)),
+        "comparisons": comparisons_frame(main, question, alpha),
+        "overall": overall_frame(main, question.reference, question.scores),
+        "controls": controls_frame(main, question, alpha),
+        "floors": floors_frame(main),
+        "fronts": fronts_frame(cells, question.reference, alpha),
+        "points": points_frame(cells),
+        "cards": cards_frame(main),
+        "published": pd.DataFrame([r for frame in published for r in frame.to_dict("records")]),
+    }
+    return Content(question, tuple(cells), tables)
 
 
 def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
@@ -83,8 +165,6 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     ``constant`` is the score of always predicting the majority class, and ``frozen`` that of the
     method of this name after all training, as a mean over seeds, where it was run.
     """
-    import pandas as pd
-
     good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
     ends: dict[str, list[list[float | None]]] = {}
     for cell in good:
@@ -102,65 +182,32 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["scenario", "task", "constant", "frozen"])
 
 
-def floor_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of floors: numbers as floats or None."""
-    return [
-        {
-            "scenario": row["scenario"],
-            "task": row["task"],
-            "constant": number(row["constant"]),
-            "frozen": number(row["frozen"]),
-        }
-        for row in content.floors.to_dict("records")
-    ]
+def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
+    """Return a row for each scenario, method and score of a card; empty if nothing was measured.
+
+    ``mean`` is over seeds, ``low`` to ``high`` its 95 % interval by Student's t, NaN for fewer than
+    three seeds.
+    """
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for row in score_rows(cells):
+        if row.get("divergence") is None:  # a cell whose model was not measured
+            continue
+        for score in card_scores():
+            if (value := row.get(score.name)) is not None:
+                key = row["scenario"], row["method"], score.name
+                values.setdefault(key, []).append(value)
+    rows = []
+    for (scenario, method, name), some in values.items():
+        found = summarise(some)
+        rows.append({"scenario": scenario, "method": method, "score": name, "seeds": found.n})
+        rows[-1] |= {"mean": found.mean, "low": found.low, "high": found.high}
+    fields = ["scenario", "method", "score", "seeds", "mean", "low", "high"]
+    return pd.DataFrame(rows, columns=fields)
 
 
-def flip_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of rows that flipped: of p_o, for what the question asks."""
-    table, question = content.comparisons, content.question
-    asked = [
-        row["method"] == question.reference
-        or question.depends_on(row["scenario"], row["score"], row["method"])
-        for row in table.to_dict("records")
-    ]
-    table = table.loc[asked]
-    table = table[(table["score"] == "p_o") & table["rows_lost"].notna()]
-    names = ("rows_lost", "rows_gained", "rows_only_reference", "rows_only_method")
-    return [
-        {
-            "scenario": row["scenario"],
-            "method": row["method"],
-            "rows": row["rows"],
-            "difference": number(row["rows_difference"]),
-            "interval": (number(row["rows_low"]), number(row["rows_high"])),
-            "counts": [
-                (count, None if count is None else count / row["rows"])
-                for count in (number(row[name]) for name in names)
-            ],
-        }
-        for row in table.to_dict("records")
-    ]
-
-
-def front_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of trade-off curves: numbers as floats or None."""
-    reference = content.question.reference
-    rows: list[dict[str, Any]] = []
-    for row in content.fronts.drop(columns="front").to_dict("records"):
-        texts = {key: row.pop(key) for key in ("scenario", "method", "verdict")}
-        if not isinstance(texts["verdict"], str):
-            texts["verdict"] = "the reference" if texts["method"] == reference else ""
-        rows.append({**texts, **{str(key): number(value) for key, value in row.items()}})
-    return rows
-
-
-def averaged_scenarios(content: Content) -> list[str]:
-    """Return the scenarios of a question about means over them; else none."""
-    question = content.question
-    if not question.mean_over_scenarios:
-        return []
-    names = dict.fromkeys(cell.scenario for cell in content.cells)
-    return [name for name in names if question.covers(name)]
+def card_scores() -> list[Score]:
+    """Return the scores of a card."""
+    return [score for score in SCORES if score.on_card]
 
 
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
@@ -168,59 +215,57 @@ def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
     return list(dict.fromkeys(cell.scenario for cell in cells if cell.status == "ok"))
 
 
-def table_rows(content: Content) -> list[dict[str, Any]]:
-    """Return the rows of the table of scores: numbers to sort by, and texts to show."""
-    by_key = {
-        (row["scenario"], row["method"], row["score"]): row
-        for row in content.comparisons.to_dict("records")
-    }
-    means = content.means.to_dict("records")
-    names = [score.name for score in visible_scores(means, page=True)]
-    names += COSTS
-    rows = []
-    for row in means:
-        keys = ("scenario", "shift", "method", "keeps_rows", "seeds", "failed")
-        entry = {key: row[key] for key in keys}
-        entry["comparisons"] = [
-            _comparison(by_key.get((row["scenario"], row["method"], score), {}))
-            for score in content.question.scores
-        ]
-        for name in names:
-            entry[name] = number(row[f"{name}_mean"])
-            entry[f"{name}_std"] = number(row[f"{name}_std"])
-        entry["marks"] = marks(flag for flag in MARKS if row[flag])
-        entry["needs_task_id"] = row["needs_task_id"]
-        rows.append(entry)
-    return rows
+@dataclass(frozen=True)
+class Sparkline:
+    """One curve: its name, an SVG polyline in a box of `WIDTH` × `HEIGHT`, and its values as text.
+
+    A single point has no polyline.
+    """
+
+    name: str
+    points: str
+    text: str
 
 
-def _comparison(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the numbers and the judgement of a comparison."""
-    texts = [row.get(key) for key in ("verdict", "why")]
-    verdict, why = (text if isinstance(text, str) else "" for text in texts)
-    names = ("difference", "difference_low", "difference_high", "p_family")
-    judgement = why if verdict in ("", "no verdict") else verdict
-    return {"judgement": judgement, **{name: number(row.get(name)) for name in names}}
-
-
-def overview(content: Content) -> dict[str, Any]:
-    """Return counts, failures and other facts that the page states once."""
-    frame, table = content.frame, content.comparisons
-    in_family = table["primary"] & (table["pairs"] >= FEWEST)
+def _stage(cell: CellResult, row: int) -> dict[str, Any]:
+    """Return a row of R, and its stage with the sparklines of its curves."""
+    # Where the pretraining is the first task, its row has no stage.
+    index = row - len(cell.R) + len(cell.stages)
+    stage = cell.stages[index] if 0 <= index < len(cell.stages) else None
     return {
-        "cells": len(frame),
-        "failed": int((frame["status"] != "ok").sum()),
-        "scenarios": frame["scenario"].nunique(),
-        "methods": content.means["method"].nunique(),
-        "seeds": frame["seed"].nunique(),
-        "models": list(dict.fromkeys(frame["model"])),
-        "failures": failures(content.cells),
-        "question": content.question,
-        "compared": int(in_family.sum()),
-        "averaged": averaged_scenarios(content),
+        "task": cell.tasks[row] if stage is None else stage.task,
+        "scores": cell.R[row],
+        "record": stage,
+        "curves": [] if stage is None else sparklines(stage),
     }
 
 
-def number(value: Any) -> float | None:
-    """Return `value` as a float, or None if it is None or NaN."""
-    return None if value is None or math.isnan(value) else float(value)
+def sparklines(stage: StageRecord) -> list[Sparkline]:
+    """Return all curves of a stage that hold numbers, scores first."""
+    tasks = stage.curves.get("scores", {})
+    curves = {f"score on {task}": stage.points("scores", task) for task in tasks}
+    for name in ("loss", "lr", *stage.curves):
+        if name not in ("scores", "step"):
+            curves[NAMES.get(name, name)] = stage.points(name)
+    return [_sparkline(name, points) for name, points in curves.items() if points]
+
+
+def _sparkline(name: str, points: Sequence[tuple[float, float]]) -> Sparkline:
+    steps, values = zip(*points, strict=True)
+    if len(points) == 1:
+        return Sparkline(name, "", f"{values[0]:.4g} at step {steps[0]:g}")
+    low, high = min(values), max(values)
+    text = f"{values[0]:.4g} at step {steps[0]:g}, {values[-1]:.4g} at step {steps[-1]:g}"
+    if low < min(values[0], values[-1]) or high > max(values[0], values[-1]):
+        text += f"; from {low:.4g} to {high:.4g}"
+    x = _scale(steps, WIDTH)
+    y = [HEIGHT - value for value in _scale(values, HEIGHT)]  # y points down in SVG
+    return Sparkline(name, " ".join(f"{a:.3g},{b:.3g}" for a, b in zip(x, y, strict=True)), text)
+
+
+def _scale(values: Sequence[float], size: float) -> list[float]:
+    """Return the positions of values in a box of that size; the middle if all are equal."""
+    low, span = min(values), max(values) - min(values)
+    if not span:
+        return [size / 2] * len(values)
+    return [MARGIN + (size - 2 * MARGIN) * (value - low) / span for value in values]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clbench.core.errors import RunFolderError, join_names
-from clbench.report.details import MOST_DETAILS
 from clbench.results.cell import CellResult, summarizer
 from clbench.results.store import Cells, Store
 
+MOST_DETAILS = 500
+"""Above this number of cells, the page shows details of failed ones only."""
 MOST_SCENARIOS = 6
 """Number of scenarios, from the first, that have figures of their own on the page."""
 

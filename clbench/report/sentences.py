@@ -1,24 +1,17 @@
 """Verdicts and error rates in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from clbench.core.errors import count
-from clbench.results.scores import SCORE
-from clbench.results.statistics import ALPHA, spend
-from clbench.results.store import look_at
+from clbench.results.statistics import ALPHA, look_at, spend
 from clbench.suite.question import FEWEST, MEAN, Question
-
-if TYPE_CHECKING:
-    import pandas as pd
+from clbench.suite.scores import SCORE
 
 Row = Mapping[Any, Any]
-
-TITLES = {"p_o": "p_o, the old task", "p_s": "p_s, the new task"}
-"""What a line of the verdict is about; for other scores their label."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +52,14 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         problem = f"No verdict: at least {FEWEST} common seeds are needed (here {most})."
     if problem:
         return [Line(((problem, ""),))]
+    titles = {
+        "better": f"better than {reference}",
+        "worse": f"worse than {reference}",
+        "equivalent": f"within ±{question.margin:g} of {reference}",
+        "no difference shown": "no difference shown",
+        "no verdict": "no verdict",
+        "too few seeds": "too few seeds",
+    }
     lines = []
     for score in question.scores:
         by_verdict: dict[str, list[Row]] = {}
@@ -66,43 +67,27 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         for row in sorted(some, key=lambda row: (row["pairs"] == 0, -abs(row["difference"]))):
             few = row["pairs"] < FEWEST
             by_verdict.setdefault("too few seeds" if few else row["verdict"], []).append(row)
-        groups = {
-            "better": f"better than {reference}",
-            "worse": f"worse than {reference}",
-            "equivalent": f"within ±{question.margin:g} of {reference}",
-            "no difference shown": "no difference shown",
-            "no verdict": "no verdict",
-            "too few seeds": "too few seeds",
-        }
         parts = [(_title(score), "title")]
-        for verdict, title in groups.items():
+        for verdict, title in titles.items():
             if methods := by_verdict.get(verdict):
-                texts = [_describe(row, verdict) for row in methods]
                 first = len(parts) == 1
                 parts += [
                     (". " if first else "; ", ""),
                     (title[0].upper() + title[1:] if first else title, verdict),
-                    (f": {', '.join(texts)}", ""),
+                    (f": {', '.join(_describe(row, verdict) for row in methods)}", ""),
                 ]
         if some:
             lines.append(Line((*parts, (".", ""))))
         elif score not in scores:
-            text = (
-                "A scenario of the question lacks this score." if scenario == MEAN else _lack(score)
-            )
-            lines.append(Line((*parts, (f". {text}", ""))))
-    others = (
-        []
-        if scenario != MEAN
-        else [
-            method
-            for method in dict.fromkeys(comparisons["method"])
-            if method not in names and question.asks(MEAN, question.scores[0], method)
-        ]
-    )
-    if others:
-        lack = "lacks" if len(others) == 1 else "lack"
-        lines.append(Line(((f"Without {_join(others)}, which {lack} a scenario.", ""),)))
+            lack = _lack(score)
+            if scenario == MEAN:
+                lack = "A scenario of the question lacks this score."
+            lines.append(Line((*parts, (f". {lack}", ""))))
+    if scenario == MEAN:
+        absent = [m for m in dict.fromkeys(comparisons["method"]) if m not in names]
+        if others := [m for m in absent if question.asks(MEAN, question.scores[0], m)]:
+            lack = "lacks" if len(others) == 1 else "lack"
+            lines.append(Line(((f"Without {_join(others)}, which {lack} a scenario.", ""),)))
     return lines
 
 
@@ -181,21 +166,14 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
 
 def _lack(score: str) -> str:
     """Return why no cell of a scenario has a score of the question."""
-    causes = {
-        "alone": "it needs the score of each task when trained alone (references)",
-        "curves": "it needs curves (curve_points)",
-        "measures": "it needs a language model that is measured (capability_rows)",
-        "metrics": "no two of its tasks share a head and differ in classes",
-        "probes": "it needs probes (probe_rows)",
-    }
-    if known := [causes[need] for need in SCORE[score].needs if need in causes]:
-        return f"No finished cell has this score: {known[0]}."
+    if causes := [need.cause for need in SCORE[score].needs if need.cause]:
+        return f"No finished cell has this score: {causes[0]}."
     return "No finished cell has scores on two tasks."
 
 
 def _title(score: str) -> str:
     less = "" if SCORE[score].higher_is_better else ", less is better"
-    return TITLES.get(score, f"{SCORE[score].label}{less}")
+    return SCORE[score].subject or f"{SCORE[score].label}{less}"
 
 
 def _describe(row: Row, verdict: str) -> str:

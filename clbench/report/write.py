@@ -1,56 +1,26 @@
 """Write a report: page, figures and tables."""
 
-from __future__ import annotations
-
-import base64
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from clbench.core import __version__
-from clbench.core.errors import visible
 from clbench.core.files import as_folder_error, write_atomically
-from clbench.report.cards import card_rows, card_titles, cards_frame
-from clbench.report.content import (
-    COSTS,
-    Content,
-    finished_scenarios,
-    flip_rows,
-    floor_rows,
-    front_rows,
-    gather,
-    number,
-    overview,
-    table_rows,
-)
-from clbench.report.details import cell_details
-from clbench.report.drawing import FORMATS, Drawing, draw_all
+from clbench.figures import report_figures
+from clbench.figures.style import ReportData
+from clbench.report.content import Content, card_scores, finished_scenarios, gather
+from clbench.report.files import FORMATS, draw_all, render, table_files, write_figure
 from clbench.report.reading import MOST_SCENARIOS, read_runs
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
-from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.overall import overall_frame
-from clbench.results.published import compare_published
-from clbench.results.score_tables import visible_scores
+from clbench.results.cell import CellResult
 from clbench.results.store import Store
-from clbench.suite.question import MEAN
+from clbench.suite.question import MEAN, Question
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from clbench.suite.question import Question
-
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-        "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    }
-)  # fmt: skip
-
-NARROW = 480
-"""Pixels up to which a figure shrinks to fit a phone; a wider one is scrolled."""
 TUNING = (
     "Scores of this run come from held-out training rows, for tuning. The best score of many "
     "trials is too good by chance: compare on the reported split."
@@ -66,6 +36,8 @@ JOINED = (
     "holds only if they were set before any result was seen."
 )
 """Note on a page of a run with looks."""
+ALWAYS = ("scores", "means", "comparisons", "overall")
+"""Tables that are written even if they are empty."""
 UNKNOWN = "The question and the looks of this run are unknown, so its error rate is, too."
 """In place of the error rates."""
 
@@ -104,8 +76,6 @@ def write_report(
     RunFolderError
         If a folder is not a run or has no finished cell, or the report cannot be written.
     """
-    import pandas as pd
-
     stores = [Store(Path(run)) for run in runs]
     cells, notes = read_runs(stores) if contents is None else contents
     folder = Path(out) if out is not None else stores[0].out / "report"
@@ -118,7 +88,8 @@ def write_report(
     drawings = draw_all(_figures(cells, pictures, questions[-1]), formats)
     suites = [store.read_suite() for store in stores]
     seeds = _complete_seeds(cells, suites[0])
-    content = gather(cells, questions[-1], stores[0].alpha(len(seeds)))
+    names = list(dict.fromkeys(str(suite.get("name", "run")) for suite in suites))
+    content = gather(cells, questions[-1], stores[0].alpha(len(seeds)), names)
     changed = "The question of this run changed after the run began."
     notes = [
         *notes,
@@ -128,123 +99,53 @@ def write_report(
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = [write_figure(drawing, folder / "figures", formats) for drawing in drawings]
-    frames = {
-        "scores": content.frame,
-        "means": content.means,
-        "comparisons": content.comparisons,
-        "overall": overall_frame(
-            without_extra_points(cells), content.question.reference, content.question.scores
-        ),
-    }
-    names = dict.fromkeys(str(suite.get("name", "")) for suite in suites)
-    published = [row for name in names for row in compare_published(name, cells).to_dict("records")]
-    for name in ("controls", "floors", "fronts", "points"):
-        if len(frame := getattr(content, name)):
-            frames[name] = frame
-    cards = cards_frame(without_extra_points(cells))
-    if len(cards):
-        frames["cards"] = cards
-    if published:
-        frames["published"] = pd.DataFrame(published)
-    for name, frame in frames.items():
-        for file, text in table_files(name, frame).items():
-            write_atomically(folder / "tables" / file, text)
-    details, left_out = cell_details(content.cells)
+    for name, frame in content.tables.items():
+        if len(frame) or name in ALWAYS:
+            for file, text in table_files(name, frame).items():
+                write_atomically(folder / "tables" / file, text)
     page = folder / "index.html"
-    rows = table_rows(content)
-    claims = content.controls[content.controls["verdict"] != "no verdict"]
     text = render(
         "page.html",
         notes=notes,
-        title=" and ".join(dict.fromkeys(str(suite.get("name", "run")) for suite in suites)),
-        overview=overview(content),
+        title=" and ".join(names),
+        content=content,
         verdicts=list(_verdicts(content)),
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
-        else error_rates(
-            stores[0].looks(),
-            len(seeds),
-            len(claims[["scenario", "method"]].drop_duplicates()),
-            int(content.fronts["difference"].notna().sum()),
-        ),
-        overall=_overall_rows(frames["overall"]),
-        floors=floor_rows(content),
-        cards=card_rows(cards),
-        card_titles=card_titles(),
-        flips=flip_rows(content),
-        fronts=front_rows(content),
-        points=content.points.to_dict("records"),
-        scores=visible_scores(content.means.to_dict("records"), page=True),
-        rows=rows,
-        columns={name for row in rows for name, value in row.items() if value is not None},
-        costs=COSTS,
+        else _error_rates(content, stores[0].looks(), len(seeds)),
+        card_scores=card_scores(),
         figures=figures,
-        published=published,
-        details=details,
-        left_out=left_out,
-        suites=[_suite(suite, store.out) for suite, store in zip(suites, stores, strict=True)],
+        suites=list(map(_suite, suites)),
         version=__version__,
     )
     write_atomically(page, text)
     return Report(page, content, tuple(notes))
 
 
-def write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict[str, Any]:
-    """Write the files of a figure; return its values in the page."""
-    name, title, caption, files = drawing
-    for kind in formats:
-        write_atomically(folder / f"{name}.{kind}", files[kind])
-    image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
-    narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
-    return {"title": title, "caption": caption, "image": image, "narrow": narrow}
+def _error_rates(content: Content, looks: Sequence[int], seeds: int) -> list[str]:
+    """Return sentences on the error rates of the page."""
+    claims = {
+        (row["scenario"], row["method"])
+        for row in content.rows("controls")
+        if row["verdict"] != "no verdict"
+    }
+    curves = content.tables["fronts"]["difference"].notna().sum()
+    return error_rates(looks, seeds, len(claims), int(curves))
 
 
 def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
     """Yield titles and lines on the question and on controls, scenario by scenario."""
     question = content.question
     if question.mean_over_scenarios:
-        yield MEAN.capitalize(), verdict_lines(content.comparisons, MEAN, question)
+        yield MEAN.capitalize(), verdict_lines(content.tables["comparisons"], MEAN, question)
     for scenario in finished_scenarios(content.cells):
         lines = []
         if not question.mean_over_scenarios:
-            lines = verdict_lines(content.comparisons, scenario, question)
-        if line := control_line(content.controls, scenario, question):
+            lines = verdict_lines(content.tables["comparisons"], scenario, question)
+        if line := control_line(content.tables["controls"], scenario, question):
             lines.append(line)
         if lines:
             yield scenario, lines
-
-
-def render(template: str, **values: Any) -> str:
-    """Return the HTML of a page by its template, with every value escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("clbench.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: visible(value) if isinstance(value, str) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "score": _score,
-        "signed": _signed,
-        "amount": _amount,
-        "share": _share,
-        "p": _p,
-    }
-    return environment.get_template(template).render(**values)
-
-
-def _overall_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of the table over all scenarios; none where there is only one."""
-    if not (frame["scenarios"] > 1).any():
-        return []
-    texts = ("score", "method")
-    return [
-        {str(key): value if key in texts else number(value) for key, value in row.items()}
-        for row in frame.to_dict("records")
-    ]
 
 
 def _complete_seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> set[int]:
@@ -260,81 +161,25 @@ def _complete_seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> se
     return set(planned).intersection(*by_method.values())
 
 
-def table_files(name: str, frame: pd.DataFrame) -> dict[str, str]:
-    """Return the texts of ``NAME.csv``, with every digit, and of ``NAME.md`` and ``NAME.tex``.
-
-    pandas would need tabulate for Markdown, and eight seconds for LaTeX of 10,000 rows.
-    """
-    header = [str(column) for column in frame.columns]
-    rows = [header, *([_cell(value) for value in row] for row in frame.itertuples(index=False))]
-    markdown = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in rows]
-    markdown.insert(1, " | ".join(["---"] * len(header)))
-    latex = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows]
-    begin = rf"\begin{{tabular}}{{{'l' * len(header)}}}"
-    latex = [begin, r"\hline", latex[0], r"\hline", *latex[1:], r"\hline", r"\end{tabular}"]
-    return {
-        f"{name}.csv": str(frame.to_csv(index=False, lineterminator="\n")),
-        f"{name}.md": "".join(f"| {line} |\n" for line in markdown),
-        f"{name}.tex": "\n".join(latex) + "\n",
-    }
-
-
-def _cell(value: object) -> str:
-    if value is None or value != value:  # NaN alone differs from itself
-        return ""
-    if isinstance(value, float):
-        return f"{value:.0f}" if value == int(value) and abs(value) > 1 else f"{value:.3f}"
-    return str(value)
-
-
 def _figures(
     cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]], question: Question
 ) -> Iterator[tuple[str, str, Figure]]:
     """Yield name, title and figure of every figure that has something to show."""
-    from clbench.figures import report_figures
-    from clbench.figures.style import ReportData
-
     data = ReportData(cells, pictures, question.reference, question.scores)
-    figures = report_figures()
-    drawings = [(figure, None) for figure in figures if figure.per == "run"] + [
-        (figure, scenario)
-        for scenario in finished_scenarios(cells)[:MOST_SCENARIOS]
-        for figure in figures
-        if figure.per == "scenario"
-    ]
-    for figure, scenario in drawings:
-        try:
-            if scenario is None:
-                yield figure.name, figure.title, figure.draw(data)
-            else:
-                title = f"{scenario}: {figure.title}"
-                yield f"{figure.name}-{scenario}", title, figure.draw(data, scenario)
-        except ValueError:
-            continue  # nothing to show, such as curves of a run without points
+    for scenario in (None, *finished_scenarios(cells)[:MOST_SCENARIOS]):
+        for figure in report_figures():
+            with suppress(ValueError):  # nothing to show, such as curves of a run without points
+                if scenario is None and figure.per == "run":
+                    yield figure.name, figure.title, figure.draw(data)
+                elif scenario is not None and figure.per == "scenario":
+                    title = f"{scenario}: {figure.title}"
+                    yield f"{figure.name}-{scenario}", title, figure.draw(data, scenario)
 
 
-def _suite(suite: Mapping[str, Any], out: Path) -> dict[str, Any]:
+def _suite(suite: Mapping[str, Any]) -> dict[str, Any]:
     """Return name, description and commands of a run's suite."""
-    commands = suite.get("commands")
-    if not commands:  # runs of earlier versions did not save them
-        protocol = suite.get("protocol", {})
-        options = {
-            "--model": protocol.get("model"),
-            "--limit": protocol.get("limit"),
-            "--methods": ",".join(suite.get("methods", [])),
-            "--seeds": ",".join(map(str, suite.get("seeds", []))),
-        }
-        words = [str(x) for item in options.items() if item[1] not in (None, "") for x in item]
-        commands = [["clbench", "run", suite.get("name", ""), *words]]
-    return {
-        "name": suite.get("name", out.name),
-        "description": suite.get("description", ""),
-        "commands": [shlex.join(map(str, words)) for words in commands],
-    }
-
-
-def _score(value: float | None) -> str:
-    return "–" if value is None else f"{round(value, 3) + 0.0:.3f}"
+    commands = [shlex.join(command) for command in suite.get("commands", [])]
+    return {"name": "run", "description": "", **suite, "commands": commands}
 
 
 def _has_grown(suite: Mapping[str, Any]) -> bool:
@@ -344,19 +189,3 @@ def _has_grown(suite: Mapping[str, Any]) -> bool:
         for command in suite.get("commands", [])
     }
     return len(seeds) > 1 and not suite.get("looks")
-
-
-def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{round(value, 3) + 0.0:+.3f}"
-
-
-def _amount(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}" if value < 10 and value % 1 else f"{value:,.0f}"
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}".replace("%", " %")
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"

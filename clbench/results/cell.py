@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -21,6 +24,7 @@ from typing_extensions import TypedDict
 from clbench.core.errors import count, printable
 from clbench.core.registry import LARGEST, Amount, Count
 from clbench.results.scores import scores_of
+from clbench.suite.scores import SCORES, Steps
 
 SCHEMA_VERSION = 1
 """Version of the file format. Raise it when a change makes older files unreadable."""
@@ -34,6 +38,7 @@ Text = Annotated[str, AfterValidator(lru_cache(printable))]
 Name = Annotated[str, AfterValidator(lru_cache(partial(printable, longest=LONGEST_STORED_NAME)))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Matrix = list[list[Number]]
+Bits = npt.NDArray[np.bool_]
 
 
 def _whole(text: str) -> str:
@@ -162,17 +167,17 @@ class CellResult(_Record):
     settings
         Settings of the cell by section: ``protocol``, ``method``, ``scenario``, ``sources``.
     tasks
-        Names of the columns of R. Where the pretraining is the first task, it has a row of R and
+        Names of the tasks of R. Where the pretraining is the first task, it has a row of R and
         no stage in `stages`.
     R
         Score matrix: ``R[i][j]`` is the score on task j after stage i (fractions); None where it
         was not scored. `metrics` has the same shape and holds all metrics.
     correct
-        Which rows are right, as texts of `clbench.results.correct.pack_rows`, for each
+        Which rows are right, as texts of `clbench.results.cell.pack_rows`, for each
         classification task after its own stage and after the last one; else None. The shape of R,
         or empty.
     probes
-        Score of a linear probe of each column of R before training and after each stage; None
+        Score of a linear probe of each task of R before training and after each stage; None
         where there is none. Empty without probes.
     capabilities
         Measures of the language model before training and after each stage, by name, see
@@ -243,39 +248,29 @@ class CellResult(_Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> CellResult:
-        rows, stages = len(self.R), len(self.stages)
+        rows, stages, tasks = len(self.R), len(self.stages), len(self.tasks)
         expected: Mapping[str, float | None] = {}
         if self.status == "failed":
             fits = not rows and not stages
         elif self.reference_of is None:
-            fits = rows == len(self.tasks) and max(1, rows - 1) <= stages <= rows
+            fits = rows == tasks and max(1, rows - 1) <= stages <= rows
             expected = scores_of(self.R)
         else:
             values = [score for row in self.R for score in row if score is not None]
-            fits = rows == len(values) == stages == 1 and len(self.R[0]) == len(self.tasks)
+            fits = rows == len(values) == stages == 1 and len(self.R[0]) == tasks
             expected = {"reference": values[0]} if fits else {}
         if not fits:
-            size = (
-                f"{count(rows, 'row')}, {count(stages, 'stage')}, {count(len(self.tasks), 'task')}"
-            )
+            size = f"{count(rows, 'row')}, {count(stages, 'stage')}, {count(tasks, 'task')}"
             raise ValueError(f"R, stages and tasks do not fit: {size}")
         shape = [len(row) for row in self.R]
-        for name, table in (("metrics", self.metrics), ("correct", self.correct or self.R)):
-            if expected and [len(row) for row in table] != shape:
+        for name, table, lengths in (
+            ("metrics", self.metrics, shape),
+            ("correct", self.correct, shape),
+            ("probes", self.probes, [tasks] * (stages + 1)),
+            ("floors", [self.floors] if self.floors else [], [tasks]),
+        ):
+            if expected and table and [len(row) for row in table] != lengths:
                 raise ValueError(f"{name}: must have the shape of R")
-        if self.probes and [len(row) for row in self.probes] != [len(self.tasks)] * (stages + 1):
-            raise ValueError("probes: must hold a row before training and one for each stage")
-        if expected and self.capabilities and len(self.capabilities) != stages + 1:
-            raise ValueError("capabilities: must hold measures before training and for each stage")
-        if expected and self.floors and len(self.floors) != len(self.R[0]):
-            raise ValueError("floors: must hold one entry for each column of R")
-        for stage in self.stages:
-            curves: Mapping[str, Any] = stage.curves
-            points = curves.get("step", [])
-            if any(len(curves.get(name, points)) != len(points) for name in ("loss", "lr")):
-                raise ValueError("curves: step, loss and lr must have the same length")
-            if points and not (stage.rows and stage.steps):
-                raise ValueError("curves: must be empty in a stage without rows or steps")
         common = self.scores.keys() & expected.keys()  # files of other versions have other scores
         if expected and not common:
             raise ValueError("scores: must hold what R gives")
@@ -285,11 +280,6 @@ class CellResult(_Record):
                 given is None
             ):
                 raise ValueError(f"scores.{name}: is {given}, but R gives {score}")
-        seconds = sum(stage.train_seconds for stage in self.stages)
-        if expected and not math.isclose(seconds, self.train_seconds, abs_tol=TOLERANCE):
-            raise ValueError(
-                f"train_seconds: is {self.train_seconds:g}, but the stages took {seconds:g}"
-            )
         if self.search and not {"trials", "epochs", "seconds"} <= self.search.keys():
             raise ValueError("search: must hold trials, epochs and seconds")
         if self.key != f"{self.scenario}--{self.baseline}--seed{self.seed}":
@@ -316,6 +306,30 @@ def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:
         file_scores=cell.scores,
         **others,
     )
+
+
+def score_steps(cell: CellResult) -> dict[str, float]:
+    """Return the smallest change of each score by name, such as 1 / rows; empty if unknown."""
+    parts = cell.scenario_report.get("parts", [])
+    tasks = [1.0 / part["validation"] for part in parts if part.get("validation")]
+    # The pretraining, where it is the first task, has no rows.
+    tasks = [0.0] * (len(cell.tasks) - len(cell.stages)) + tasks
+    if not parts or len(tasks) != len(cell.tasks):
+        return {}
+    measured = cell.settings.get("protocol", {}).get("capability_rows") or 1
+    steps = Steps(tasks, 1.0 / measured)
+    return {score.name: score.step(steps) for score in SCORES if score.step}
+
+
+def steps_by_scenario(cells: Iterable[CellResult]) -> dict[str, dict[str, float]]:
+    """Return the smallest change of each score by scenario; see `score_steps`."""
+    good = (cell for cell in cells if cell.status == "ok" and cell.reference_of is None)
+    return {cell.scenario: score_steps(cell) for cell in good}
+
+
+def step_of_mean(scenarios: Sequence[str], steps: Mapping[str, float]) -> float:
+    """Return the smallest change that a seed's mean over scenarios can show, from those of each."""
+    return math.hypot(*(steps[scenario] for scenario in scenarios)) / len(scenarios)
 
 
 def without_extra_points(cells: Iterable[CellResult]) -> list[CellResult]:
@@ -354,3 +368,27 @@ def summarizer(
         return cell.model_copy(update=changes)
 
     return summarize
+
+
+def pack_rows(correct: Bits) -> str:
+    """Return ``N:BITS``: the number of rows, and a bit for each, 1 if it is right, in base64."""
+    return f"{len(correct)}:{base64.b64encode(np.packbits(correct).tobytes()).decode('ascii')}"
+
+
+def unpack_rows(text: str) -> Bits:
+    """Return whether each row is right, from the text of `pack_rows`."""
+    count, _, bits = text.partition(":")
+    packed = np.frombuffer(base64.b64decode(bits), dtype=np.uint8)
+    return np.unpackbits(packed, count=int(count)).astype(bool)
+
+
+def correct_rows(outputs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Bits:
+    """Return whether the largest logit of each row, the first one if tied, is the label's."""
+    correct: Bits = outputs.argmax(axis=1) == labels
+    return correct
+
+
+def correct_after(cell: CellResult, task: int, stage: int = -1) -> Bits | None:
+    """Return which rows of a task are right after a stage; None if it was not recorded."""
+    text = cell.correct[stage][task] if cell.correct else None
+    return None if text is None else unpack_rows(text)

@@ -1,38 +1,46 @@
-"""The comparisons of a run: every method against the reference, seed by seed."""
-
-from __future__ import annotations
+"""Comparisons of a run's methods: with the reference, seed by seed, and with the controls."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
-from clbench.results.cell import CellResult, without_extra_points
-from clbench.results.correct import row_differences, row_flips
-from clbench.results.score_tables import scores_frame
-from clbench.results.scores import SCORE, SCORES
+import numpy as np
+import pandas as pd
+
+from clbench.results.cell import (
+    CellResult,
+    correct_after,
+    step_of_mean,
+    steps_by_scenario,
+    without_extra_points,
+)
+from clbench.results.score_tables import score_rows
 from clbench.results.statistics import (
     ALPHA,
     Differences,
+    Floats,
     compare,
     crossed_interval,
     summarise,
 )
 from clbench.suite.question import FEWEST, MEAN, Question
+from clbench.suite.scores import SCORE, SCORES
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-COLUMNS = (
+FIELDS = (
     *("scenario", "shift", "method", "score", "n", "mean", "median", "deviation"),
     *("minimum", "maximum", "low", "high", "primary"),
     *("pairs", "difference", "spread", "freedom", "difference_low", "difference_high", "level"),
     *("p", "p_family", "verdict", "why", "rows", "rows_difference", "rows_low", "rows_high"),
     *("rows_only_method", "rows_only_reference", "rows_lost", "rows_gained"),
 )
+CONTROL_FIELDS = (
+    *("scenario", "sum", "control", "time", "method", "pairs", "difference", "spread", "freedom"),
+    *("difference_low", "difference_high", "level", "p", "p_family", "verdict"),
+)
 Group = tuple[str, str]  # scenario, score
-BySeed = dict[str, dict[int, float]]  # by method and seed
+BySeed = dict[str, dict[int, float]]  # by baseline and seed
 
 
 def comparisons_frame(
@@ -55,11 +63,10 @@ def comparisons_frame(
     Returns
     -------
     pandas.DataFrame
-        Columns as in `COLUMNS`; scores are fractions. For each score that is `compared` or that
-        the question asks for: ``n``
-        seeds, mean, median, deviation, range, t interval at 95 %; whether the question asks for
-        the comparison (``primary``); the fields of `Comparison`; ``why`` there is no verdict, such
-        as too few seeds, or ``exploratory``; and for p_o and p_s
+        The fields `FIELDS`; scores are fractions. For each score that is `compared` or that the
+        question asks for: ``n`` seeds, mean, median, deviation, range, t interval at 95 %; whether
+        the question asks for the comparison (``primary``); the fields of `Comparison`; ``why``
+        there is no verdict, such as too few seeds, or ``exploratory``; and for p_o and p_s
         in classification the number of ``rows``, the difference in the share of right ones, its
         95 % interval for other seeds *and* other rows of the same kind, and how many rows are right
         in the method or the reference only, as means over the common seeds. For p_o also how many
@@ -68,101 +75,73 @@ def comparisons_frame(
         their own, with `MEAN` in place of the scenario, over the methods and seeds that have all
         scenarios of the question.
     """
-    import pandas as pd
-
-    cells = without_extra_points(cells)
-    frame = scores_frame(cells)
-    frame = frame[frame["status"] == "ok"]
+    cells = [cell for cell in without_extra_points(cells) if cell.reference_of is None]
     steps = steps_by_scenario(cells)
-    values = _scores(frame, question)
+    values = _scores(cells, question)
     if question.mean_over_scenarios:
-        scenarios = dict.fromkeys(cell.scenario for cell in cells if cell.reference_of is None)
+        scenarios = dict.fromkeys(cell.scenario for cell in cells)
         covered = [scenario for scenario in scenarios if question.covers(scenario)]
         means, steps[MEAN] = _means_over_scenarios(values, steps, question, covered)
         values = means | values
     groups = {
-        group: differences(by_method, question.reference, steps[group[0]].get(group[1], 0.0))
-        for group, by_method in values.items()
+        group: differences(by_baseline, question.reference, steps[group[0]].get(group[1], 0.0))
+        for group, by_baseline in values.items()
     }
     asked = {
         group: {m: some for m, some in samples.items() if question.asks(*group, m)}
         for group, samples in groups.items()
     }
-    primary = {
-        (group, method): len(sample.values)
-        for group, samples in asked.items()
-        for method, sample in samples.items()
-    }
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
-    answers = compare(
-        asked,
-        alpha=alpha,
-        family=max(1, sum(pairs >= FEWEST for pairs in primary.values())),
-        margin=question.margin,
-        lower_is_better=lower,
-    )
+    primary = compare(asked, alpha=alpha, margin=question.margin, lower_is_better=lower)
     others = compare(groups, family=1, lower_is_better=lower)
     by_seed: dict[tuple[str, str], dict[int, CellResult]] = {}
     for cell in cells:
-        if cell.status == "ok" and cell.reference_of is None:
+        if cell.status == "ok":
             by_seed.setdefault((cell.scenario, cell.baseline), {})[cell.seed] = cell
-    shifts = {MEAN: "", **dict(zip(frame["scenario"], frame["shift"], strict=True))}
+    shifts = {MEAN: "", **{cell.scenario: cell.shift for cell in cells}}
     rows = []
-    for group, by_method in values.items():
-        step = steps[group[0]].get(group[1], 0.0)
-        names = {"scenario": group[0], "shift": shifts[group[0]], "score": group[1]}
-        for method, seeds in by_method.items():
-            row = {**names, "method": method, **asdict(summarise(list(seeds.values()), step))}
-            row["primary"] = is_primary = (group, method) in primary
+    for group, by_baseline in values.items():
+        scenario, score = group
+        for method, seeds in by_baseline.items():
+            row: dict[str, Any] = {"scenario": scenario, "shift": shifts[scenario], "score": score}
+            summary = summarise(list(seeds.values()), steps[scenario].get(score, 0.0))
+            row |= {"method": method, **asdict(summary)}
+            row["primary"] = is_primary = method in asked[group]
             ours, theirs = (
-                by_seed.get((group[0], name), {}) for name in (method, question.reference)
+                by_seed.get((scenario, name), {}) for name in (method, question.reference)
             )
-            row |= _flips(ours) if group[1] == "p_o" else {}
-            comparison = (answers if is_primary else others).get((group, method))
+            row |= _flips(ours) if score == "p_o" else {}
+            comparison = (primary if is_primary else others).get((group, method))
             if method == question.reference:
                 row["why"] = "the reference"
             elif comparison is None:
-                row["why"] = _reason(question.reference, group[0], by_method)
+                row["why"] = _reason(question.reference, scenario, by_baseline)
                 row |= {"pairs": 0, "verdict": "no verdict" if is_primary else None}
             else:
                 row |= asdict(comparison)
                 row |= _judgement(comparison.pairs, is_primary, comparison.verdict)
-                row |= _rows(ours, theirs, group[1])
+                row |= _rows(ours, theirs, score)
             rows.append(row)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(FIELDS))
 
 
-def _scores(frame: pd.DataFrame, question: Question) -> dict[Group, BySeed]:
-    """Return the scores to compare by scenario and score, then by method and seed."""
+def _scores(cells: Sequence[CellResult], question: Question) -> dict[Group, BySeed]:
+    """Return the scores to compare by scenario and score, then by baseline and seed."""
+    names = [score.name for score in SCORES if score.compared or score.name in question.scores]
     values: dict[Group, BySeed] = {}
-    for key, some in frame.groupby(["scenario", "method"], sort=False):
-        scenario, method = map(str, key)
-        for score in SCORES:
-            if not (score.compared or score.name in question.scores):
-                continue
-            numbers = some.dropna(subset=[score.name])
-            if len(numbers):
-                seeds = dict(zip(numbers["seed"], numbers[score.name], strict=True))
-                values.setdefault((scenario, score.name), {})[method] = seeds
+    for row in score_rows(cells):
+        for name in names:
+            if (value := row.get(name)) is not None:
+                by_baseline = values.setdefault((row["scenario"], name), {})
+                by_baseline.setdefault(row["method"], {})[row["seed"]] = value
     return values
 
 
-def _reason(reference: str, scenario: str, by_method: BySeed) -> str:
+def _reason(reference: str, scenario: str, by_baseline: BySeed) -> str:
     """Return why a method has no comparison."""
-    if reference in by_method:
+    if reference in by_baseline:
         return f"no seed in common with {reference}"
     return f"{reference} {'lacks a scenario' if scenario == MEAN else 'has no finished cell'}"
-
-
-def steps_by_scenario(cells: Sequence[CellResult]) -> dict[str, dict[str, float]]:
-    """Return the smallest change of each score by scenario; see `score_steps`."""
-    good = (cell for cell in cells if cell.status == "ok" and cell.reference_of is None)
-    return {cell.scenario: score_steps(cell) for cell in good}
-
-
-def step_of_mean(scenarios: Sequence[str], steps: Mapping[str, float]) -> float:
-    """Return the smallest change that a seed's mean over scenarios can show, from those of each."""
-    return math.hypot(*(steps[scenario] for scenario in scenarios)) / len(scenarios)
 
 
 def _means_over_scenarios(
@@ -182,65 +161,67 @@ def _means_over_scenarios(
         if not all(tables):  # every cell of a scenario failed
             continue
         for method in tables[0]:
-            columns = [table.get(method, {}) for table in tables]
-            seeds = sorted(set.intersection(*(set(column) for column in columns)))
-            if seeds:
-                by_method = means.setdefault((MEAN, score), {})
-                by_method[method] = {seed: fmean(c[seed] for c in columns) for seed in seeds}
+            some = [table.get(method, {}) for table in tables]
+            if seeds := sorted(set.intersection(*map(set, some))):
+                by_baseline = means.setdefault((MEAN, score), {})
+                by_baseline[method] = {seed: fmean(s[seed] for s in some) for seed in seeds}
         of_score = {scenario: steps[scenario].get(score, 0.0) for scenario in scenarios}
         mean_steps[score] = step_of_mean(scenarios, of_score)
     return means, mean_steps
 
 
-def score_steps(cell: CellResult) -> dict[str, float]:
-    """Return the smallest change of each score by name, such as 1 / rows; empty if unknown.
-
-    Means over tasks change by the step of a task over the number of tasks, here of the task with
-    the fewest rows.
-    """
-    parts = cell.scenario_report.get("parts", [])
-    steps = [1.0 / part["validation"] for part in parts if part.get("validation")]
-    # The pretraining, where it is the first task, has no rows; its step counts as 0.
-    steps = [0.0] * (len(cell.tasks) - len(cell.stages)) + steps
-    if not parts or len(steps) != len(cell.tasks):
-        return {}
-    others = max(1, len(steps) - 1)
-    measured = cell.settings.get("protocol", {}).get("capability_rows") or 1
-    earlier, later = (max(some, default=0.0) / others for some in (steps[:-1], steps[1:]))
-    return {
-        "p_o": steps[0],
-        "p_s": steps[-1],
-        "forgetting": steps[0],
-        "intransigence": steps[-1],
-        "average": max(steps) / len(steps),
-        "told": max(steps) / len(steps),
-        "average_over_time": max(steps) / len(steps) ** 2,
-        "area": max(steps) / len(steps) ** 2,
-        "mean_forgetting": earlier,
-        "bwt": earlier,
-        "plasticity": later,
-        "forward_transfer": later,
-        "zero_shot_transfer": later,
-        "gained": max(steps) / len(steps),
-        # Losses and divergences are means of numbers without steps.
-        "text_loss_added": 0.0,
-        "divergence": 0.0,
-        **dict.fromkeys(("zero_shot_lost", "same_token", "obedience"), 1.0 / measured),
-    }
-
-
 def differences(
-    by_method: Mapping[str, Mapping[int, float]], reference: str, step: float
+    by_baseline: Mapping[str, Mapping[int, float]], reference: str, step: float
 ) -> dict[str, Differences]:
     """Return the differences of all methods from the reference, on the seeds that both have."""
-    baseline = by_method.get(reference, {})
+    theirs = by_baseline.get(reference, {})
     return {
         name: Differences(
-            tuple(seeds[seed] - baseline[seed] for seed in sorted(seeds.keys() & baseline)), step
+            tuple(seeds[seed] - theirs[seed] for seed in sorted(seeds.keys() & theirs)), step
         )
-        for name, seeds in by_method.items()
+        for name, seeds in by_baseline.items()
         if name != reference
     }
+
+
+def row_flips(cell: CellResult) -> tuple[int, int, int] | None:
+    """Return the rows of the first task, and how many became wrong and right after its stage.
+
+    None if it was not recorded, as for the pretraining and in regression.
+    """
+    before, after = correct_after(cell, 0, 0), correct_after(cell, 0)
+    if before is None or after is None:
+        return None
+    return len(after), int((before & ~after).sum()), int((~before & after).sum())
+
+
+def row_differences(
+    method: Mapping[int, CellResult], other: Mapping[int, CellResult], task: int
+) -> Floats | None:
+    """Return by how much two methods differ on each row of a task after the last stage.
+
+    Parameters
+    ----------
+    method, other
+        Finished cells of one scenario by seed.
+    task
+        Position of the task in R.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        Shape (common seeds, rows): 1 where only `method` is right, -1 where only `other` is, else
+        0. None without a common seed, or if rows were not recorded or differ in number.
+    """
+    differences = []
+    for seed in sorted(method.keys() & other.keys()):
+        ours, theirs = (correct_after(cells[seed], task) for cells in (method, other))
+        if ours is None or theirs is None or len(ours) != len(theirs):
+            return None
+        differences.append(ours.astype(np.float64) - theirs)
+    if not differences or len({len(row) for row in differences}) > 1:
+        return None
+    return np.stack(differences)
 
 
 def _rows(
@@ -281,3 +262,103 @@ def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | No
     elif verdict == "no verdict":
         why = "the differences do not vary, and the step of the score is unknown"
     return {"verdict": verdict, "why": why}
+
+
+def controls_frame(
+    cells: Sequence[CellResult],
+    question: Question = Question(),  # noqa: B008 - immutable
+    alpha: float = ALPHA,
+) -> pd.DataFrame:
+    """Compare the methods of each scenario with its controls in the sum of the question's scores.
+
+    Scores that no cell of a scenario has are left out there.
+
+    Controls that keep rows are upper bounds and do not count. The claim that is tested is that a
+    method beats *every* control, so a test for each control needs no further correction
+    (intersection-union test; Berger 1982). The comparisons are exploratory: one family of claims
+    over all scenarios, apart from that of the question, with the error rate `alpha`.
+
+    Parameters
+    ----------
+    cells
+        Cells of a run; failed ones and single-task references are ignored.
+    question
+        Names the scores, of which those where less is better count negative, and the reference,
+        whose time is the unit.
+    alpha
+        Error rate of the family.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The fields `CONTROL_FIELDS`: for each control and method that is none, the sum of scores
+        that is compared, such as ``p_o + p_s``, the mean training time of the control as a
+        multiple of the reference's, and the fields of `Comparison`; ``better`` means that the
+        method beats the control, and ``no verdict`` also that one of the two has no finished
+        cell. Controls are sorted by time, with one decimal and then by name. Empty if no control
+        was run.
+    """
+    cells = [cell for cell in cells if cell.reference_of is None]
+    table, steps = score_rows(cells, question.reference), steps_by_scenario(cells)
+    scores: dict[str, list[str]] = {}
+    for row in table:
+        known = scores.setdefault(row["scenario"], [])
+        known += [s for s in question.scores if row.get(s) is not None and s not in known]
+    totals: dict[str, BySeed] = {}
+    for row in table:
+        if (total := _total(row, scores[row["scenario"]])) is not None:
+            by_baseline = totals.setdefault(row["scenario"], {})
+            by_baseline.setdefault(row["method"], {})[row["seed"]] = total
+    groups: dict[tuple[str, str], dict[str, Differences]] = {}
+    times: dict[tuple[str, str], float] = {}
+    for scenario, by_baseline in totals.items():
+        some = [cell for cell in cells if cell.scenario == scenario]
+        seconds = {
+            name: fmean(c.train_seconds for c in some if c.baseline == name and c.seed in seeds)
+            for name, seeds in by_baseline.items()
+        }
+        unit = seconds.get(question.reference) or math.nan
+        step = math.hypot(*(steps[scenario].get(score, 0.0) for score in scores[scenario]))
+        controls = {cell.baseline: cell.keeps_rows for cell in some if cell.control}
+        methods = {name: seeds for name, seeds in by_baseline.items() if name not in controls}
+        for control in (name for name, keeps_rows in controls.items() if not keeps_rows):
+            theirs = by_baseline.get(control, {})
+            groups[scenario, control] = differences({**methods, control: theirs}, control, step)
+            times[scenario, control] = seconds.get(control, math.nan) / unit
+    claims = {
+        (scenario, method)
+        for (scenario, _), samples in groups.items()
+        for method, sample in samples.items()
+        if len(sample.values) >= FEWEST
+    }
+    comparisons = compare(groups, alpha=alpha, family=max(1, len(claims)))
+    rows: list[dict[str, Any]] = []
+    for (scenario, control), samples in groups.items():
+        for method in samples:
+            comparison = comparisons.get(((scenario, control), method))
+            row = {"scenario": scenario, "sum": sum_of(scores[scenario])}
+            row |= {"control": control, "method": method, "time": times[scenario, control]}
+            numbers = asdict(comparison) if comparison else {"pairs": 0, "verdict": "no verdict"}
+            rows.append(row | numbers)
+    order = {scenario: position for position, scenario in enumerate(totals)}
+
+    def by_cost(row: dict[str, Any]) -> tuple[int, bool, float, str]:
+        time = row["time"]
+        return order[row["scenario"]], math.isnan(time), round(time, 1), row["control"]
+
+    rows.sort(key=by_cost)
+    return pd.DataFrame(rows, columns=list(CONTROL_FIELDS))
+
+
+def _total(row: Mapping[str, Any], scores: Sequence[str]) -> float | None:
+    """Return the sum of scores, less is better counted negative; None if one is missing."""
+    values = [row.get(score) for score in scores]
+    signs = [1.0 if SCORE[score].higher_is_better else -1.0 for score in scores]
+    known = [sign * v for sign, v in zip(signs, values, strict=True) if v is not None]
+    return math.fsum(known) if values and len(known) == len(values) else None
+
+
+def sum_of(scores: Sequence[str]) -> str:
+    """Return the sum in which methods are compared with controls, such as ``p_o + p_s``."""
+    terms = ((" + " if SCORE[s].higher_is_better else " − ") + SCORE[s].label for s in scores)
+    return "".join(terms).removeprefix(" + ").lstrip()

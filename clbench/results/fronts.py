@@ -1,23 +1,21 @@
 """Trade-off curves: a method at several settings, compared curve with curve."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
-from clbench.results.cell import CellResult
-from clbench.results.comparisons import differences, steps_by_scenario
-from clbench.results.statistics import ALPHA, compare, summarise
+import pandas as pd
 
-if TYPE_CHECKING:
-    import pandas as pd
+from clbench.results.cell import CellResult, steps_by_scenario
+from clbench.results.comparisons import differences
+from clbench.results.statistics import ALPHA, Differences, compare, summarise
 
-COLUMNS = (
+FIELDS = (
     *("scenario", "method", "points", "seeds", "hypervolume", "low", "high", "front"),
     *("difference", "difference_low", "difference_high", "p_family", "verdict"),
 )
+POINT_FIELDS = ("scenario", "method", "point", "settings", "p_o", "p_s", "seeds", "on_front")
 Point = tuple[float, float]  # p_s, p_o
 Curve = dict[str, dict[int, Point]]  # by baseline and seed
 
@@ -119,81 +117,61 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
     Returns
     -------
     pandas.DataFrame
-        Columns as in `COLUMNS`, a row for each scenario and curve: number of points and of seeds
+        The fields `FIELDS`, a row for each scenario and curve: number of points and of seeds
         that all of them have, mean hypervolume above the floors with its 95 % t interval, the names
         on the front of the mean points, and the comparison with the reference.
     """
-    import pandas as pd
-
-    volumes: dict[str, dict[str, dict[int, float]]] = {}
-    rows: list[dict[str, object]] = []
-    steps: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    groups: dict[str, dict[str, Differences]] = {}
     for scenario, by_name in curves(cells).items():
         floor = _floor(cells, scenario)
-        steps[scenario] = _step(cells, scenario, floor)
+        step = _step(cells, scenario, floor)
+        volumes = {name: pseudo_volumes(curve, floor) for name, curve in by_name.items()}
+        length = len(by_name.get(reference, ()))
+        like = {name: values for name, values in volumes.items() if len(by_name[name]) == length}
+        groups[scenario] = differences(like, reference, step)
         for name, curve in by_name.items():
-            values = pseudo_volumes(curve, floor)
-            volumes.setdefault(scenario, {})[name] = values
-            row = {"scenario": scenario, "method": name, "points": len(curve), "seeds": len(values)}
+            values = list(volumes[name].values())
+            row: dict[str, Any] = {"scenario": scenario, "method": name, "points": len(curve)}
+            row["seeds"] = len(values)
             if values:
-                summary = summarise(list(values.values()), steps[scenario])
+                summary = summarise(values, step)
                 low, high = max(summary.low, 0.0), min(summary.high, 1.0)
                 row |= {"hypervolume": summary.mean, "low": low, "high": high}
+            if length not in (0, len(curve)):
+                row["verdict"] = "not compared: points differ"
             rows.append({**row, "front": ", ".join(front(mean_points(curve)))})
-    points = {(row["scenario"], row["method"]): row["points"] for row in rows}
-    groups = {}
-    for scenario, of_curves in volumes.items():
-        length = points.get((scenario, reference))
-        like = {name: v for name, v in of_curves.items() if points[scenario, name] == length}
-        groups[scenario] = differences(like, reference, steps[scenario])
     answers = compare(groups, alpha=alpha)
     for row in rows:
-        answer = answers.get((str(row["scenario"]), str(row["method"])))
-        if answer is not None:
-            names = ("difference", "difference_low", "difference_high", "p_family", "verdict")
-            row |= {name: getattr(answer, name) for name in names}
-        elif points.get((row["scenario"], reference), row["points"]) != row["points"]:
-            row["verdict"] = "not compared: points differ"
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+        if answer := answers.get((row["scenario"], row["method"])):
+            row |= {name: getattr(answer, name) for name in FIELDS[-5:]}
+    return pd.DataFrame(rows, columns=list(FIELDS))
 
 
 def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return every point of the trade-off curves: its settings, and its mean p_o and p_s.
 
-    Columns ``scenario``, ``method``, ``point``, ``settings`` (those in which the points of the
-    method differ, as text), ``p_o``, ``p_s``, ``seeds`` and ``on_front``; the rows of a curve from
-    the highest mean of p_o and p_s to the lowest.
+    Fields as in `POINT_FIELDS`; ``settings`` are those in which the points of the method differ, as
+    text. The rows of a curve go from the highest mean of p_o and p_s to the lowest.
     """
-    import pandas as pd
-
     good = [cell for cell in cells if cell.status == "ok"]
     settings = {cell.baseline: cell.settings.get("method", {}) for cell in good}
-    rows: list[dict[str, object]] = []
+    rows = []
     for scenario, by_name in curves(cells).items():
         for name, curve in by_name.items():
             points = mean_points(curve)
-            on_front, own = front(points), settings.get(name, {})
+            best, own = front(points), settings.get(name, {})
             changed = [
                 key
                 for key in dict.fromkeys(key for point in points for key in settings[point])
                 if any(settings[point].get(key) != own.get(key) for point in points)
             ]
             for point in sorted(points, key=lambda point: sum(points[point]), reverse=True):
-                values = {key: settings[point].get(key) for key in changed}
+                text = ", ".join(f"{key} {settings[point].get(key)}" for key in changed)
                 p_s, p_o = points[point]
-                rows.append(
-                    {
-                        "scenario": scenario,
-                        "method": name,
-                        "point": point,
-                        "settings": ", ".join(f"{key} {value}" for key, value in values.items()),
-                        "p_o": p_o,
-                        "p_s": p_s,
-                        "seeds": len(curve[point]),
-                        "on_front": point in on_front,
-                    }
-                )
-    return pd.DataFrame(rows)
+                seeds = len(curve[point])
+                rows.append((scenario, name, point, text, p_o, p_s, seeds, point in best))
+    return pd.DataFrame(rows, columns=list(POINT_FIELDS))
 
 
 def _floor(cells: Sequence[CellResult], scenario: str) -> Point:

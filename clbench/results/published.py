@@ -1,19 +1,15 @@
 """Published results, and their comparison with the scores of a run."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from clbench.results.cell import CellResult
 from clbench.suite.read import packaged_files, read_suite
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from clbench.results.cell import CellResult
-    from clbench.training.protocol import Protocol
+from clbench.training.protocol import Protocol
 
 OVER_SEEDS: dict[str, Callable[[list[float]], float]] = {"median": median, "maximum": max}
 """Statistics over several runs. A single published run is compared with our mean."""
@@ -37,8 +33,6 @@ def published() -> pd.DataFrame:
         task) in a ``metric``; ``statistic`` over ``n`` runs; ``value``, a fraction; ``model``,
         ``split``, ``protocol``; a ``note``; and how our suite ``differs`` from the paper.
     """
-    import pandas as pd
-
     files = packaged_files("results/published", "*.csv").values()
     return pd.concat(
         [pd.read_csv(path, keep_default_na=False) for path in files], ignore_index=True
@@ -57,8 +51,6 @@ def compare_published(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
         If a table covers several models, only the run's model is compared, or else the first.
         Empty for a suite without published results.
     """
-    import pandas as pd
-
     theirs = published()
     theirs = theirs[theirs["suite"] == suite]
     models = {cell.model for cell in cells} & set(theirs["model"]) or set(theirs["model"][:1])

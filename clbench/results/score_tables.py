@@ -1,4 +1,4 @@
-"""Tables of scores: a row for each cell, and means over seeds."""
+"""Tables of scores: a row for each cell, means over seeds, and means over all scenarios."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clbench.results.cell import CellResult, cell_scores
-from clbench.results.scores import SCORE, SCORES, Score, quotient
+import numpy as np
+
+from clbench.results.cell import CellResult, cell_scores, step_of_mean, steps_by_scenario
+from clbench.results.scores import quotient
+from clbench.results.statistics import Floats, critical_difference, crossed_interval, summarise
 from clbench.results.store import Store
+from clbench.suite.scores import SCORE, SCORES, Score
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 COSTS = ("train_seconds", "training_memory_mb", "peak_memory_mb", "search_seconds")
 GROUP = ("scenario", "shift", "method", "model")
@@ -27,7 +31,17 @@ MARKS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Flags of a method, each with the sign that marks it in tables, and the footnote."""
-COLUMNS = (*GROUP, "seed", "tasks", *SCORE, *COSTS, *MARKS, "status", "reason")
+OVERALL_FIELDS = (
+    *("score", "method", "scenarios", "seeds", "difference", "low", "high"),
+    *("low_anywhere", "high_anywhere", "mean_rank", "critical_difference"),
+)
+
+Values = dict[str, dict[str, dict[int, float]]]  # by baseline, scenario and seed
+
+
+def fields() -> list[str]:
+    """Return the fields of ``scores.csv``."""
+    return [*GROUP, "seed", "tasks", *SCORE, *COSTS, *MARKS, "status", "reason"]
 
 
 def marks(flags: Iterable[str]) -> str:
@@ -57,12 +71,12 @@ def visible_scores(means: Iterable[Mapping[Any, Any]], *, page: bool = False) ->
 
 
 def has_value(rows: Iterable[Mapping[Any, Any]], name: str) -> bool:
-    """Whether a row has a number in the column `name`."""
+    """Whether a row has a number in the field `name`."""
     return any(row[name] is not None and not math.isnan(row[name]) for row in rows)
 
 
 def score_rows(cells: Iterable[CellResult], reference: str = "vanilla") -> list[dict[str, Any]]:
-    """Return a row for each cell, in the cells' order, with the keys of `COLUMNS`.
+    """Return a row for each cell, in the cells' order, with the keys of `fields`.
 
     ``method`` is the baseline's name, since two baselines may share a method. Single-task
     references have no row of their own; they give scores such as intransigence to the cells of the
@@ -89,7 +103,7 @@ def scores_frame(cells: Iterable[CellResult], reference: str = "vanilla") -> pd.
     """Return `score_rows` as a table; scores are floats, NaN where missing."""
     import pandas as pd
 
-    frame = pd.DataFrame(score_rows(cells, reference), columns=list(COLUMNS))
+    frame = pd.DataFrame(score_rows(cells, reference), columns=fields())
     numbers: dict[str, Any] = dict.fromkeys((*SCORE, *COSTS), "float64")
     flags = dict.fromkeys(MARKS, "bool")
     return frame.astype({**numbers, "seed": "int64", "tasks": "int64", **flags})
@@ -101,21 +115,10 @@ def _reference_key(cell: CellResult) -> tuple[str, int, str, str]:
 
 
 def _row(cell: CellResult, alone: Mapping[int, float], reference: float | None) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "scenario": cell.scenario,
-        "shift": cell.shift,
-        "method": cell.baseline,
-        "model": cell.model,
-        "seed": cell.seed,
-        "tasks": len(cell.tasks),
-        "train_seconds": cell.train_seconds,
-        "training_memory_mb": cell.training_memory_mb,
-        "peak_memory_mb": cell.peak_memory_mb,
-        "search_seconds": cell.search.get("seconds"),
-        **{flag: getattr(cell, flag) for flag in MARKS},
-        "status": cell.status,
-        "reason": cell.reason or "",
-    }
+    own = ("scenario", "shift", "model", "seed", "status", *COSTS[:-1], *MARKS)
+    row: dict[str, Any] = {name: getattr(cell, name) for name in own}
+    row |= {"method": cell.baseline, "tasks": len(cell.tasks), "reason": cell.reason or ""}
+    row["search_seconds"] = cell.search.get("seconds")
     if cell.status == "ok":
         # The pretraining, where it is the first task, has no stage and no reference.
         before = len(cell.tasks) - len(cell.stages)
@@ -163,9 +166,9 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """Return `means` of the rows of `scores_frame` as a table."""
     import pandas as pd
 
-    columns = [*GROUP, "tasks", "seeds", "failed", *MARKS]
-    columns += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
-    return pd.DataFrame(means(frame.to_dict("records")), columns=columns)
+    names = [*GROUP, "tasks", "seeds", "failed", *MARKS]
+    names += [f"{name}_{part}" for name in (*SCORE, *COSTS) for part in ("mean", "std")]
+    return pd.DataFrame(means(frame.to_dict("records")), columns=names)
 
 
 def failures(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
@@ -192,7 +195,7 @@ class Run:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per cell, with the columns of ``scores.csv``."""
+        """One row per cell, with the fields of ``scores.csv``."""
         return scores_frame(self.cells, Store(self.path).questions()[-1].reference)
 
     @property
@@ -220,3 +223,129 @@ def load_run(path: str | Path) -> Run:
     for line in folder.broken_lines(()):
         warnings.warn(line, stacklevel=2)
     return Run(store.out, tuple(folder.cells))
+
+
+def overall_frame(
+    cells: Sequence[CellResult],
+    reference: str = "vanilla",
+    scores: Sequence[str] = ("p_o", "p_s"),
+) -> pd.DataFrame:
+    """Return one row per score and method, over all scenarios of a run.
+
+    Differences are modelled as mean + scenario + seed + rest, over the scenarios and seeds that
+    the method and the reference have in common.
+
+    Parameters
+    ----------
+    cells
+        Cells of a run; failed ones and references are ignored.
+    reference
+        The method that the others are compared with.
+    scores
+        Names of scores.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The numbers of ``scenarios`` and ``seeds`` compared; the mean ``difference`` from the
+        reference; its 95 % interval ``low`` to ``high`` for the mean of *these* scenarios, by
+        Student's t over seeds; its interval ``low_anywhere`` to ``high_anywhere`` if the scenarios
+        are a sample, too (`crossed_interval`); ``mean_rank`` among the methods that have all
+        scenarios, over their common seeds, 1 for the best, with averaged ranks for ties; and the
+        ``critical_difference`` of mean ranks. Numbers that need more scenarios or seeds are NaN.
+    """
+    import pandas as pd
+
+    all_steps = steps_by_scenario(cells)
+    cell_rows = score_rows(cells)
+    rows: list[dict[str, Any]] = []
+    for score in scores:
+        values = scores_by_baseline(cell_rows, score)
+        steps = {name: by_score.get(score, 0.0) for name, by_score in all_steps.items()}
+        ranks = mean_ranks(values, higher_is_better=SCORE[score].higher_is_better)
+        blocks = len({scenario for by_scenario in values.values() for scenario in by_scenario})
+        critical = math.nan
+        if len(ranks) > 1 and blocks > 1:
+            critical = critical_difference(len(ranks), blocks)
+        for method, by_scenario in values.items():
+            row: dict[str, Any] = {"score": score, "method": method}
+            row |= {"mean_rank": ranks.get(method, math.nan), "critical_difference": critical}
+            if method != reference:
+                row |= _difference(by_scenario, values.get(reference, {}), steps)
+            rows.append(row)
+    return pd.DataFrame(rows, columns=list(OVERALL_FIELDS))
+
+
+def mean_ranks(values: Values, *, higher_is_better: bool) -> dict[str, float]:
+    """Return the mean rank over scenarios of each method that has all of them.
+
+    Methods are ranked by their means over the seeds that all of these methods have in a scenario;
+    there are no ranks if that is none.
+    """
+    from scipy.stats import rankdata
+
+    scenarios = {scenario for by_scenario in values.values() for scenario in by_scenario}
+    methods = [method for method, by_scenario in values.items() if by_scenario.keys() == scenarios]
+    sign = -1.0 if higher_is_better else 1.0
+    if not methods:
+        return {}
+    table = []
+    for scenario in sorted(scenarios):
+        some = [values[method][scenario] for method in methods]
+        seeds = sorted(set.intersection(*map(set, some)))
+        if not seeds:
+            return {}
+        # rounded, so that means of equal sums tie
+        table.append([sign * round(fmean(each[s] for s in seeds), 9) for each in some])
+    ranks = np.mean([rankdata(row) for row in table], axis=0)
+    return dict(zip(methods, map(float, ranks), strict=True))
+
+
+def scores_by_baseline(rows: Iterable[Mapping[str, Any]], score: str) -> Values:
+    """Return a score of the rows of `score_rows` that have it."""
+    values: Values = {}
+    for row in rows:
+        if (value := row.get(score)) is not None:
+            by_scenario = values.setdefault(row["method"], {})
+            by_scenario.setdefault(row["scenario"], {})[row["seed"]] = value
+    return values
+
+
+def paired_table(
+    method: Mapping[str, Mapping[int, float]], reference: Mapping[str, Mapping[int, float]]
+) -> tuple[list[str], list[int], Floats]:
+    """Return the scenarios and seeds that two methods have in common, and their differences.
+
+    The differences have the shape (seeds, scenarios). All three are empty if there is no scenario
+    in common, or no seed that both methods have in all of these scenarios.
+    """
+    scenarios = [scenario for scenario in method if scenario in reference]
+    if not scenarios:
+        return [], [], np.empty((0, 0))
+    seeds = sorted(set.intersection(*(method[s].keys() & reference[s].keys() for s in scenarios)))
+    table = [[method[s][seed] - reference[s][seed] for s in scenarios] for seed in seeds]
+    return scenarios, seeds, np.array(table)
+
+
+def _difference(
+    method: Mapping[str, Mapping[int, float]],
+    reference: Mapping[str, Mapping[int, float]],
+    steps: Mapping[str, float],
+) -> dict[str, Any]:
+    """Return the mean difference over common scenarios and seeds, and its intervals."""
+    scenarios, seeds, table = paired_table(method, reference)
+    if not seeds:
+        return {"scenarios": len(scenarios), "seeds": 0}
+    step = step_of_mean(scenarios, steps)
+    here = summarise(list(table.mean(1)), step)
+    low, high = crossed_interval(table, step=step)
+    return {
+        "scenarios": len(scenarios),
+        "seeds": len(seeds),
+        "difference": here.mean,
+        "low": here.low,
+        "high": here.high,
+        # No narrower than for these scenarios: with few of them the estimate may be.
+        "low_anywhere": min(low, here.low),
+        "high_anywhere": max(high, here.high),
+    }

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from clbench.suite.question import FEWEST, MOST_SEEDS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEVEL = 0.95
 """Level of intervals of one value."""
@@ -25,8 +28,20 @@ POWER = 0.8
 ROUNDING = 1e-9
 """Standard deviations up to this one are rounding errors."""
 
+POWER_FIELDS = (
+    *("scenario", "method", "score", "pairs", "spread", "seeds", "seeds_low", "seeds_high"),
+)
+
 Floats = npt.NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
+Word = Literal["forgot", "kept", "gained", "unclear"]
+AUDIT_WORDS: Mapping[Verdict, Word] = {
+    "worse": "forgot",
+    "equivalent": "kept",
+    "better": "gained",
+    "no difference shown": "unclear",
+}
+"""The four verdicts in the words of an audit, which say what became of the base model."""
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -192,6 +207,11 @@ def spend(looks: Sequence[int], alpha: float = ALPHA) -> list[float]:
     return [now - before for now, before in zip(spent, [0.0, *spent], strict=False)]
 
 
+def look_at(looks: Sequence[int], seeds: int) -> int:
+    """Return the position of the look that a run with that many seeds has reached or awaits."""
+    return sum(look < seeds for look in looks[:-1])
+
+
 def seeds_needed(
     spread: float,
     difference: float,
@@ -311,3 +331,42 @@ def _finite(values: Sequence[float] | Floats) -> Floats:
     if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
         raise ValueError("values must be one or more finite numbers")
     return x
+
+
+def power_frame(
+    comparisons: pd.DataFrame, difference: float, power: float = POWER, alpha: float = ALPHA
+) -> pd.DataFrame:
+    """Return how many seeds show a true difference in each primary comparison of a run.
+
+    Comparisons of fewer than `FEWEST` seeds are left out, as they are from the family of a report.
+
+    Parameters
+    ----------
+    comparisons
+        Result of `clbench.results.comparisons.comparisons_frame`.
+    difference
+        True mean difference from the reference, as a fraction.
+    power, alpha
+        Probability of showing it, and error rate of all primary comparisons together.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``seeds`` for the observed ``spread`` of a difference between two cells of one seed, and
+        for the ends of the spread's 95 % interval; None if more than
+        `clbench.suite.question.MOST_SEEDS` are needed.
+    """
+    import pandas as pd
+
+    table = comparisons[comparisons["primary"] & (comparisons["pairs"] >= FEWEST)]
+    primary = table.to_dict("records")
+    rows = []
+    for row in primary:
+        spreads = (row["spread"], *spread_interval(row["spread"], row["pairs"] - 1))
+        seeds = [
+            seeds_needed(spread, difference, alpha=alpha / len(primary), power=power)
+            for spread in spreads
+        ]
+        names = {name: row[name] for name in POWER_FIELDS[:5]}
+        rows.append({**names, **dict(zip(POWER_FIELDS[5:], seeds, strict=True))})
+    return pd.DataFrame(rows, columns=list(POWER_FIELDS), dtype=object)  # None is no NaN

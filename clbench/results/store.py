@@ -1,4 +1,4 @@
-"""A run's folder: cell files under `cells/`, the resolved suite, `scores.csv`, and a lock.
+"""A run's folder: cell files under `cells/` or packed, the suite, `scores.csv`, and a lock.
 
 Every file is written under a temporary name and renamed, so a process that is killed at any moment
 leaves the old file or the new one. Temporary files end in ``.part``; the next run removes them.
@@ -12,15 +12,16 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors
 from clbench.core.files import as_folder_error, locked, read_file, write_atomically
+from clbench.results.archive import ARCHIVE, cell_files, extract, read_archive
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
-from clbench.results.conflicts import conflicts
-from clbench.results.statistics import ALPHA, spend
+from clbench.results.resume import conflicts, merge_suites, parse_suite
+from clbench.results.statistics import ALPHA, look_at, spend
 from clbench.suite.question import Question
 
 if TYPE_CHECKING:
@@ -120,15 +121,18 @@ class Store:
         def file_order(path: Path) -> tuple[int, str]:
             return position.get(path.name.partition("--")[0], len(position)), path.name
 
-        content = Cells()
-        paths = [path for path in self.cells.glob("*.json") if path.name[0] != "."]
+        content, files = Cells(), {path.name: path for path in cell_files(self.out)}
+        packed = read_archive(self.out)
+        paths = {name: self.out / ARCHIVE / name for name in packed} | files
         with garbage_collection_paused():
-            for path in sorted(paths, key=file_order):
-                cell = _read_cell(path)
+            for path in sorted(paths.values(), key=file_order):
+                is_file = path.name in files
+                cell = _read_cell(path, None if is_file else packed[path.name])
                 if isinstance(cell, CellResult):
                     content.cells.append(transform(cell) if transform else cell)
                     continue
-                moved_to = self._move(path, "broken") if path.stem in set_aside else None
+                moves = is_file and path.stem in set_aside
+                moved_to = self._move(path, "broken") if moves else None
                 content.broken.append(BrokenFile(path, cell, moved_to))
         content.broken.sort(key=lambda file: file.path)
         content.cells.sort(key=table_order(names, suite.get("methods", [])))
@@ -157,15 +161,22 @@ class Store:
             more = len(different) - 1
             others = f" (and {more} more cell{'s' if more > 1 else ''})" if more else ""
             replace = ", or --replace to run again and keep the old files in cells/replaced/"
+            path = self._cell_path(key)
+            path = path if path.exists() else self.out / ARCHIVE / path.name
             raise RunFolderError(
-                f"{self._cell_path(key)} {difference}{others}. Choose another --out"
+                f"{path} {difference}{others}. Choose another --out"
                 f"{replace if can_replace else ''}."
             )
         return {cell.key for cell in cells} & {cell.key for cell in results if cell.status == "ok"}
 
     def replace(self, cells: Sequence[Cell]) -> list[str]:
-        """Move the cells that conflict with `cells` to ``cells/replaced/``; return their keys."""
+        """Move the cells that conflict with `cells` to ``cells/replaced/``; return their keys.
+
+        An archive is unpacked for this.
+        """
         keys = list(conflicts(cells, self.read().cells))
+        if keys:
+            extract(self.out)
         for key in keys:
             self._move(self._cell_path(key), "replaced")
         return keys
@@ -233,13 +244,19 @@ class Store:
         """Write ``scores.csv``."""
         write_atomically(self.scores_path, text)
 
+    def stamps(self) -> dict[str, tuple[int, int]]:
+        """Return modification time (ns) and size of each cell file and of the archive, by name."""
+        paths = [*cell_files(self.out), self.out / ARCHIVE]
+        stats = {path.name: path.stat() for path in paths if path.exists()}
+        return {name: (stat.st_mtime_ns, stat.st_size) for name, stat in stats.items()}
+
     def require(self) -> None:
-        """Raise a RunFolderError unless the folder exists and has ``cells/``."""
-        if self.cells.is_dir():
+        """Raise a RunFolderError unless the folder exists and has cells, in files or packed."""
+        if self.cells.is_dir() or (self.out / ARCHIVE).is_file():
             return
         problem = f"There is no folder {self.out}"
         if self.out.exists():
-            no_run = "holds no run: it has no folder cells/"
+            no_run = f"holds no run: it has no folder cells/ and no {ARCHIVE}"
             problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
         raise RunFolderError(f"{problem}. Give the folder of a run, its --out.")
 
@@ -260,7 +277,7 @@ class Store:
             problem = (
                 f"{self.out} was started with --seeds until-settled:{started}, which cannot change"
             )
-        elif looks and not before and any(self.cells.glob("*.json")):
+        elif looks and not before and self.stamps():
             problem = (
                 f"{self.out} holds cells of a run without looks. Looks must be declared before the "
                 "first result"
@@ -294,11 +311,6 @@ class Store:
         return target.relative_to(self.out)
 
 
-def look_at(looks: Sequence[int], seeds: int) -> int:
-    """Return the position of the look that a run with that many seeds has reached or awaits."""
-    return sum(look < seeds for look in looks[:-1])
-
-
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
     """Search for no reference cycles in the block: among thousands of cells it takes seconds."""
@@ -328,10 +340,10 @@ def table_order(
     return key
 
 
-def _read_cell(path: Path) -> CellResult | str:
-    """Return the cell, or a description of what is wrong with its file."""
+def _read_cell(path: Path, content: bytes | None) -> CellResult | str:
+    """Return the cell of a file, or of its `content`, or a description of what is wrong with it."""
     try:
-        cell = CellResult.model_validate_json(read_file(path))
+        cell = CellResult.model_validate_json(read_file(path) if content is None else content)
     except OSError as error:
         return str(error.strerror or error)
     except ValidationError as error:
@@ -354,76 +366,3 @@ def _read_json(path: Path) -> Any:
         return json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-class _Scenario(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    name: str = ""
-
-
-class _Suite(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    name: str = ""
-    description: str = ""
-    commands: list[list[str]] = []
-    questions: list[Question] = []
-    looks: list[Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]] = []
-    methods: list[str] = []
-    seeds: list[int] = []
-    protocol: dict[str, Any] = {}
-    scenario: list[_Scenario] = []
-    baseline: dict[str, Any] = {}
-    task: dict[str, Any] = {}
-    plugins: dict[str, Any] = {}
-    grown: bool = False
-
-
-class _SuiteFile(BaseModel):
-    suite: _Suite
-
-
-def parse_suite(content: Any) -> dict[str, Any]:
-    """Return the suite in the content of the file; empty if it has another form."""
-    try:
-        return _SuiteFile.model_validate(content).suite.model_dump(exclude_unset=True)
-    except ValidationError:
-        return {}
-
-
-def merge_suites(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a suite with what earlier runs in its folder had besides.
-
-    Commands, methods, seeds, scenarios, questions and looks are kept; the last question is the
-    current one. Methods and scenarios have the order of the larger run. ``grown`` says that some of
-    them were added to a run with looks.
-    """
-    merged: dict[str, Any] = {}
-    for name in ("commands", "looks"):
-        merged[name] = _union(before.get(name, []), resolved.get(name, []))
-    merged["methods"] = _in_order(resolved.get("methods", []), before.get("methods", []))
-    scenarios, earlier = (
-        {table.get("name", ""): table for table in suite.get("scenario", [])}
-        for suite in (resolved, before)
-    )
-    names = _in_order([*scenarios], [*earlier])
-    merged["scenario"] = [{**earlier, **scenarios}[name] for name in names]
-    merged["seeds"] = sorted(_union(before.get("seeds", []), resolved.get("seeds", [])))
-    for name in ("baseline", "task", "plugins"):
-        merged[name] = {**before.get(name, {}), **resolved.get(name, {})}
-    is_new = {*resolved.get("methods", [])} - {*before.get("methods", [])} or {*scenarios} - {
-        *earlier
-    }
-    merged["grown"] = before.get("grown", False) or bool(before.get("looks") and is_new)
-    questions, latest = before.get("questions", []), resolved.get("questions", [])[-1:]
-    merged["questions"] = questions + (latest if questions[-1:] != latest else [])
-    return {**resolved, **{name: value for name, value in merged.items() if value}}
-
-
-def _union(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """Return the entries of both lists, equal ones once."""
-    return list({json.dumps(entry): entry for entry in (*first, *second)}.values())
-
-
-def _in_order(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """Return the union of two lists in the order of the longer one."""
-    return _union(*sorted((first, second), key=len, reverse=True))

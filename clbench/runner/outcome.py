@@ -31,7 +31,7 @@ class StageOutcome:
     """The outcome of a stage: trace of the training, row of R, and seconds of scoring it.
 
     `correct` has the shape of `row` and says which rows of each task are right, packed as in
-    `clbench.results.correct`; None where that is not recorded. `probes` is the row of P, empty
+    `clbench.results.cell`; None where that is not recorded. `probes` is the row of P, empty
     without probes.
     """
 

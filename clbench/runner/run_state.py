@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clbench.core.errors import RunFolderError, count
 from clbench.results.cell import CellResult
-from clbench.results.conflicts import conflicts
+from clbench.results.resume import conflicts
 from clbench.results.store import Store, table_order
 from clbench.suite.plan import validate
 
@@ -34,7 +33,8 @@ class RunState:
     notes
         A line for each file that is not a cell.
     files
-        Modification time (ns) and size of each cell file, just before it was read.
+        Modification time (ns) and size of each cell file, and of the archive, just before they
+        were read.
     """
 
     plan: Plan
@@ -47,7 +47,7 @@ class RunState:
 
     def is_current(self) -> bool:
         """Whether the cell files are unchanged since they were read."""
-        return self.files == _files(Store(self.plan.out))
+        return self.files == Store(self.plan.out).stamps()
 
     def put_aside(self, store: Store) -> tuple[str, ...]:
         """Move broken and replaced files aside; return notes for the user. Needs the lock."""
@@ -87,7 +87,7 @@ def read_run_state(plan: Plan, *, replace: bool = False, can_replace: bool = Tru
     """
     store = Store(plan.out)
     store.check(plan.suite.name, plan.looks)
-    files = _files(store)
+    files = store.stamps()
     folder = store.read()
     replaced = set(conflicts(plan.cells, folder.cells)) if replace else set()
     present = [cell for cell in folder.cells if cell.key not in replaced]
@@ -105,13 +105,3 @@ def read_run_state(plan: Plan, *, replace: bool = False, can_replace: bool = Tru
         notes=tuple(folder.broken_lines({cell.key for cell in plan.cells})),
         files=files,
     )
-
-
-def _files(store: Store) -> dict[str, tuple[int, int]]:
-    if not store.cells.is_dir():
-        return {}
-    with os.scandir(store.cells) as entries:
-        files = [
-            e for e in entries if e.name.endswith(".json") and e.name[0] != "." and e.is_file()
-        ]
-        return {file.name: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}

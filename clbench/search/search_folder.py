@@ -14,7 +14,7 @@ from clbench.core.files import read_file, write_atomically
 from clbench.core.registry import LARGEST, Amount
 from clbench.models.groups import MOST_LAYERS, Division
 from clbench.results.cell import plain
-from clbench.results.conflicts import first_difference
+from clbench.results.resume import first_difference
 from clbench.search.combination import Trial
 from clbench.search.space import SearchOrigin
 from clbench.suite.baselines import Cost

@@ -19,6 +19,7 @@ from clbench.suite.plugins import Plugin, load_plugins, source_digest
 from clbench.suite.question import Question
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
+from clbench.suite.scores import SCORE
 from clbench.suite.sweep import dial_points
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.training.protocol import BY_TASK, Protocol
@@ -236,33 +237,15 @@ def _check_question(
         )
 
 
-_OPTION = " in the suite, and leave out --references and --no-references"
-
-
 def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> None:
     """Raise a SuiteError if the question asks for a score that the run will not have."""
-    remedies = {
-        "area": None if protocol.curve_points else "Set curve_points above 0 in [protocol].",
-        "forward_transfer": None if protocol.probe_rows else "Set probe_rows in [protocol].",
-        "intransigence": None if references else f"Set references = true{_OPTION}.",
-        **dict.fromkeys(
-            (
-                *("zero_shot_transfer", "gained", "text_loss_added", "zero_shot_lost"),
-                *("divergence", "same_token", "obedience"),
-            ),
-            None if protocol.capability_rows else "Set capability_rows in [protocol].",
-        ),
-        "told": 'Set answer_by = "likelihood" in [protocol].'
-        if protocol.is_language_model and protocol.answer_by == "generation"
-        else None,
-        "plasticity": None if references == "all" else f'Set references = "all"{_OPTION}.',
-    }
-    for score in suite.file.asked.scores:
-        if remedy := remedies.get(score):
-            raise SuiteError(
-                f"{display_path(suite.path)}: [question] scores: this run will not have {score!r}. "
-                f"{remedy}"
-            )
+    for name in suite.file.asked.scores:
+        for need in SCORE[name].needs:
+            if not need.is_met(protocol, references):
+                raise SuiteError(
+                    f"{display_path(suite.path)}: [question] scores: this run will not have "
+                    f"{name!r}. {need.remedy}"
+                )
 
 
 def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:

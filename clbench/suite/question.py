@@ -1,11 +1,12 @@
 """The primary question of a suite: which comparisons share one error rate and get a verdict."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from clbench.suite.scores import SCORES
 
 FEWEST = 3
 """Fewest common seeds for a verdict."""
@@ -18,19 +19,25 @@ UNTIL_SETTLED = "until-settled"
 MEAN = "mean over scenarios"
 """What stands for the scenario of a comparison of means over scenarios."""
 
-ScoreName = Literal[
-    "p_o", "p_s", "forgetting", "average", "average_over_time", "area", "mean_forgetting", "bwt",
-    "intransigence", "plasticity", "told", "forward_transfer",
-    "zero_shot_transfer", "gained", "text_loss_added", "zero_shot_lost", "divergence", "same_token",
-    "obedience",
-]  # fmt: skip
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 
-def _distinct(scores: list[ScoreName]) -> list[ScoreName]:
+def _has_step(name: str) -> str:
+    """Return the name of a score that a question may ask for."""
+    names = [repr(score.name) for score in SCORES if score.step]
+    if repr(name) not in names:
+        expected = {"expected": f"{', '.join(names[:-1])} or {names[-1]}"}
+        raise PydanticCustomError("literal_error", "Input should be {expected}", expected)
+    return name
+
+
+def _distinct(scores: list[str]) -> list[str]:
     if len({*scores}) < len(scores):
         raise ValueError("must not name a score twice")
     return scores
+
+
+ScoreName = Annotated[str, AfterValidator(_has_step)]
 
 
 class Question(BaseModel):
@@ -57,8 +64,8 @@ class Question(BaseModel):
 
     reference: Annotated[str, Field(min_length=1)] = "vanilla"
     scores: Annotated[list[ScoreName], Field(min_length=1), AfterValidator(_distinct)] = [
-        "p_o", "p_s",
-    ]  # fmt: skip
+        *("p_o", "p_s"),
+    ]
     margin: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
     methods: Patterns = ["*"]
     scenarios: Patterns = ["*"]

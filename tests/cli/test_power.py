@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.report_runs import STEADY, cells, make_run
 
-from clbench.report.power import power_frame
 from clbench.results.comparisons import comparisons_frame
-from clbench.results.statistics import seeds_needed
+from clbench.results.statistics import power_frame, seeds_needed
 from clbench.suite.question import Question
 
 Call = Callable[..., tuple[int, str, str]]

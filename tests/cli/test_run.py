@@ -7,12 +7,14 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 
 import pandas as pd
 import pytest
 from helpers.fake_engine import FakeExecutor
 
 from clbench.core.errors import ClusterError
+from clbench.results.archive import pack
 from clbench.results.store import Store
 
 Call = Callable[..., tuple[int, str, str]]
@@ -206,6 +208,59 @@ def test_cells_of_other_settings_need_replace(
     assert engine.ran == KEYS
     assert err.startswith("4 cells of other settings moved to cells/replaced/.\n")
     assert len(list((place / "results/mine/cells/replaced").iterdir())) == 4
+
+
+def test_a_packed_run_goes_on_where_it_stopped(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
+    clbench(*RUN, "--seeds", "0")
+    folder = place / "results/mine"
+    before = (folder / "scores.csv").read_bytes()
+    packed = pack(folder).read_bytes()
+    engine.ran.clear()
+    assert clbench(*RUN, "--seeds", "0")[0] == 0
+    assert engine.ran == []
+    assert (folder / "scores.csv").read_bytes() == before
+    assert clbench(*RUN)[0] == 0
+    assert engine.ran == [key for key in KEYS if key.endswith("seed1")]
+    assert {path.stem for path in (folder / "cells").iterdir()} == {*engine.ran}
+    assert (folder / "cells.tar.xz").read_bytes() == packed
+    assert len(pd.read_csv(folder / "scores.csv")) == 4
+
+
+def test_cells_of_other_settings_in_an_archive_need_replace(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
+    clbench(*RUN)
+    folder = place / "results/mine"
+    old = {path.name: path.read_bytes() for path in (folder / "cells").iterdir()}
+    pack(folder)
+    code, _, err = clbench(*RUN, "--epochs", "1")
+    assert code == 2
+    assert err.startswith(f"error: results/mine/cells.tar.xz/{KEYS[0]}.json was run with epochs")
+    code, _, err = clbench(*RUN, "--epochs", "1", "--replace")
+    assert (code, err.splitlines()[0]) == (
+        0,
+        "4 cells of other settings moved to cells/replaced/.",
+    )
+    replaced = (folder / "cells" / "replaced").iterdir()
+    assert {path.name: path.read_bytes() for path in replaced} == old
+    assert not (folder / "cells.tar.xz").exists()
+
+
+def test_reports_of_a_packed_run_are_those_of_its_files(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
+    clbench(*RUN)
+    folder = place / "results/mine"
+    verbs = [("report", "results/mine"), ("compare", "results/mine", "results/mine2")]
+    copytree(folder, place / "results/mine2")
+    answers = [clbench(*verb, "--formats", "png") for verb in verbs]
+    scores = (folder / "scores.csv").read_bytes()
+    for name in ("mine", "mine2"):
+        pack(place / "results" / name)
+    assert [clbench(*verb, "--formats", "png") for verb in verbs] == answers
+    assert (folder / "scores.csv").read_bytes() == scores
 
 
 def test_edited_rows_are_noticed(place: Path, engine: FakeExecutor, clbench: Call) -> None:

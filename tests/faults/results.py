@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from clbench.results.archive import pack
 from faults.cases import ODD_FILES, REPORT, RUN, Case, as_odd_file, spoil, spoil_bytes
 
 COMBINE = ["combine", "a.log", "b.log", "--out", "mine.toml"]
@@ -90,9 +91,11 @@ def cell(number: int, rng: Random, folder: Path) -> Case:
 
 
 def log(number: int, rng: Random, folder: Path) -> Case:
-    """Spoil what else a run wrote, or the trial logs of `combine`."""
+    """Spoil what else a run wrote, its packed cells, or the trial logs of `combine`."""
     if number % 3 == 0:
         return _trials(rng, folder)
+    if number % 9 == 4:
+        return _archive(rng, folder)
     out = folder / "out"
     files = [out / "suite.json", out / "scores.csv", *sorted((out / "scenarios").glob("*"))]
     files += [out / ".lock", *sorted((out / "stages").glob("*"))]
@@ -116,6 +119,22 @@ def log(number: int, rng: Random, folder: Path) -> Case:
         rng.choice(sorted((out / "cells").glob("*.json"))).unlink()
     what = f"{words[0]} with {path.relative_to(folder)}: {what}"
     return Case(what, words, dry=words == RUN, checks=_no_lost_cell(folder))
+
+
+def _archive(rng: Random, folder: Path) -> Case:
+    """Pack the cells of the run and spoil the archive."""
+    path = pack(folder / "out")
+    data, what = spoil_bytes(path.read_bytes(), rng)
+    path.write_bytes(data)
+    words = rng.choice([REPORT, RUN])
+
+    def checks(folder: Path, undisturbed: Path) -> Iterator[str]:
+        if path.read_bytes() != data:
+            yield f"{path.name} was changed"
+
+    seen = "" if what == "twice" else path.name  # the same cells, twice
+    what = f"{words[0]} with {path.name}: {what}"
+    return Case(what, words, dry=words == RUN, seen=seen, checks=checks)
 
 
 def _trials(rng: Random, folder: Path) -> Case:

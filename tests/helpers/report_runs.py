@@ -44,7 +44,8 @@ def make_run(folder: Path, name: str = "mine", better: float = 0.05, **changes: 
     with store.lock():
         store.write_suite(
             {"name": name, "methods": ["vanilla", "ewc"], "seeds": [0, 1, 2, 3],
-             "description": changes.pop("description", ""), "protocol": {"model": "tiny"}}
+             "description": changes.pop("description", ""), "protocol": {"model": "tiny"},
+             "commands": [["clbench", "run", name]]}
         )  # fmt: skip
         for scenario in ("one", "two"):
             for seed in range(4):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from clbench.report.details import curve_lines
+from clbench.report.content import sparklines
 from clbench.results.cell import StageRecord, plain
 
 
@@ -12,14 +12,14 @@ def stage(**curves: object) -> StageRecord:
 
 
 def test_lines_hold_the_curves_of_a_stage() -> None:
-    lines = curve_lines(
+    lines = sparklines(
         stage(
             step=[2, 4], loss=[0.5, 0.25], lr=[1e-5, 0.0],
             scores={"a": [[0, 0.9], [2, 0.6], [4, 0.7]]},
             distance=[[0, 0.0], [4, 2.0]], k=[[0, 0.1]],
         )
     )  # fmt: skip
-    by_name = {line.name: (line.points, line.words) for line in lines}
+    by_name = {line.name: (line.points, line.text) for line in lines}
     assert list(by_name) == ["score on a", "training loss", "learning rate", "distance", "k"]
     assert by_name["score on a"] == (
         "2,2 80,30 158,20.7",
@@ -32,7 +32,7 @@ def test_lines_hold_the_curves_of_a_stage() -> None:
 
 def test_curves_without_points_are_left_out() -> None:
     assert (
-        curve_lines(stage(gone=[[0, float("nan")]], step=[1], loss=[None], scores={"a": []})) == []
+        sparklines(stage(gone=[[0, float("nan")]], step=[1], loss=[None], scores={"a": []})) == []
     )
-    (flat,) = curve_lines(stage(same=[[0, 1.0], [4, 1.0]]))
+    (flat,) = sparklines(stage(same=[[0, 1.0], [4, 1.0]]))
     assert flat.points == "2,16 158,16"

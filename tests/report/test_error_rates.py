@@ -10,7 +10,7 @@ import pytest
 from helpers.report_runs import make_run
 
 from clbench.report.write import write_report
-from clbench.results.store import merge_suites
+from clbench.results.resume import merge_suites
 
 
 @pytest.fixture(autouse=True)

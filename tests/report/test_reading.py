@@ -87,7 +87,7 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
 
     def pooled(*runs: Path) -> tuple[list[tuple[str, str, int]], list[str]]:
         cells, notes = read_runs([Store(run) for run in runs])
-        rows = gather(cells).means[["scenario", "method", "seeds"]]
+        rows = gather(cells).tables["means"][["scenario", "method", "seeds"]]
         return sorted(tuple(row) for row in rows.itertuples(index=False)), notes
 
     first = run("a", 0, "a", 1.0)

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clbench.results.archive import read_archive
 from clbench.results.cell import CellResult, cell_scores
 
 ROOT = Path(__file__).parents[2] / "results" / "reference"
-FILES = sorted(
-    path
-    for name in ("findings-clinc150", "findings-sequence-4", "findings-sequence-15")
-    for path in (ROOT / name / "cells").glob("*.json")
-)
+STUDIES = ("findings-clinc150", "findings-sequence-4", "findings-sequence-15")
+CELLS = {
+    f"{study}-{Path(name).stem}": data
+    for study in STUDIES
+    for name, data in read_archive(ROOT / study).items()
+}
 
 
 def share(text: str) -> float:
@@ -41,9 +43,9 @@ def matrix(content: dict[str, Any]) -> Any:
     return R
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
-def test_scores_follow_from_the_rows(path: Path) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", CELLS)
+def test_scores_follow_from_the_rows(name: str) -> None:
+    content = json.loads(CELLS[name])
     R = matrix(content)
     scores = cell_scores(CellResult.model_validate(content))
     last, diagonal = R[-1], np.diag(R)
@@ -56,11 +58,11 @@ def test_scores_follow_from_the_rows(path: Path) -> None:
         "forgetting": R[0, 0] - last[0],
         "mean_forgetting": (np.nanmax(R[:-1, :-1], axis=0) - last[:-1]).mean(),
     }
-    for name in ("told", "elsewhere"):
-        kept = [metrics[name] for metrics in content["metrics"][-1] if name in metrics]
+    for kind in ("told", "elsewhere"):
+        kept = [metrics[kind] for metrics in content["metrics"][-1] if kind in metrics]
         if kept:
-            expected[name] = np.mean(kept)
-    for name, value in expected.items():
-        assert scores[name] == pytest.approx(value, abs=1e-9), name
+            expected[kind] = np.mean(kept)
+    for score, value in expected.items():
+        assert scores[score] == pytest.approx(value, abs=1e-9), score
     told = scores.get("told")
     assert told is None or told >= scores["average"]  # type: ignore[operator]

@@ -2,22 +2,32 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import stdev
 
 import pandas as pd
 import pytest
 from helpers.handmade import failed, pair, reference, three
+from helpers.report_runs import REPORT, make_run
+from pydantic import ValidationError
 
+from clbench.report.write import write_report
 from clbench.results.cell import CellResult, summarizer
 from clbench.results.score_tables import (
-    COLUMNS,
     failures,
+    fields,
+    load_run,
     score_rows,
     scores_frame,
     summary,
     to_csv,
     visible_scores,
 )
-from clbench.results.scores import SCORE, SCORES, Score, scores_of
+from clbench.results.scores import scores_of
+from clbench.results.store import Store
+from clbench.suite.question import Question
+from clbench.suite.scores import SCORE, Need, Score, Steps
 
 
 def test_scores_of_a_pair() -> None:
@@ -84,8 +94,8 @@ def three_seeds() -> list[CellResult]:
 
 def test_scores_frame_has_a_row_for_each_cell() -> None:
     frame = scores_frame([*three_seeds(), failed("ewc", 0)])
-    assert tuple(frame.columns) == COLUMNS
-    assert set(COLUMNS) >= REQUIRED
+    assert list(frame.columns) == fields()
+    assert {*fields()} >= REQUIRED
     assert frame["seed"].tolist() == [0, 1, 2, 0]
     assert frame["p"].tolist()[:3] == pytest.approx([1.5, 1.5, 1.5])
     assert frame["status"].tolist() == ["ok", "ok", "ok", "failed"]
@@ -261,20 +271,50 @@ def test_scores_of_a_sequence_by_hand() -> None:
     assert "area" not in scores_of(matrix, curves=[{}, {}])
 
 
-def test_one_entry_adds_a_score_everywhere_also_for_cells_that_lack_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    worst = Score(
-        "worst", "worst", "lowest score at the end", lambda r: min(r[-1]), visibility="always"
+@pytest.fixture
+def worst(monkeypatch: pytest.MonkeyPatch) -> Score:
+    """A score that exists for one test, by one entry."""
+    need = Need(
+        "measures", lambda protocol, _: protocol.epochs > 3, "Train longer.", "it needs time"
     )
-    for module in ("scores", "score_tables"):
-        monkeypatch.setattr(f"clbench.results.{module}.SCORES", (*SCORES, worst))
-    monkeypatch.setitem(SCORE, "worst", worst)  # type: ignore[arg-type]
-    monkeypatch.setattr("clbench.results.score_tables.COLUMNS", (*COLUMNS, "worst"))
-    frame = scores_frame([pair(R=[[0.9, None], [0.6, 0.8]])])
-    assert frame.loc[0, "worst"] == 0.6
-    means = summary(frame).to_dict("records")
-    assert [score.name for score in visible_scores(means)] == ["p_o", "p_s", "forgetting", "worst"]
+    score = Score(
+        "worst", "the worst", "lowest score at the end", lambda r, _: min(r[-1]), Steps.last,
+        needs=(need,), visibility="always", on_card=True,
+    )  # fmt: skip
+    monkeypatch.setitem(SCORE, "worst", score)
+    return score
+
+
+def test_one_entry_adds_a_score_to_tables_page_question_and_comparisons(
+    worst: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clbench.report.write.draw_all", lambda figures, formats: [])
+    measures = [{"divergence": 0.0}, {}, {"divergence": 0.1}]
+    run = make_run(tmp_path, capabilities=measures, scenario_report=REPORT)
+    store = Store(run)
+    question = {"scores": ["worst"]}
+    store.write_suite({**store.read_suite(), "questions": [question]})
+    report = write_report([run])
+    frame = load_run(run).frame
+    assert "worst" in to_csv(frame).splitlines()[0].split(",")
+    assert frame["worst"].equals(frame[["p_o", "p_s"]].min(axis=1))
+    page = report.page.read_text(encoding="utf-8")
+    assert '<th scope="col" class="n">the worst</th>' in page
+    assert 'title="lowest score at the end">the worst</th>' in page  # a card
+    assert '<span class="title">the worst</span>. <span class="better">Better than vanilla' in page
+    row = report.content.tables["comparisons"].set_index(["scenario", "method", "score"])
+    ewc = row.loc[("one", "ewc", "worst")]
+    assert (bool(ewc["primary"]), ewc["verdict"]) == (True, "better")
+    deviation = stdev([0.05, 0.052, 0.054, 0.8 - 0.75])  # p_s is lower than the last p_o
+    assert ewc["spread"] == pytest.approx(math.hypot(deviation, 1 / 200))
+
+
+def test_a_score_without_a_step_is_not_asked_for(worst: Score) -> None:
+    assert Question(scores=["worst"]).scores == ["worst"]
+    with pytest.raises(ValidationError, match=r"should be 'p_o', .*'obedience' or 'worst'"):
+        Question(scores=["p"])
+    with pytest.raises(ValueError, match="worst: a score that is compared needs a step"):
+        replace(worst, step=None, compared=True)
 
 
 def test_kinds_of_errors_are_means_over_the_tasks_that_share_a_head() -> None:
@@ -302,7 +342,7 @@ def test_columns_depend_on_the_run() -> None:
 
 def test_no_cells_give_empty_tables_with_columns() -> None:
     frame = scores_frame([])
-    assert tuple(frame.columns) == COLUMNS
+    assert list(frame.columns) == fields()
     assert summary(frame).empty
     assert "p_o_mean" in summary(frame).columns
 

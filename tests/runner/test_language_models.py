@@ -11,7 +11,7 @@ from helpers.generators import save_generator
 from helpers.language_models import cell, run
 
 from clbench.core.errors import ClbenchError
-from clbench.results.correct import correct_after
+from clbench.results.cell import correct_after
 from clbench.runner.listener import Listener
 
 

@@ -23,6 +23,7 @@ from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import make_plan, validate
 from clbench.suite.read import read_suite
+from clbench.suite.scores import SCORE, Need, Score, Steps
 
 
 def test_order_and_names_of_cells(make: Make) -> None:
@@ -284,6 +285,18 @@ def test_a_question_that_compares_nothing_is_an_error(
     )
     with pytest.raises(SuiteError, match=rf"\[question\] {problem}"):
         make(text, **options)
+
+
+def test_a_score_says_what_to_do_where_a_run_will_not_have_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = Need("curves", lambda protocol, _: protocol.epochs > 3, "Set epochs above 3.")
+    score = Score("late", "late", "late score", lambda r, _: r[-1][0], Steps.first, needs=(need,))
+    monkeypatch.setitem(SCORE, "late", score)
+    table = '[question]\nscores = ["late"]\n\n[protocol]\n'
+    with pytest.raises(SuiteError, match=r"this run will not have 'late'\. Set epochs above 3."):
+        make(SUITE.replace("[protocol]\n", table, 1))
+    make(SUITE.replace("[protocol]\n", table, 1), epochs=4)
 
 
 def test_a_question_about_area_needs_points_of_curves(make: Make) -> None:

@@ -11,9 +11,8 @@ from statistics import fmean, median
 import pytest
 
 from clbench.results.cell import CellResult
-from clbench.results.comparisons import comparisons_frame
-from clbench.results.controls import controls_frame
-from clbench.results.overall import overall_frame
+from clbench.results.comparisons import comparisons_frame, controls_frame
+from clbench.results.score_tables import overall_frame
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline

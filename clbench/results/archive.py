@@ -1,0 +1,122 @@
+"""All cells of a run in one compressed file, which is read like the folder ``cells/``.
+
+``cells.tar.xz`` holds ``cells/KEY.json`` for each cell, as `tar` would pack them. Members are read
+into memory and never extracted to the paths that they name.
+"""
+
+import io
+import lzma
+import os
+import tarfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from clbench.core.errors import RunFolderError
+from clbench.core.files import as_folder_error, locked, read_file, write_atomically
+
+ARCHIVE = "cells.tar.xz"
+
+
+def cell_files(folder: Path) -> list[Path]:
+    """Return the cell files of a run that are not in its archive, by name."""
+    return sorted((folder / "cells").glob("[!.]*.json"))
+
+
+def read_archive(folder: Path) -> dict[str, bytes]:
+    """Return the files in the archive of a run's folder by name, ``KEY.json``; empty without one.
+
+    Raises
+    ------
+    RunFolderError
+        If the archive is damaged or cannot be read.
+    """
+    path = folder / ARCHIVE
+    if not path.exists():
+        return {}
+    try:
+        content = io.BytesIO(lzma.decompress(read_file(path), lzma.FORMAT_XZ))
+        with tarfile.open(fileobj=content, mode="r:") as archive:
+            members = [(m.name, archive.extractfile(m)) for m in archive if m.isfile()]
+            files = {name: file.read() for name, file in members if file}
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (lzma.LZMAError, EOFError, tarfile.TarError) as error:
+        raise RunFolderError(
+            f"{path} is damaged ({error}). Restore it, or choose another --out."
+        ) from error
+    cells = {name.removeprefix("cells/"): data for name, data in files.items()}
+    return {name: data for name, data in cells.items() if name[0] != "." and "/" not in name}
+
+
+def pack(folder: str | Path) -> Path:
+    """Move the cell files of a run into its archive, and return the archive's path.
+
+    Equal files give equal archives. Cells that are in the archive already stay there, unless a
+    file holds them anew. All verbs read the run as before.
+
+    Raises
+    ------
+    RunFolderError
+        If the folder has no cells, is in use, or cannot be written.
+    """
+    folder = Path(folder)
+    path = folder / ARCHIVE
+    with locked(folder, marker=folder / "suite.json"):
+        files = cell_files(folder)
+        cells = read_archive(folder) | {file.name: read_file(file) for file in files}
+        if not cells:
+            raise RunFolderError(f"{folder} has no cells. Give the folder of a run, its --out.")
+
+        with as_folder_error(path):
+            _write(path, _packed(cells))
+            for file in files:
+                file.unlink()
+            with suppress(OSError):  # it also holds replaced or broken files
+                (folder / "cells").rmdir()
+    return path
+
+
+def unpack(folder: str | Path) -> None:
+    """Move the cells of a run's archive back into files, except those that a file holds anew.
+
+    Raises
+    ------
+    RunFolderError
+        If the archive is damaged, or the folder is in use or cannot be written.
+    """
+    folder = Path(folder)
+    with locked(folder, marker=folder / "suite.json"):
+        extract(folder)
+
+
+def extract(folder: Path) -> None:
+    """Do the work of `unpack` in a folder that is locked already."""
+    known = {file.name for file in cell_files(folder)}
+    with as_folder_error(folder / "cells"):
+        for name, data in read_archive(folder).items():
+            if name not in known:
+                _write(folder / "cells" / name, data)
+        (folder / ARCHIVE).unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, and flush it to the disk: its source is deleted next."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    write_atomically(path, write)
+
+
+def _packed(cells: Mapping[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(cells):
+            member = tarfile.TarInfo(f"cells/{name}")  # no time, no owner
+            member.size = len(cells[name])
+            archive.addfile(member, io.BytesIO(cells[name]))
+    return lzma.compress(content.getvalue(), preset=9)

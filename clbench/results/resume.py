@@ -1,0 +1,186 @@
+"""What a run's folder was run with: its suite, and the recipes of its cells, against a new run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from clbench.results.cell import CellResult, plain
+from clbench.suite.question import Question
+
+if TYPE_CHECKING:
+    from clbench.suite.plan import Cell
+
+SCENARIO_SECTIONS = (
+    *("version", "scenario", "shift", "files", "tasks", "metrics", "model", "protocol"),
+)
+"""Sections of a recipe that all cells of one scenario share."""
+RUN_SECTIONS = ("version", "model", "protocol")
+"""Sections that all cells of a run share, except for `TASK_KEYS`."""
+TASK_KEYS = ("task_epochs", "task_steps")
+"""Keys of the protocol that may differ between the scenarios of one suite."""
+
+DIGESTS = {
+    "version": "a clbench version that trains differently",
+    "shift": "a different implementation of the shift",
+    "model": "a different model or different weights",
+    "tasks": "different rows of {key}",
+    "metrics": "a different implementation of the metric {key}",
+    "files": "different content in its {key} file",
+    "source": "a different implementation of the method",
+}
+"""Descriptions of differing digests, which themselves tell a reader nothing."""
+
+_MISSING = object()
+
+
+def conflicts(cells: Sequence[Cell], results: Iterable[CellResult]) -> dict[str, str]:
+    """Return what differs, by key, for finished cells that cannot share a table with `cells`.
+
+    A cell of the same key conflicts if its fingerprint differs, a cell of another key if its
+    rows, model or protocol differ, or the settings of its baseline. `results` are the cells in
+    the folder.
+    """
+    by_key = {cell.key: cell for cell in cells}
+    by_baseline = {cell.baseline.name: cell for cell in reversed(cells)}
+    by_scenario = {cell.scenario.name: cell for cell in reversed(cells)}
+    differences = {}
+    for old in results:
+        if old.status != "ok":
+            continue
+        difference = None
+        if (cell := by_key.get(old.key)) is not None:
+            if cell.fingerprint != old.fingerprint:
+                difference = first_difference(old.recipe, cell.recipe) if old.recipe else None
+                difference = difference or "was run with other settings"
+        elif old.recipe and (cell := by_scenario.get(old.scenario)) is not None:
+            difference = first_difference(old.recipe, cell.recipe, sections=SCENARIO_SECTIONS)
+        elif old.recipe and cells:
+            difference = first_difference(
+                old.recipe, cells[0].recipe, sections=RUN_SECTIONS, ignore=TASK_KEYS
+            )
+        if not difference and old.recipe and (cell := by_baseline.get(old.baseline)) is not None:
+            difference = first_difference(old.recipe, cell.recipe, sections=("method",))
+        if difference:
+            differences[old.key] = difference
+    return differences
+
+
+def first_difference(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    *,
+    sections: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+) -> str | None:
+    """Return the first difference of two recipes, as ``"was run with epochs = 3, now 1"``, or None.
+
+    `sections` are compared, by default all of `new`, except for the keys in `ignore`.
+    """
+    for section in new if sections is None else sections:
+        before, now = plain(old.get(section)), plain(new.get(section))
+        if before == now:
+            continue
+        if not isinstance(before, dict) or not isinstance(now, dict) or section == "model":
+            return f"was run with {_describe(section, section, before, now)}"
+        for key, value, new_value in _differences(before, now):
+            if key not in ignore:
+                return f"was run with {_describe(section, key, value, new_value)}"
+    return None
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each key whose values differ, with both values; settings of a method one by one."""
+    for key in {**now, **before}:
+        old, new = before.get(key, _MISSING), now.get(key, _MISSING)
+        if key == "settings" and isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new)
+        elif old != new:
+            yield key, old, new
+
+
+def _describe(section: str, key: str, old: Any, new: Any) -> str:
+    if text := DIGESTS.get("source" if (section, key) == ("method", "source") else section):
+        return text.format(key=key)
+    lists = [sorted(map(str, value)) for value in (old, new) if isinstance(value, list)]
+    if len(lists) == 2 and lists[0] == lists[1]:
+        return f"another order of {key}"
+    texts = ["not set" if value is _MISSING else repr(value) for value in (old, new)]
+    short = [text if len(text) <= 60 else f"{text[:57]}..." for text in texts]
+    return f"{key} = {short[0]}, now {short[1]}"
+
+
+class _Scenario(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    name: str = ""
+
+
+class _Suite(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    name: str = ""
+    description: str = ""
+    commands: list[list[str]] = []
+    questions: list[Question] = []
+    looks: list[Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]] = []
+    methods: list[str] = []
+    seeds: list[int] = []
+    protocol: dict[str, Any] = {}
+    scenario: list[_Scenario] = []
+    baseline: dict[str, Any] = {}
+    task: dict[str, Any] = {}
+    plugins: dict[str, Any] = {}
+    grown: bool = False
+
+
+class _SuiteFile(BaseModel):
+    suite: _Suite
+
+
+def parse_suite(content: Any) -> dict[str, Any]:
+    """Return the suite in the content of the file; empty if it has another form."""
+    try:
+        return _SuiteFile.model_validate(content).suite.model_dump(exclude_unset=True)
+    except ValidationError:
+        return {}
+
+
+def merge_suites(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a suite with what earlier runs in its folder had besides.
+
+    Commands, methods, seeds, scenarios, questions and looks are kept; the last question is the
+    current one. Methods and scenarios have the order of the larger run. ``grown`` says that some of
+    them were added to a run with looks.
+    """
+    merged: dict[str, Any] = {}
+    for name in ("commands", "looks"):
+        merged[name] = _union(before.get(name, []), resolved.get(name, []))
+    merged["methods"] = _in_order(resolved.get("methods", []), before.get("methods", []))
+    scenarios, earlier = (
+        {table.get("name", ""): table for table in suite.get("scenario", [])}
+        for suite in (resolved, before)
+    )
+    names = _in_order([*scenarios], [*earlier])
+    merged["scenario"] = [{**earlier, **scenarios}[name] for name in names]
+    merged["seeds"] = sorted(_union(before.get("seeds", []), resolved.get("seeds", [])))
+    for name in ("baseline", "task", "plugins"):
+        merged[name] = {**before.get(name, {}), **resolved.get(name, {})}
+    is_new = {*resolved.get("methods", [])} - {*before.get("methods", [])} or {*scenarios} - {
+        *earlier
+    }
+    merged["grown"] = before.get("grown", False) or bool(before.get("looks") and is_new)
+    questions, latest = before.get("questions", []), resolved.get("questions", [])[-1:]
+    merged["questions"] = questions + (latest if questions[-1:] != latest else [])
+    return {**resolved, **{name: value for name, value in merged.items() if value}}
+
+
+def _union(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Return the entries of both lists, equal ones once."""
+    return list({json.dumps(entry): entry for entry in (*first, *second)}.values())
+
+
+def _in_order(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Return the union of two lists in the order of the longer one."""
+    return _union(*sorted((first, second), key=len, reverse=True))

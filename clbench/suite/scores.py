@@ -1,0 +1,396 @@
+"""The scores: how each is computed, and what suites, tables, pages and comparisons do with it.
+
+R[i][j] is the score on task j after stage i, 0-based; with T tasks, L = T - 1 is the last stage.
+f[j] is the floor of task j: the score of always predicting the majority class. P[i][j] is the score
+of a linear probe of task j on the features after stage i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from clbench.training.protocol import Protocol
+
+Triangle = list[list[float]]
+"""R on and below the diagonal: row i has i + 1 entries."""
+Floors = Sequence[float | None]
+"""The floor of each task of R; None for a task without one, such as the pretraining."""
+Curves = Mapping[str, Sequence[Sequence[float]]]
+"""Points (step, score) by task."""
+Probes = Sequence[Sequence[float | None]]
+"""P: a row before training, then one for each stage, and a score for each task of R."""
+Measures = Sequence[Mapping[str, float | None]]
+"""Measures of a language model by name, before training and after each stage."""
+Metrics = Sequence[Mapping[str, float | None] | None]
+"""All metrics of each task of R after the last stage."""
+
+References = bool | str
+"""Whether a run also trains the last task alone, or ``all`` later ones."""
+
+
+class Need(NamedTuple):
+    """What a score is computed from besides R.
+
+    Attributes
+    ----------
+    option
+        The option of `clbench.results.scores.scores_of` that holds it.
+    is_met
+        Whether a run with this protocol and these references has it.
+    remedy, cause
+        What to do if it is not met, and why no cell has the score then; empty for what all runs
+        have.
+    """
+
+    option: Literal["alone", "curves", "floors", "measures", "metrics", "probes", "reference"]
+    is_met: Callable[[Protocol, References], object] = lambda protocol, references: True
+    remedy: str = ""
+    cause: str = ""
+
+
+class Steps(NamedTuple):
+    """The smallest changes that the scores of a cell can show; its methods give them by score.
+
+    Attributes
+    ----------
+    tasks
+        Those of the score on each task, 1 / rows. The pretraining, where it is the first task, has
+        no rows, and counts as 0.
+    measure
+        That of an accuracy on the rows that measure a language model.
+    """
+
+    tasks: Sequence[float]
+    measure: float
+
+    def first(self) -> float:
+        """Return the step of the first task."""
+        return self.tasks[0]
+
+    def last(self) -> float:
+        """Return the step of the last task."""
+        return self.tasks[-1]
+
+    def mean(self) -> float:
+        """Return the step of a mean over tasks, here of the task with the fewest rows."""
+        return max(self.tasks) / len(self.tasks)
+
+    def mean_over_time(self) -> float:
+        """Return the step of a mean over tasks and stages."""
+        return max(self.tasks) / len(self.tasks) ** 2
+
+    def mean_of_earlier(self) -> float:
+        """Return the step of a mean over all tasks but the last."""
+        return max(self.tasks[:-1], default=0.0) / max(1, len(self.tasks) - 1)
+
+    def mean_of_later(self) -> float:
+        """Return the step of a mean over all tasks but the first."""
+        return max(self.tasks[1:], default=0.0) / max(1, len(self.tasks) - 1)
+
+    def of_measure(self) -> float:
+        """Return the step of an accuracy that measures a language model."""
+        return self.measure
+
+    def none(self) -> float:
+        """Return 0: losses and divergences are means of numbers without steps."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score. Add one by adding an entry to `SCORES`.
+
+    Attributes
+    ----------
+    name, label, meaning
+        Field of ``scores.csv`` and key in cell files; heading in tables; explanation.
+    formula
+        Function of `Triangle` and of what it `needs`; None for a `ratio`.
+    step
+        The smallest change that it can show, as a method of `Steps`. A question may ask for the
+        scores that have one.
+    needs
+        What else `formula` takes. Scores with needs are not in the cell files.
+    ratio
+        Names of the two scores whose quotient it is. Tables over seeds show the quotient of the
+        sums, since the quotient of a single seed is noisy.
+    higher_is_better
+        Direction, for verdicts.
+    single_task
+        Whether the score is defined for a scenario of one task.
+    visibility
+        When the terminal and the report show a column for it, if it has a value: always, for
+        ``pairs`` (on the page also for longer sequences), for ``sequences`` of more than two tasks,
+        for these on the ``page`` only, or never.
+    on_card
+        Whether the report's capability cards show it.
+    compared
+        Whether the report compares methods by it even if the question does not ask for it.
+    subject
+        What a line of the verdict is about; by default the label.
+    """
+
+    name: str
+    label: str
+    meaning: str
+    formula: Callable[..., float | None] | None
+    step: Callable[[Steps], float] | None = None
+    higher_is_better: bool = True
+    single_task: bool = False
+    needs: tuple[Need, ...] = ()
+    ratio: tuple[str, str] | None = None
+    visibility: Literal["always", "pairs", "sequences", "page", "never"] = "never"
+    on_card: bool = False
+    compared: bool = False
+    subject: str = ""
+
+    def __post_init__(self) -> None:
+        if self.compared and self.step is None:
+            raise ValueError(f"{self.name}: a score that is compared needs a step")
+
+
+def backward_transfer(r: Triangle) -> float:
+    """Return the mean over j < L of R[L, j] - R[j, j] (Lopez-Paz & Ranzato 2017, equation 3)."""
+    last = len(r) - 1
+    return sum(r[last][task] - r[task][task] for task in range(last)) / last
+
+
+def mean_forgetting(r: Triangle) -> float:
+    """Return the mean over j < L of the best R[l, j], j <= l < L, minus R[L, j].
+
+    Chaudhry et al. 2018, section 3.
+    """
+    last = len(r) - 1
+    best = [max(r[stage][task] for stage in range(task, last)) for task in range(last)]
+    return sum(best[task] - r[last][task] for task in range(last)) / last
+
+
+def average_over_time(r: Triangle) -> float:
+    """Return the mean over i of the mean over j <= i of R[i, j].
+
+    Rebuffi et al. 2017, section 4: average incremental accuracy.
+    """
+    return math.fsum(math.fsum(row) / len(row) for row in r) / len(r)
+
+
+def area(curves: Sequence[Curves]) -> float | None:
+    """Return the area under the curve of the mean score over the tasks so far, over its length.
+
+    Steps are counted through all stages, and the curve is straight between the steps at which all
+    tasks so far have a point (Koh et al. 2022, section 3.2). None for a curve of one point.
+    """
+    steps: list[float] = []
+    means: list[float] = []
+    start = 0.0
+    for stage in curves:
+        tasks = [{point[0]: point[1] for point in points} for points in stage.values()]
+        for step in sorted(set.intersection(*map(set, tasks))):
+            steps.append(start + step)
+            means.append(math.fsum(task[step] for task in tasks) / len(tasks))
+        start = max([start, *steps])
+    parts = zip(steps, steps[1:], means, means[1:], strict=False)
+    total = math.fsum((after - before) * (m + n) / 2 for before, after, m, n in parts)
+    return total / (steps[-1] - steps[0]) if steps[-1] > steps[0] else None
+
+
+def mean_metric(metrics: Metrics, name: str) -> float | None:
+    """Return the mean of a metric over the tasks that have it, or None without any."""
+    return _mean((values or {}).get(name) for values in metrics)
+
+
+def gap(r: Triangle, alone: Mapping[int, float], tasks: Iterable[int]) -> float | None:
+    """Return the mean over `tasks` of R*[j] - R[j, j]; None if one has no R*, or there are none."""
+    gaps = [alone[task] - r[task][task] if task in alone else None for task in tasks]
+    return None if None in gaps else _mean(gaps)
+
+
+def plasticity(r: Triangle, alone: Mapping[int, float]) -> float | None:
+    """Return the mean over j > 0 of R[j, j] - R*[j]; None if a task has no R*."""
+    missed = gap(r, alone, range(1, len(r)))
+    return None if missed is None else -missed
+
+
+def gain(scores: Sequence[float], floors: Floors) -> float | None:
+    """Return the sum of scores above their floors, or None if a floor is missing."""
+    above = [s - floor for s, floor in zip(scores, floors, strict=True) if floor is not None]
+    return math.fsum(above) if len(above) == len(scores) else None
+
+
+def features_forgetting(r: Triangle, probes: Probes) -> float | None:
+    """Return the mean over j < L of P[j, j] - P[L, j] (Davari et al. 2022)."""
+    shift = len(probes) - len(r)
+    return _mean(_drop(probes[j + shift][j], probes[-1][j]) for j in range(len(r) - 1))
+
+
+def head_gap(r: Triangle, probes: Probes) -> float | None:
+    """Return the mean over j < L of P[L, j] - R[L, j]."""
+    return _mean(_drop(probes[-1][j], r[-1][j]) for j in range(len(r) - 1))
+
+
+def forward_transfer(r: Triangle, probes: Probes) -> float | None:
+    """Return the mean over j > 0 of P[j - 1, j] minus that of the pretrained model.
+
+    Lopez-Paz & Ranzato 2017, equation 4, with the scores of probes instead of untrained heads.
+    """
+    shift = len(probes) - len(r)
+    return _mean(_drop(probes[j + shift - 1][j], probes[0][j]) for j in range(2 - shift, len(r)))
+
+
+def measure_change(measures: Measures, name: str, sign: float = 1.0) -> float | None:
+    """Return a measure after the last stage minus that before training, times `sign`."""
+    drop = _drop(measures[-1].get(name), measures[0].get(name))
+    return None if drop is None else sign * drop
+
+
+def _drop(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before - after
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None, or None without any."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+_OPTION = " in the suite, and leave out --references and --no-references"
+_ALONE = "it needs the score of each task when trained alone (references)"
+LAST_ALONE = Need(
+    "alone", lambda _, references: references, f"Set references = true{_OPTION}.", _ALONE
+)
+ALL_ALONE = Need(
+    "alone", lambda _, references: references == "all", f'Set references = "all"{_OPTION}.', _ALONE
+)
+CURVES = Need(
+    "curves",
+    lambda protocol, _: protocol.curve_points,
+    "Set curve_points above 0 in [protocol].",
+    "it needs curves (curve_points)",
+)
+FLOORS = Need("floors")
+MEASURES = Need(
+    "measures",
+    lambda protocol, _: protocol.capability_rows,
+    "Set capability_rows in [protocol].",
+    "it needs a language model that is measured (capability_rows)",
+)
+METRICS = Need(
+    "metrics",
+    lambda protocol, _: not protocol.is_language_model or protocol.answer_by != "generation",
+    'Set answer_by = "likelihood" in [protocol].',
+    "no two of its tasks share a head and differ in classes",
+)
+PROBES = Need(
+    "probes",
+    lambda protocol, _: protocol.probe_rows,
+    "Set probe_rows in [protocol].",
+    "it needs probes (probe_rows)",
+)
+REFERENCE = Need("reference")
+
+_SCORES = (
+    # p_o and p_s: Kenneweg et al. 2022, section 3
+    Score("p_o", "p_o", "score on the old task", lambda r: r[-1][0], Steps.first,
+          visibility="always", compared=True, subject="p_o, the old task"),
+    Score("p_s", "p_s", "score on the new task", lambda r: r[-1][-1], Steps.last,
+          single_task=True, visibility="always", compared=True, subject="p_s, the new task"),
+    Score("p", "p", "p_o + p_s", lambda r: r[-1][0] + r[-1][-1]),
+    Score("p_o_before", "p_o before", "p_o before any later task", lambda r: r[0][0]),
+    Score("forgetting", "forgetting", "score lost on the first task", lambda r: r[0][0] - r[-1][0],
+          Steps.first, higher_is_better=False, visibility="pairs", compared=True),
+    # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
+    Score("bwt", "BWT", "backward transfer", backward_transfer, Steps.mean_of_earlier,
+          visibility="sequences"),
+    Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
+          Steps.mean, single_task=True, visibility="sequences", on_card=True),
+    # Rebuffi et al. 2017, section 4: mean over i of the mean over j <= i of R[i, j]
+    Score("average_over_time", "over time", "mean, over the stages, of the mean score over the "
+          "tasks so far", average_over_time, Steps.mean_over_time, visibility="sequences"),
+    # Koh et al. 2022, section 3.2, over training steps
+    Score("area", "area", "mean score over the tasks so far, over all training steps: the area "
+          "under its curve", lambda _, curves: area(curves), Steps.mean_over_time,
+          needs=(CURVES,), visibility="page"),
+    # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
+    Score("mean_forgetting", "mean forg.", "mean drop of the earlier tasks from their best score",
+          mean_forgetting, Steps.mean_of_earlier, higher_is_better=False, visibility="sequences"),
+    # Means over j of metrics[L, j]; Kim et al. 2022 (arXiv 2211.02633), section 3: within-task and
+    # task-id prediction
+    Score("told", "task-IL", "mean final accuracy among the classes of a row’s own task, as if the "
+          "task were told (task-incremental)", lambda _, metrics: mean_metric(metrics, "told"),
+          Steps.mean, needs=(METRICS,), visibility="always"),
+    Score("elsewhere", "wrong task", "mean final share of rows taken for a class of another task",
+          lambda _, metrics: mean_metric(metrics, "elsewhere"), needs=(METRICS,),
+          higher_is_better=False, visibility="always"),
+    # Chaudhry et al. 2018, section 3: R*[L] - R[L, L]
+    Score("intransigence", "intrans.", "score on the last task when trained alone, minus p_s",
+          lambda r, alone: gap(r, alone, [len(r) - 1]), Steps.last, needs=(LAST_ALONE,),
+          higher_is_better=False, single_task=True, visibility="always"),
+    # Mean over j > 0 of R[j, j] - R*[j]
+    Score("plasticity", "plasticity", "mean, over the later tasks, of the score right after the "
+          "task, minus that when trained alone", plasticity, Steps.mean_of_later,
+          needs=(ALL_ALONE,), visibility="page"),
+    # Sums over j < L of R[j, j] - f[j] and of R[L, j] - f[j]
+    Score("old_gain", "old gain", "sum of the scores of the earlier tasks above their floors, each "
+          "right after the task", needs=(FLOORS,),
+          formula=lambda r, floors: gain([r[j][j] for j in range(len(r) - 1)], floors[:-1])),
+    Score("old_gain_left", "old gain left", "sum of the final scores of the earlier tasks above "
+          "their floors", needs=(FLOORS,),
+          formula=lambda r, floors: gain(r[-1][:-1], floors[:-1])),
+    # R[L, L] - f[L], of the method and of the reference method
+    Score("new_gain", "new gain", "p_s above its floor", needs=(FLOORS,), single_task=True,
+          formula=lambda r, floors: gain(r[-1][-1:], floors[-1:])),
+    Score("reference_gain", "reference gain", "p_s of the reference method above its floor",
+          single_task=True, needs=(FLOORS, REFERENCE),
+          formula=lambda r, floors, reference: gain([reference], floors[-1:])),
+    Score("retained", "retained", "share of what was learned of the earlier tasks above their "
+          "floors that is left at the end", None,
+          ratio=("old_gain_left", "old_gain"), visibility="always"),
+    Score("learned", "learned", "p_s above its floor, as a share of the reference method’s", None,
+          ratio=("new_gain", "reference_gain"), single_task=True, visibility="always"),
+    # Mean over j < L of P[j, j] - P[L, j] and of P[L, j] - R[L, j]
+    Score("features_forgetting", "features forget", "score that linear probes of the earlier tasks "
+          "lost: what the features forgot", features_forgetting, needs=(PROBES,),
+          higher_is_better=False, visibility="always"),
+    Score("head_gap", "head gap", "final score of linear probes of the earlier tasks, minus that "
+          "of the heads: what the heads miss in the features", head_gap, needs=(PROBES,),
+          higher_is_better=False, visibility="always"),
+    # Mean over j > 0 of P[j - 1, j] - P of the pretrained model (Lopez-Paz & Ranzato 2017, eq. 4)
+    Score("forward_transfer", "FWT", "score of a linear probe of each later task right before the "
+          "task, minus that of the pretrained model", forward_transfer, Steps.mean_of_later,
+          needs=(PROBES,), visibility="always"),
+    # Mean over j > 0 of R[j - 1, j] - the base model's score on task j (the same)
+    Score("zero_shot_transfer", "zero-shot FWT", "zero-shot score of each later task right "
+          "before the task, minus that of the base model",
+          lambda _, measures: _mean(stage.get("ahead") for stage in measures), Steps.mean_of_later,
+          needs=(MEASURES,), visibility="page", on_card=True),
+    Score("gained", "gained", "mean score over all tasks, minus that of the base model",
+          lambda r, measures: sum(r[-1]) / len(r) - measures[0]["average"]
+          if "average" in measures[0] else None, Steps.mean, needs=(MEASURES,), single_task=True,
+          visibility="page", on_card=True),
+    # What a language model lost: its measures after the last stage, against the base model's
+    Score("text_loss_added", "text loss +", "increase of the loss on held-out text by training, in "
+          "nats per token", lambda _, measures: measure_change(measures, "text_loss"), Steps.none,
+          needs=(MEASURES,), higher_is_better=False, single_task=True, visibility="always",
+          on_card=True),
+    Score("zero_shot_lost", "zero-shot −", "zero-shot accuracy lost on text continuations and "
+          "on tasks that the scenario does not train",
+          lambda _, measures: measure_change(measures, "zero_shot", -1.0), Steps.of_measure,
+          needs=(MEASURES,), higher_is_better=False, single_task=True, visibility="always",
+          on_card=True),
+    Score("divergence", "KL from base", "mean KL(base ‖ current) of the next-token distributions "
+          "on held-out text, in nats", lambda _, measures: measures[-1].get("divergence"),
+          Steps.none, needs=(MEASURES,), higher_is_better=False, single_task=True,
+          visibility="page", on_card=True),
+    Score("same_token", "same token", "share of positions in held-out text where the most "
+          "probable next token is the base model’s",
+          lambda _, measures: measures[-1].get("same_token"), Steps.of_measure,
+          needs=(MEASURES,), single_task=True, visibility="page", on_card=True),
+    Score("obedience", "valid answers", "share of generated answers that are among the "
+          "allowed ones", lambda _, measures: measures[-1].get("obedience"), Steps.of_measure,
+          needs=(MEASURES,), single_task=True, visibility="page", on_card=True),
+)  # fmt: skip
+SCORE: dict[str, Score] = {score.name: score for score in _SCORES}
+"""All scores by name, in the order of their fields in tables."""
+SCORES = SCORE.values()

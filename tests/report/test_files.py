@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from clbench.report.files import MOST_PIXELS, PAGE, draw, draw_all
+
+
+def figure(height: float = 3.0) -> Figure:
+    result = Figure(figsize=(4, height), layout="constrained")
+    result.subplots().plot([1, 2, 1.5], label="a line")
+    result.set_label("a caption")
+    return result
+
+
+def test_figures_come_in_their_order() -> None:
+    names = [f"figure {i}" for i in range(5)]
+    drawings = list(draw_all(((name, "title", figure()) for name in names), ["png"]))
+    assert [name for name, *_ in drawings] == names
+    assert {caption for _, _, caption, _ in drawings} == {"a caption"}
+    assert all(set(files) == {"page", "png"} for *_, files in drawings)
+
+
+UNGUARDED = """
+import os
+import sys
+from matplotlib.figure import Figure
+from clbench.report.files import draw_all
+
+figures = []
+for i in range(2):
+    figure = Figure(figsize=(2, 2), layout="constrained")
+    figure.subplots().plot([i, 1])
+    figures.append((str(i), "title", figure))
+for name, *_, files in draw_all(iter(figures), ["png"]):
+    open(f"{sys.argv[1]}/{name}.png", "wb").write(files["png"])
+print("main module", __name__)
+"""
+
+
+@pytest.mark.slow
+def test_processes_draw_the_same_without_a_guard_of_the_main_module(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    pictures = {}
+    for processors in ("1", "2"):
+        folder = tmp_path / processors
+        folder.mkdir()
+        process = subprocess.run(
+            [sys.executable, str(script), str(folder)], capture_output=True, text=True,
+            env={"LOKY_MAX_CPU_COUNT": processors, "PATH": ""}, check=True, timeout=120,
+        )  # fmt: skip
+        assert process.stdout == "main module __main__\n"
+        assert process.stderr == ""
+        pictures[processors] = [path.read_bytes() for path in sorted(folder.iterdir())]
+    assert len(pictures["1"]) == 2
+    assert pictures["1"] == pictures["2"]
+
+
+@pytest.mark.parametrize(("height", "dots"), [(3.0, 200), (100.0, 122), (150.0, PAGE)])
+def test_tall_figures_get_fewer_dots_per_inch(tmp_path: Path, height: float, dots: int) -> None:
+    target = tmp_path / "figure.png"
+    target.write_bytes(draw(figure(height), ["png"])["png"])
+    rows, columns = imread(target).shape[:2]
+    assert columns == 4 * dots
+    assert rows == pytest.approx(height * dots, abs=1)
+    assert rows * columns <= MOST_PIXELS or dots == PAGE

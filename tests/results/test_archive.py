@@ -1,0 +1,140 @@
+"""Packed runs: the same cells to the byte, and one line for a damaged archive."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+from helpers.handmade import PlannedCell, failed, pair
+from helpers.report_runs import make_run
+
+from clbench import load_run
+from clbench.core.errors import RunFolderError
+from clbench.results.archive import ARCHIVE, pack, read_archive, unpack
+from clbench.results.store import Store
+
+KEY = "sst2-mrpc--vanilla--seed0"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "cells").iterdir()}
+
+
+def test_a_packed_run_is_read_like_its_folder(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    before, run = contents(folder), load_run(folder)
+    assert pack(folder) == folder / ARCHIVE
+    assert {path.name for path in folder.iterdir()} == {".lock", ARCHIVE, "suite.json"}
+    assert load_run(folder).cells == run.cells
+    assert read_archive(folder) == before
+    unpack(folder)
+    assert contents(folder) == before
+    assert not (folder / ARCHIVE).exists()
+
+
+def test_equal_cells_give_equal_archives_that_tar_reads(tmp_path: Path) -> None:
+    one, two = (make_run(tmp_path / name) for name in ("one", "two"))
+    before = contents(one)
+    for path in reversed([*(two / "cells").iterdir()]):  # other times, another order on the disk
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+    first = pack(one).read_bytes()
+    assert first == pack(two).read_bytes()
+    unpack(one)
+    assert pack(one).read_bytes() == first
+    with tarfile.open(one / ARCHIVE) as archive:
+        members = archive.getmembers()
+        assert [member.name for member in members] == sorted(f"cells/{name}" for name in before)
+        assert {(member.mtime, member.uid, member.uname) for member in members} == {(0, 0, "")}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A packed run of a finished and a failed cell."""
+    with Store(tmp_path / "run").lock() as store:
+        store.write_suite({"name": "s"})
+        store.write_cell(pair())
+        store.write_cell(failed("ewc"))
+    pack(store.out)
+    return store
+
+
+def test_new_cells_are_files_and_stand_before_packed_ones(store: Store) -> None:
+    assert store.finished([PlannedCell()]) == {KEY}
+    before = store.stamps()
+    again = pair("ewc", 0, [[0.9, None], [0.6, 0.7]])
+    store.write_cell(again)
+    assert store.stamps() != before
+    vanilla, ewc = sorted(store.read().cells, key=lambda cell: cell.method, reverse=True)
+    assert (vanilla.status, ewc) == ("ok", again)
+    pack(store.out)
+    assert len(store.read().cells) == 2
+    store.write_cell(pair())
+    unpack(store.out)
+    assert {*contents(store.out)} == {f"{KEY}.json", "sst2-mrpc--ewc--seed0.json"}
+    assert store.read().cells[0] == again
+
+
+def test_an_archive_is_a_result_that_looks_cannot_follow(store: Store) -> None:
+    with pytest.raises(RunFolderError, match="holds cells of a run without looks"):
+        store.check(looks=(3, 6))
+
+
+def test_a_broken_cell_in_an_archive_is_named_and_run_again(store: Store) -> None:
+    store.write_cell(failed("ewc"))
+    (store.cells / f"{KEY}.json").write_text("{")
+    pack(store.out)
+    content = store.read(set_aside=[KEY])
+    path = store.out / ARCHIVE / f"{KEY}.json"
+    assert content.broken_lines([KEY]) == [
+        f"{path} is not a valid cell file (truncated or not JSON). It will be run again."
+    ]
+    assert store.finished([PlannedCell()]) == set()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[:-20],
+        lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+        lambda data: b"PK" + data,
+        lambda data: lzma.compress(b"no tar" * 200),
+    ],
+    ids=["empty", "cut", "a flipped bit", "no xz", "no tar"],
+)
+def test_a_damaged_archive_is_refused_in_a_line(store: Store, spoil: object) -> None:
+    path = store.out / ARCHIVE
+    path.write_bytes(spoil(path.read_bytes()))  # type: ignore[operator]
+    for call in (store.read, lambda: unpack(store.out), lambda: pack(store.out)):
+        with pytest.raises(RunFolderError, match=rf"{ARCHIVE} is damaged \(.*Restore it"):
+            call()
+    assert path.exists()
+
+
+def test_members_are_never_written_where_they_point(store: Store, tmp_path: Path) -> None:
+    content = io.BytesIO()
+    names = ["../../evil.json", "/evil.json", "cells/../evil.json", f"cells/{KEY}.json"]
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            archive.addfile(member, io.BytesIO(b"{}"))
+        link = tarfile.TarInfo("cells/link.json")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    (store.out / ARCHIVE).write_bytes(lzma.compress(content.getvalue()))
+    assert read_archive(store.out) == {f"{KEY}.json": b"{}"}
+    unpack(store.out)
+    assert {*contents(store.out)} == {f"{KEY}.json"}
+    assert not [*tmp_path.rglob("evil.json")]
+
+
+def test_there_must_be_something_to_pack(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="has no cells"):
+        pack(tmp_path / "none")
+    assert not [*tmp_path.iterdir()]
