@@ -186,10 +186,12 @@ def quick_scores(folder: str, score: str) -> dict[str, dict[int, float]]:
     return scores
 
 
-def test_the_readme_shows_the_table_of_quick() -> None:
+def test_the_readme_and_the_documentation_show_the_table_of_quick() -> None:
     rows = means(score_rows(reference_cells("quick")))
     assert len(rows) == 9
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text, readme = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("docs/quick.md", "README.md")
+    )
     for row in rows:
         p_o, p_s, forgetting = (
             f"{row[f'{name}_mean']:.3f} ±{row[f'{name}_std']:.3f}"
@@ -198,6 +200,7 @@ def test_the_readme_shows_the_table_of_quick() -> None:
         shares = [f"{row[f'{name}_mean']:.3f}" for name in ("retained", "learned")]
         words = [row["method"], *p_o.split(), *p_s.split(), *forgetting.split(), *shares, "3"]
         assert any(line.split()[-len(words) :] == words for line in text.splitlines())
+        assert any(line.split()[-7:] == words[:7] for line in readme.splitlines())
 
 
 def own_comparisons(folder: str) -> pd.DataFrame:
@@ -207,11 +210,11 @@ def own_comparisons(folder: str) -> pd.DataFrame:
     return comparisons_frame(cells, question).set_index(["method", "score"])
 
 
-def test_the_readme_states_what_methods_keep_in_quick() -> None:
+def test_the_documentation_states_what_methods_keep_in_quick() -> None:
     table = own_comparisons("quick-retention")
     assert set(table["pairs"].dropna()) == {10.0}
     assert sorted({cell.seed for cell in reference_cells("quick-retention")}) == [*range(20, 30)]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "quick.md").read_text(encoding="utf-8")
     assert f"`vanilla` loses {plain(table.loc[('vanilla', 'forgetting'), 'mean'])} of it" in text
     for method in ("wise-ft", "replay", "ewc", "lwf"):
         columns = [compared(table.loc[(method, score)]) for score in ("p_o", "p_s")]
@@ -219,14 +222,14 @@ def test_the_readme_states_what_methods_keep_in_quick() -> None:
         assert f"| `{method}`{mark} | {columns[0]} | {columns[1]} |" in text
 
 
-def test_the_readme_states_what_ewc_keeps_in_quick() -> None:
+def test_the_documentation_states_what_ewc_keeps_in_quick() -> None:
     assert sorted({cell.seed for cell in reference_cells("quick-ewc")}) == [*range(20, 37)]
     table = own_comparisons("quick-ewc")
     ewc, forgotten = table.loc[("ewc", "p_o")], table.loc[("vanilla", "forgetting"), "mean"]
     assert (ewc["pairs"], ewc["verdict"]) == (17, "better")
     assert ewc["difference"] / forgotten == pytest.approx(1 / 3, abs=0.03)
     words = f"a third of the {plain(forgotten)} that `vanilla` forgets there: {compared(ewc)}"
-    assert f"{words.removesuffix(' better')}." in page("README.md")
+    assert f"{words.removesuffix(' better')}." in page("docs/quick.md")
 
 
 def test_the_documentation_states_the_controls_of_quick() -> None:
