@@ -185,7 +185,7 @@ def scoring_share(protocol: Protocol, scenario: ScenarioSpec) -> float:
     trained, scored = [], []
     for name in scenario.task_names:
         task = TASKS.get(name)
-        rows, classes = task.rows, task.classes
+        rows, classes = task.spec.rows, task.classes
         train = most(rows[0], protocol.limit, protocol.limit_per, classes)
         limit = protocol.scored_limit or protocol.limit
         kind = protocol.scored_limit_per or protocol.limit_per
