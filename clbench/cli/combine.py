@@ -1,7 +1,5 @@
 """`clbench combine`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,9 +51,7 @@ def combine(
     from clbench.figures import rate_distributions
     from clbench.figures.style import save_png
     from clbench.search import combine as combine_trials
-    from clbench.search.outcome import baseline_text
-    from clbench.search.search_folder import cost_of
-    from clbench.search.sources import common_origin, read_source
+    from clbench.search.trials import common_origin, cost_of, read_source
 
     if out.suffix != ".toml":
         raise SettingsError(f"--out {out}: must end in .toml, as a baseline file does.")
@@ -66,9 +62,9 @@ def combine(
             raise SettingsError(f"{path} already exists. Choose another --out{hint}.")
     if flat is not None and not 1e-9 <= flat <= 1:
         raise SettingsError(f"--flat {flat:g}: must be between 1e-09 and 1.")
-    groups: Any = None
+    groups: Any = division
     if division is not None:
-        groups = choice("--division", division, ("code", "paper"))
+        choice("--division", division, ("code", "paper"))
     if len({path.resolve() for path in trials}) < len(trials):
         raise SettingsError("TRIALS: each folder or log may be given only once.")
     sources = [read_source(path) for path in trials]
@@ -78,33 +74,24 @@ def combine(
     except ValueError as error:
         raise DataError(f"{', '.join(map(str, trials))}: {error}.") from error
 
-    names = [source.name for source in sources]
-    names = [
-        name if names.count(name) == 1 else str(source.path)
-        for name, source in zip(names, sources, strict=True)
-    ]
-    pairs = []
-    for name, source in zip(names, sources, strict=True):
+    given = [source.name for source in sources]
+    within, pairs = {}, []
+    for source, rates in zip(sources, combination.within, strict=True):
+        name = source.name if given.count(source.name) == 1 else str(source.path)
+        within[name] = rates
         split = f", on {source.split}" if source.split else ""
         pairs.append(f"{name} ({count(len(source.trials), 'trial')}{split})")
     records = [record for source in sources for record in source.records]
     logs = sum(source.origin is None for source in sources)
     remark = "; the cost does not include the logs'" if 0 < logs < len(sources) else ""
     by_user = "Given to clbench combine, or its default."
-    rule = by_user if logs == len(sources) else "As in the searches."
-    text = baseline_text(
+    text = origin.baseline_text(
         combination.rates,
-        origin,
-        description=f"Learning rates combined from {count(len(names), 'pair')}.",
-        sources={
-            "multiples": f"clbench combine, b = {b:g}: {', '.join(pairs)}{remark}; over the flat "
-            f"rate {origin.flat:g}.",
-            "depth": rule,
-            "division": rule,
-        },
-        cost=cost_of(records) if records else None,
+        f"Learning rates combined from {count(len(pairs), 'pair')}.",
+        f"clbench combine, b = {b:g}: {', '.join(pairs)}{remark}.",
+        by_user if logs == len(sources) else "As in the searches.",
+        cost_of(records) if records else None,
     )
-    within = dict(zip(names, combination.within, strict=True))
     labels = origin.group_names(len(combination.rates))
     figure = rate_distributions(within, combination.rates, groups=labels, flat=origin.flat)
     write_atomically(picture, lambda path: save_png(figure, path))

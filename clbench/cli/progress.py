@@ -97,13 +97,17 @@ class Lines(Listener):
 
     def cell_finished(self, result: CellResult) -> None:
         """Print the cell's scores, or why it failed."""
-        self.finished_cells += 1
         self.shares.pop(result.key, None)
         now = self.clock()
-        times = duration(now - self.cell_starts.pop(result.key, now))
+        self.item_finished(outcome(result), now - self.cell_starts.pop(result.key, now))
+
+    def item_finished(self, result: str, seconds: float) -> None:
+        """Print the result of a cell or trial, the time it took and the time left."""
+        self.finished_cells += 1
+        times = duration(seconds)
         if remaining := self.time_left():
             times += f"; about {duration(remaining)} left"
-        self.note(f"[{self.finished_cells}/{self.pending}] {outcome(result)} ({times})")
+        self.note(f"[{self.finished_cells}/{self.pending}] {result} ({times})")
 
     def note(self, text: str) -> None:
         """Print one unwrapped line, so that logs can be searched line by line."""

@@ -1,8 +1,5 @@
 """`clbench search`."""
 
-from __future__ import annotations
-
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,7 +106,7 @@ def search(
         **choices,
     )
     resources = Resources(workers, address, threads, gpus)
-    run_options = RunOptions(
+    options = RunOptions(
         model=model,
         data=data,
         limit=limit,
@@ -119,13 +116,10 @@ def search(
         plugins=plugin or (),
         out=out,
     )
-    plan = make_search(suite, scenario, settings, run_options)
+    plan = make_search(suite, scenario, settings, options)
     if dry_run:
         show_plan(plan, resources)
-        return 0
-    outcome = run_search(plan, resources=resources, listener=TrialLines(plan))
-    values = {"--model": model, "--data": data, "--limit": limit, "--epochs": epochs}
-    words = [str(word) for item in values.items() if item[1] is not None for word in item]
-    words += [word for path in plugin or () for word in ("--plugin", str(path))]
-    show_outcome(outcome, plan, shlex.join([suite, *words]))
+    else:
+        outcome = run_search(plan, resources, listener=TrialLines(plan))
+        show_outcome(outcome, plan, suite, options)
     return 0

@@ -1,12 +1,7 @@
 """`clbench tune`."""
 
-from __future__ import annotations
-
-import math
-import shlex
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from clbench.cli.arguments import (
     Address,
@@ -29,11 +24,6 @@ from clbench.cli.arguments import (
     seeds,
     words,
 )
-
-if TYPE_CHECKING:
-    from clbench.runner.run_state import RunState
-    from clbench.search.study import Study
-    from clbench.search.tune import TunePlan
 
 
 def tune(
@@ -91,20 +81,13 @@ def tune(
     """
     from clbench import api
     from clbench.cli.console import err
-    from clbench.cli.console import out as console
     from clbench.cli.progress import Lines, progress_listener
+    from clbench.cli.search_output import show_next, show_studies, show_sweeps
     from clbench.core.errors import SettingsError, count, display_path, join_names
     from clbench.runner.resources import Resources
-    from clbench.search.study import TuneSettings
-    from clbench.search.tune import (
-        make_tuning,
-        read_studies,
-        trials_by_method,
-        tuning_rounds,
-        write_tuned,
-    )
+    from clbench.search.plan import TuneSettings, make_tuning
+    from clbench.search.study import read_studies, tuning_rounds, write_tuned
     from clbench.suite.options import RunOptions
-    from clbench.suite.read import read_suite
 
     algorithm: Any = choice("--searcher", searcher, ("bayes", "random"))
     numbers: Any = seeds(seed_list)
@@ -127,12 +110,12 @@ def tune(
         out=out,
     )
     plan = make_tuning(suite, settings, options)
-    state = plan.state(plan.first)
-    api.check(state, resources, Lines(state.plan.suite.name, plan.out, err()))
+    state, studies = plan.state(plan.first), read_studies(plan)
+    api.check(state, resources, Lines(plan.first.suite.name, plan.out, err()))
     if dry_run:
-        show_sweeps(plan, state)
+        show_sweeps(plan, studies, state)
         return 0
-    most = sum(trials_by_method(plan).values())
+    most = sum(study.most for study in studies)
     for state in tuning_rounds(plan):
         finished = sum(len(study.trials) for study in read_studies(plan))
         err().print(f"{plan.first.suite.name}: {finished} of {count(most, 'trial')} finished")
@@ -142,8 +125,8 @@ def tune(
     paths = write_tuned(plan, studies)
     show_studies(plan, studies)
     if paths:
-        tuned = replace(options, scenarios=None, methods=[display_path(path) for path in paths])
-        console().print(f"Next: {shlex.join(tuned.command(read_suite(suite)))}", soft_wrap=True)
+        files = [display_path(path) for path in paths]
+        show_next(suite, replace(options, scenarios=None, methods=files))
     failed = [study.baseline.name for study in studies if study.failures]
     if failed:
         err().print(
@@ -152,91 +135,3 @@ def tune(
             soft_wrap=True,
         )
     return 1 if failed else 0
-
-
-def show_sweeps(plan: TunePlan, state: RunState) -> None:
-    """Print the sweep of each method, the number of cells and an estimate of their time.
-
-    `state` is that of the first trials.
-    """
-    from rich.table import Table
-
-    from clbench.cli.console import out, show_table
-    from clbench.cli.estimate import from_finished, from_sizes
-    from clbench.core.errors import count
-    from clbench.search.tune import read_studies, trials_by_method
-    from clbench.suite.baselines import Range
-    from clbench.suite.sweep import LR_MULTIPLES, axes
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("method", "trials", "setting", "values"):
-        table.add_column(name, overflow="fold", justify="right" if name == "trials" else "left")
-    trials = trials_by_method(plan)
-    for baseline in plan.first.baselines:
-        keep_rate, name = plan.settings.keep_rate, baseline.name
-        labels = [(name, str(trials[name]))]
-        for setting, axis in axes(baseline, keep_rate=keep_rate).items() or [("", [])]:
-            if isinstance(axis, Range):
-                text = f"{axis.low:g} to {axis.high:g} ({axis.scale})"
-            else:
-                text = ", ".join(map(str, axis))
-            table.add_row(*(labels.pop() if labels else ("", "")), setting, text)
-    show_table(out(), table)
-    finished = sum(
-        cell.status == "ok"
-        for study in read_studies(plan)
-        for cell in study.trial_cells(plan.scenarios)
-    )
-    # Other rates than the first trial's share no stages with it.
-    cells = [
-        replace(cell, seed=cell.seed + number % len(LR_MULTIPLES))
-        for cell in plan.first.cells
-        for number in range(trials[cell.baseline.name])
-    ]
-    estimate = from_finished(cells, state.present) or from_sizes(state.plan, cells)
-    out().print(
-        f"{count(len(cells), 'cell')} in {plan.out}, {finished} of them finished.\n"
-        f"Estimate for all: {estimate}.",
-        soft_wrap=True,
-    )
-
-
-def show_studies(plan: TunePlan, studies: Sequence[Study]) -> None:
-    """Print the best trial of each method beside its first, and the cost of all."""
-    from rich.table import Table
-
-    from clbench.cli.console import duration, out, show_table
-    from clbench.core.errors import count
-    from clbench.search.search_folder import FAILED
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("method", "trials", "before", "best", "p_o", "p_s", "time", "settings"):
-        justify: Any = "left" if name in ("method", "settings") else "right"
-        table.add_column(name, justify=justify, overflow="fold")
-    for study in studies:
-        keeps_rows = any(cell.keeps_rows for cell in study.cells)
-        name, number = study.baseline.name + " *" * keeps_rows, str(len(study.trials))
-        if not study.has_result:
-            table.add_row(name, number, "", "", "", "", "", "all trials failed")
-            continue
-        best, first = study.best(), study.trials[0]
-        changes = ", ".join(f"{key} {value}" for key, value in best.settings.items())
-        before = "failed" if first.score == FAILED else f"{first.score:.3f}"
-        values = best.score, best.p_o, best.p_s
-        scores = (before, *("" if math.isnan(value) else f"{value:.3f}" for value in values))
-        table.add_row(
-            name, number, *scores, duration(study.cost().seconds), changes or "the baseline's"
-        )
-    show_table(out(), table)
-    out().print(
-        "before, best: mean score over tasks, scenarios and seeds on the tuning rows. The best of "
-        "many trials is too good by chance: compare on the reported split.",
-        soft_wrap=True,
-    )
-    rest = sum(max(0, len(study.proposals) - plan.settings.trials) for study in studies)
-    if rest:
-        out().print(
-            f"{count(rest, 'further trial')} in {plan.out}: not considered, as each method has "
-            f"{plan.settings.trials} by --trials. Their cost counts.",
-            soft_wrap=True,
-        )

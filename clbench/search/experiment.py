@@ -1,144 +1,106 @@
-"""Plan and run a search of learning rates for a pair of tasks."""
+"""Run a search of learning rates for a pair of tasks: its trials, and what comes out of them."""
 
 from __future__ import annotations
 
-import logging
-import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.core.errors import SearchError, SettingsError, count, join_names
-from clbench.core.files import locked
-from clbench.runner.resources import Resources
-from clbench.search.outcome import SearchOutcome
-from clbench.search.search_folder import SearchFolder, TrialRecord
-from clbench.search.space import MAX_GROUPS, SearchOrigin, SearchSettings, SearchSpace
-from clbench.suite.options import RunOptions
+from clbench.core.errors import SearchError, count
+from clbench.core.files import locked, write_atomically
+from clbench.core.user_code import explain
+from clbench.runner.resources import Resources, cell_resources, connected
+from clbench.search.plan import SearchPlan, quiet_ray
+from clbench.search.rates import BASE, SearchSpace, combine
+from clbench.search.trials import FAILED, SearchFolder, SearchListener, TrialRecord, cost_of
+from clbench.suite.baselines import Cost
 
 if TYPE_CHECKING:
-    from clbench.suite.plan import Plan
+    from clbench.measure.rows import PreparedScenario
+    from clbench.models.classifier import Classifier
+    from clbench.models.groups import Division
+    from clbench.runner.ray_worker import WorkerSetup
+    from clbench.suite.plan import Cell
 
+BEST, MEAN = "bertcl.toml", "bertcl-mean.toml"
 FEW_ROWS = 100
 """Rows below which the reward is so coarse that the user is warned."""
 
-QUIET = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the search
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-}
-NOISY = ("ray.tune", "ray.air", "ray.train", "autogluon", "hyperopt")
-
-
-class SearchListener:
-    """Receives the progress of a search, in the searching process; the base ignores it."""
-
-    def started(self, trials: int, pending: int, epochs: int) -> None:
-        """Called once with the numbers of trials, pending trials, and epochs of a whole trial."""
-
-    def trial_ended(self, trial: TrialRecord) -> None:
-        """Called when a trial is complete, stopped or failed."""
-
-    def note(self, text: str) -> None:
-        """Called with a line for the user."""
-
 
 @dataclass(frozen=True)
-class SearchPlan:
-    """The pair of tasks to search on, the settings, and the search space."""
+class SearchOutcome:
+    """The outcome of a search.
 
-    run: Plan  # of one cell of the pair, scored on the rows that give the rewards
-    settings: SearchSettings
+    Attributes
+    ----------
+    trials
+        All trials, in the order in which their rates were proposed.
+    best
+        Complete trial with the highest p_o + p_s, the earlier one if tied: the paper's BERTcL.
+    mean
+        Mean rates of the complete trials, weighted by b^(−rank) with b = 1.8.
+    space, split
+        The search space, and a description of the rows that gave the rewards.
+    cost
+        Cost of all trials, including those without a result.
+    """
+
+    trials: tuple[TrialRecord, ...]
+    best: TrialRecord
+    mean: tuple[float, ...]
     space: SearchSpace
+    split: str
+    cost: Cost
+
+    @classmethod
+    def of(cls, trials: Sequence[TrialRecord], space: SearchSpace, split: str) -> SearchOutcome:
+        """Return the outcome of `trials`, or raise a SearchError if none is complete."""
+        complete = [(trial, record) for record in trials if (trial := record.trial())]
+        if not complete:
+            reasons = [trial.reason for trial in trials if trial.reason]
+            raise SearchError(
+                f"No trial is complete yet ({len(trials)} started). Run the same command again to "
+                "resume, with more time or trials."
+                + (f" Reason of the last one: {reasons[-1]}" if reasons else "")
+            )
+        mean = combine([[trial for trial, _ in complete]]).rates
+        _, best = max(complete, key=lambda pair: pair[0].p)
+        return cls(tuple(trials), best, mean, space, split, cost_of(trials))
 
     @property
-    def split(self) -> str:
-        """Description of the rows that give the rewards."""
-        if self.settings.paper_split:
-            return "validation (the paper's choice: the split that is also reported)"
-        share = self.run.protocol.tuning_fraction
-        return f"tuning ({share:g} of the training rows, held out)"
+    def counts(self) -> Counter[str]:
+        """Number of trials by status."""
+        return Counter(trial.status for trial in self.trials)
 
-    def recipe(self) -> dict[str, Any]:
-        """Return everything that decides the trials and their scores, by section."""
-        cell = {k: v for k, v in self.run.cells[0].recipe.items() if k != "method"}
-        return {**cell, "search": self.settings.recipe(self.space, self.split)}
+    def write(self, folder: Path, name: str) -> None:
+        """Write the two baseline files and the figures of a search on the pair `name`."""
+        from clbench.figures import rate_distributions, search_trace
+        from clbench.figures.style import save_png
 
-
-def make_search(
-    suite: str | Path,
-    scenario: str | None = None,
-    settings: SearchSettings = SearchSettings(),  # noqa: B008 - immutable
-    options: RunOptions = RunOptions(),  # noqa: B008 - immutable
-    **changes: Any,
-) -> SearchPlan:
-    """Check the settings of a search and return its plan; trains and writes nothing.
-
-    Parameters
-    ----------
-    suite, scenario
-        A scenario of two tasks; its name can be omitted if the suite has only one scenario.
-    settings
-        How to search.
-    options
-        Those of a run, except `methods`, `scenarios` and `seeds`; `out` is by default
-        ``results/SUITE-search/SCENARIO``.
-    changes
-        Deprecated: single options by name.
-
-    Raises
-    ------
-    ClbenchError
-        If a name, setting or option is wrong.
-    """
-    from clbench.models.checkpoint import load_backbone
-    from clbench.models.groups import depth_of
-    from clbench.suite.plan import make_plan
-    from clbench.suite.plugins import load_plugins
-    from clbench.suite.question import Question
-    from clbench.suite.read import read_suite
-    from clbench.suite.validation import stages_of
-
-    if changes:
-        message = "make_search takes options as clbench.RunOptions(...)"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        options = replace(options, **changes)
-    load_plugins(options.plugins)
-    source = read_suite(suite)
-    split = "validation" if settings.paper_split else "tuning"
-    scoring = {"score_on": split, "curve_points": 0}
-    protocol = source.file.protocol.model_copy(update=scoring)
-    changes = {"protocol": protocol, "question": Question()}
-    source = replace(source, file=source.file.model_copy(update=changes))
-    scenarios = None if scenario is None else [scenario]
-    cell = replace(
-        options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed], references=False
-    )
-    cell.choose_scenarios(source, "--scenario")  # so that a message names this option
-    plan = make_plan(source, cell)
-    names = [spec.name for spec in plan.scenarios]
-    if len(names) > 1:
-        raise SettingsError(
-            f"--scenario: a search needs one pair of tasks, not {len(names)} scenarios. Give one "
-            f"of {join_names(names)}."
+        number, complete, flat = self.best.number, self.counts["complete"], self.space.origin.flat
+        search = f"{len(self.trials)} trials ({complete} complete) of clbench search on {name}"
+        reward, p = f"p_o + p_s on {self.split}", self.best.epochs[-1].reward
+        best = f"Trial {number}, the best of {search}: {p:.4f} = {reward}."
+        mean = f"Geometric mean with weights {BASE:g}^(-rank) of {search}, ranked by {reward}."
+        for file, rates, title, source in (
+            (BEST, self.best.rates, "the best trial", best),
+            (MEAN, self.mean, "the mean of the trials, weighted by rank", mean),
+        ):
+            description = f"Learning rates searched on {name}: {title}."
+            text = self.space.origin.baseline_text(
+                rates, description, source, "As in the search.", self.cost
+            )
+            write_atomically(folder / file, text)
+        columns = {f"best trial ({number})": self.best.rates}
+        figure = rate_distributions(
+            columns, self.mean, groups=self.space.names, flat=flat, combined_name="weighted mean"
         )
-    if (tasks := stages_of(plan.scenarios[0])) != 2:
-        raise SettingsError(
-            f"--scenario {names[0]}: has {tasks} tasks, and the reward p_o + p_s needs two. Choose "
-            "another scenario."
-        )
-    if options.out is None:
-        plan = replace(plan, out=Path("results") / f"{source.name}-search" / names[0])
-    depth = depth_of(load_backbone(plan.protocol.model, plan.protocol.revision))
-    origin = SearchOrigin(plan.protocol.lr, depth, settings.division)
-    groups = min(MAX_GROUPS, depth + 2) if settings.groups is None else settings.groups
-    space = SearchSpace(origin, groups, settings.lowest, settings.highest)
-    return SearchPlan(plan, settings, space)
+        write_atomically(folder / "rates.png", partial(save_png, figure))
+        write_atomically(folder / "trace.png", partial(save_png, search_trace(self.trials)))
 
 
 def search(
@@ -146,7 +108,6 @@ def search(
     resources: Resources = Resources(),  # noqa: B008 - immutable
     *,
     listener: SearchListener | None = None,
-    place: Resources | None = None,
 ) -> SearchOutcome:
     """Run or resume a search, and write its baseline files and figures.
 
@@ -158,8 +119,6 @@ def search(
         Where trials run, and how many at a time.
     listener
         Receives progress.
-    place
-        Deprecated name of `resources`.
 
     Raises
     ------
@@ -167,9 +126,6 @@ def search(
         A SearchError if no trial is complete or the first ones all fail; another one if the folder
         is in use or holds another search, or Ray cannot be reached.
     """
-    if place is not None:
-        warnings.warn("place is now called resources", DeprecationWarning, stacklevel=2)
-        resources = place
     folder = SearchFolder(plan.run.out)
     folder.check(plan.recipe())
     with locked(folder.path, marker=folder.file):
@@ -182,7 +138,7 @@ def search(
             # Also write the outcome of an interrupted search.
             with suppress(SearchError):
                 outcome = SearchOutcome.of(folder.read(), plan.space, plan.split)
-                outcome.write(folder.path, plan.run.scenarios[0].name)
+                outcome.write(folder.path, plan.name)
     return SearchOutcome.of(folder.read(), plan.space, plan.split)
 
 
@@ -197,9 +153,7 @@ def _search(
     from clbench.runner.cell_model import start_model
     from clbench.runner.prepare import ScenarioPreparer
     from clbench.runner.ray_worker import WorkerSetup
-    from clbench.runner.resources import cell_resources, connected
     from clbench.runner.run_cell import versions
-    from clbench.search.objective import TrialSetup, run_trial
 
     run, settings = plan.run, plan.settings
     device = resources.device_here(run.device)
@@ -212,13 +166,13 @@ def _search(
         if trial.status != "running":
             listener.trial_ended(trial)
 
-    with connected(resources) as ray, quiet_ray_tune():
+    with connected(resources) as ray, quiet_ray():
         from clbench.search.ray_tune import TrialRecorder, run_trials
 
         cell = cell_resources(ray, resources, run.device)
         facts = {
             "suite": run.suite.name,
-            "scenario": scenario.scenario.name,
+            "scenario": plan.name,
             "tasks": list(run.scenarios[0].task_names),
             "model": run.protocol.model,
             "split": plan.split,
@@ -237,18 +191,15 @@ def _search(
             epochs = count(second, "epoch")
             listener.note(f"--grace {settings.grace}: no trial of {epochs} on D_s stops early.")
         setup = TrialSetup(
-            plan=replace(run, plugins=(), out=run.out.resolve()),
+            cell=run.cells[0],
             scenario=scenario,
             model=start_model(run.cells[0], scenario),
             division=plan.space.origin.division,
             worker=WorkerSetup.of(run, cell.threads),
         )
-        recorder = TrialRecorder(settings, plan.space, (first, second), past, write)
         workers = resources.workers or (1 if resources.address is None else None)
-        try:
-            run_trials(run_trial, setup, pending, recorder, cell, workers)
-        finally:
-            recorder.close()
+        recorder = TrialRecorder(settings, plan.space, (first, second), past, write, workers)
+        run_trials(run_trial, setup, pending, recorder, cell)
     if recorder.all_failed:
         raise SearchError(
             f"the first {len(recorder.failures)} trials failed, so the search has ended. Reason of "
@@ -256,22 +207,44 @@ def _search(
         )
 
 
-@contextmanager
-def quiet_ray_tune() -> Iterator[None]:
-    """Silence Ray Tune and autogluon, whose output repeats the trial files."""
-    environment = {name: os.environ.get(name) for name in QUIET}
-    levels = {name: logging.getLogger(name).level for name in NOISY}
-    os.environ.update(QUIET)
-    for name in NOISY:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+@dataclass(frozen=True)
+class TrialSetup:
+    """The data that all trials of a search share; sent to each worker once."""
+
+    cell: Cell
+    scenario: PreparedScenario
+    model: Classifier  # each worker trains its own copy
+    division: Division
+    worker: WorkerSetup
+
+
+def run_trial(
+    rates: list[float], setup: TrialSetup, report: Callable[[Mapping[str, Any]], None]
+) -> None:
+    """Train both stages at `rates`, in a worker.
+
+    After every epoch, `report` is called with ``reward`` (sum of the scores of the tasks so far),
+    ``stage``, ``stage_epoch`` and ``scores``. An error becomes a final report with ``failure`` and
+    the reward `FAILED`, as the searcher learns nothing from a trial that raises.
+    """
+    from clbench.methods.by_depth import Layerwise
+    from clbench.runner.cell_runner import CellRunner
+    from clbench.runner.run_plan import compute_settings, thread_count
+
+    def after_epoch(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
+        scores = [s for s in setup.scenario.scenario.main_scores(row) if s is not None]
+        report({"reward": sum(scores), "stage": stage, "stage_epoch": epoch, "scores": scores})
+
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-        for name, value in environment.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        setup.worker.apply()
+        with thread_count(setup.worker.threads):
+            CellRunner(
+                setup.cell,
+                setup.scenario,
+                Layerwise(rates=rates, division=setup.division),
+                compute_settings(setup.worker.plan),
+                after_epoch=after_epoch,
+                model=setup.model,
+            ).run()
+    except Exception as error:  # not SystemExit, by which Ray Tune ends a trial
+        report({"reward": FAILED, "failure": explain(error)})

@@ -1,6 +1,4 @@
-"""Run the trials of a search on Ray Tune, through autogluon.core."""
-
-from __future__ import annotations
+"""The searchers of `search` and `tune`, and the trials of a search on Ray Tune."""
 
 import tempfile
 import time
@@ -11,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from autogluon.common.space import Real
 from autogluon.core.hpo import ray_hpo
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
@@ -21,9 +18,10 @@ from ray.tune.search.hyperopt import HyperOptSearch
 from clbench.core.errors import count
 from clbench.core.seeds import stream_seed
 from clbench.runner.resources import CellResources
-from clbench.search.objective import Report
-from clbench.search.search_folder import EpochRecord, TrialRecord
-from clbench.search.space import SearchSettings, SearchSpace
+from clbench.search.plan import SearchSettings
+from clbench.search.rates import SearchSpace
+from clbench.search.trials import EpochRecord, TrialRecord
+from clbench.suite.baselines import Range, Sweep
 
 SHIFT_EPOCHS = "shift_epochs"
 """Key of the epochs trained on D_s, which decide when a trial is compared with others."""
@@ -31,18 +29,45 @@ MAX_FAILURES = 3
 """A search ends after this many failures if no trial has succeeded."""
 
 
-class _NotSaved:
-    """Base of callbacks without saved state: Ray Tune pickles them, but trial files hold it all."""
+def domains(sweep: Sweep) -> dict[str, Any]:
+    """Return a sweep as a search space of Ray Tune."""
+    space = dict[str, Any]()
+    for key, axis in sweep.items():
+        if not isinstance(axis, Range):
+            space[key] = tune.choice(axis)
+        elif axis.is_whole:
+            kind = tune.lograndint if axis.scale == "log" else tune.randint
+            space[key] = kind(int(axis.low), int(axis.high) + 1)
+        else:
+            kind = tune.loguniform if axis.scale == "log" else tune.uniform
+            space[key] = kind(axis.low, axis.high)
+    return space
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
+
+def make_searcher(
+    points: Sequence[Mapping[str, Any]], seed: int, random_points: int = 20
+) -> HyperOptSearch:
+    """Return a searcher that suggests `points` first and draws at random below `random_points`."""
+    return HyperOptSearch(
+        points_to_evaluate=[dict(point) for point in points] or None,
+        n_initial_points=random_points,
+        random_state_seed=seed,
+    )
 
 
-class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[misc]
+def tell(searcher: HyperOptSearch, scores: Sequence[float]) -> None:
+    """Tell a searcher the scores of its first points, which it only accepts as suggestions."""
+    for number, score in enumerate(scores):
+        searcher.suggest(f"past{number}")
+        searcher.on_trial_complete(f"past{number}", {"reward": score})
+
+
+class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
     """Keeps a record of every trial, and stops a search that fails or is out of time.
 
-    A whole trial has `epochs` epochs on D_o and on D_s; `past` are the trials of earlier sessions.
-    `write` is called with each record that changes.
+    A whole trial has `epochs` epochs on D_o and on D_s; `past` are the trials of earlier sessions,
+    of which `searcher` and `scheduler` learn. `write` is called with each record that changes. At
+    most `workers` trials run at a time; None means as many as the cluster has room for.
     """
 
     def __init__(
@@ -52,17 +77,64 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         epochs: tuple[int, int],
         past: Sequence[TrialRecord],
         write: Callable[[TrialRecord], None],
+        workers: int | None = None,
     ) -> None:
-        self.settings, self.space, self.epochs = settings, space, epochs
-        self.interrupted = [trial for trial in past if trial.status == "running"]
+        self.settings, self.space, self.epochs, self.workers = settings, space, epochs, workers
         self.ended = [trial for trial in past if trial.status != "running"]
-        self.past = list(past)
         self.failures: list[str] = []
+        self.searcher, self.scheduler = self._make_searcher(past), self._make_scheduler()
         self._write = write
         self._succeeded = any(trial.status != "failed" for trial in self.ended)
         self._first = 1 + max((trial.number for trial in past), default=0)
         self._records: dict[str, TrialRecord] = {}
         self._start: dict[str, float] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: Ray Tune pickles its callbacks, but the files of trials hold it all."""
+        return {}
+
+    def _make_searcher(self, past: Sequence[TrialRecord]) -> Any:
+        """Return a searcher that begins with past and interrupted trials, or the flat rate."""
+        interrupted = [trial.rates for trial in past if trial.status == "running"]
+        initial = dict.fromkeys(map(tuple, interrupted if past else [self.space.flat]))
+        seed = stream_seed("search", self.settings.seed, len(past)) % 2**32
+        if self.settings.searcher == "random":
+            points = [self.space.point(rates) for rates in initial]
+            return BasicVariantGenerator(points or None, self.workers or 0, random_state=seed)
+        ended = [trial.rates for trial in self.ended]
+        return make_searcher([self.space.point(rates) for rates in (*ended, *initial)], seed)
+
+    def _make_scheduler(self) -> Any:
+        """Return ASHA, or a scheduler that stops no trial.
+
+        ASHA stops trials on D_s only: what a trial scores on D_o before the shift is no part of
+        the reward, and the searcher gets p_o + p_s of every trial.
+        """
+        settings, epochs = self.settings, self.epochs[1]
+        if settings.scheduler == "none" or settings.grace >= epochs:
+            return FIFOScheduler()
+        return AsyncHyperBandScheduler(
+            time_attr=SHIFT_EPOCHS,
+            max_t=epochs,
+            grace_period=settings.grace,
+            reduction_factor=settings.reduction,
+        )
+
+    def setup(self, **info: Any) -> None:
+        """Replay past trials once searcher and scheduler have the search space.
+
+        Ray Tune itself restores an experiment only from its own pickles and with the original
+        number of trials.
+        """
+        if isinstance(self.searcher, HyperOptSearch):
+            tell(self.searcher, [trial.rewards[-1] for trial in self.ended])
+        if isinstance(self.scheduler, AsyncHyperBandScheduler):
+            for trial in self.ended:
+                stub = SimpleNamespace(trial_id=f"past{trial.number}")
+                self.scheduler.on_trial_add(None, stub)
+                for epoch in trial.epochs:
+                    result = {SHIFT_EPOCHS: epoch.stage * epoch.epoch, "reward": epoch.reward}
+                    self.scheduler.on_trial_result(None, stub, result)
 
     def on_trial_start(self, trial: Any, trials: list[Any], **info: Any) -> None:
         """Start a record; trials proposed together may start in any order."""
@@ -132,10 +204,9 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
     def _stop_reason(self, trial: Any, epoch: EpochRecord) -> str:
         """Return the comparison by which `AsyncHyperBandScheduler` stops a trial."""
         others = [record for key, record in self._records.items() if key != trial.trial_id]
-        others += self.ended
         rewards = [
             other.reward
-            for record in others
+            for record in (*others, *self.ended)
             for other in record.epochs
             if (other.stage, other.epoch) == (epoch.stage, epoch.epoch)
         ]
@@ -150,128 +221,56 @@ class TrialRecorder(_NotSaved, tune.Callback, tune.Stopper):  # type: ignore[mis
         self._write(record)
 
 
-class PastTrials(_NotSaved, tune.Callback):  # type: ignore[misc]
-    """Replays the trials of earlier sessions to searcher and scheduler.
-
-    Ray Tune itself restores an experiment only from its own pickles and with the original number
-    of trials. `HyperOptSearch` accepts no evaluated points, so they are its first suggestions.
-    """
-
-    def __init__(self, searcher: Any, scheduler: Any, trials: Sequence[TrialRecord]) -> None:
-        self._searcher, self._scheduler, self._trials = searcher, scheduler, trials
-
-    def setup(self, **info: Any) -> None:
-        """Called once searcher and scheduler have the search space, before the first trial."""
-        for trial in self._trials:
-            stub = SimpleNamespace(trial_id=f"past{trial.number}")
-            if isinstance(self._searcher, HyperOptSearch):
-                self._searcher.suggest(stub.trial_id)
-                result = {"reward": trial.rewards[-1]}
-                self._searcher.on_trial_complete(stub.trial_id, result)
-            if isinstance(self._scheduler, AsyncHyperBandScheduler):
-                self._scheduler.on_trial_add(None, stub)
-                for epoch in trial.epochs:
-                    result = {SHIFT_EPOCHS: _shift_epochs(epoch.stage, epoch.epoch)}
-                    result["reward"] = epoch.reward
-                    self._scheduler.on_trial_result(None, stub, result)
-
-
-class _Adapter(ray_hpo.RayTuneAdapter):  # type: ignore[misc]
-    """Gives every trial the same resources."""
-
-    adapter_type = "clbench"
-    supported_searchers = ["bayes", "random"]
-    supported_schedulers = ["FIFO", "ASHA"]
-    get_resource_calculator = None
-
-    def __init__(self, resources: CellResources) -> None:
-        super().__init__()
-        self._resources = resources
-
-    def get_resources_per_trial(self, *arguments: Any, **options: Any) -> dict[str, float]:
-        return {"cpu": self._resources.threads, "gpu": self._resources.gpus}
-
-    def trainable_args_update_method(self, trainable_args: dict[str, Any]) -> dict[str, Any]:
-        return trainable_args
-
-
 def run_trials(
-    objective: Callable[[list[float], Any, Report], None],
+    objective: Callable[[list[float], Any, Callable[[Mapping[str, Any]], None]], None],
     setup: Any,
     trials: int,
     recorder: TrialRecorder,
     resources: CellResources,
-    workers: int | None,
 ) -> None:
     """Run `trials` trials on the connected Ray; end early if the time is over or all fail.
 
     Interrupted trials of earlier sessions come first; a new search starts with the flat rate.
-    Workers call ``objective(rates, setup, report)``; `setup` is sent to each once. At most
-    `workers` trials run at a time; None means as many as the cluster has room for.
+    Workers call ``objective(rates, setup, report)``; `setup` is sent to each once.
     """
-    space = recorder.space
-    searcher, scheduler = make_searcher(recorder), make_scheduler(recorder)
-    with tempfile.TemporaryDirectory(prefix="clbench-search-") as folder:
-        ray_hpo.run(
-            _run_in_worker,
-            {"objective": objective, "setup": setup, "space": space},
-            {key: Real(space.lowest, space.highest, log=True) for key in space.keys},
-            {"num_trials": trials, "searcher": searcher, "scheduler": scheduler},
-            metric="reward",
-            mode="max",
-            save_dir=str(Path(folder) / "trials"),
-            ray_tune_adapter=_Adapter(resources),
-            verbose=0,
-            tune_config_kwargs={"max_concurrent_trials": workers, "reuse_actors": True},
-            run_config_kwargs={
-                "callbacks": [PastTrials(searcher, scheduler, recorder.ended), recorder],
-                "stop": recorder,
-            },
-        )
-
-
-def make_searcher(recorder: TrialRecorder) -> Any:
-    """Return a searcher whose first points are past and interrupted trials, or the flat rate."""
-    settings, space, past = recorder.settings, recorder.space, recorder.past
-    initial = [trial.rates for trial in recorder.interrupted] if past else [space.flat]
-    points = [space.config(rates) for rates in dict.fromkeys(map(tuple, initial))]
-    seed = stream_seed("search", settings.seed, len(past)) % 2**32
-    if settings.searcher == "random":
-        return BasicVariantGenerator(points_to_evaluate=points or None, random_state=seed)
-    points = [space.config(trial.rates) for trial in recorder.ended] + points
-    return HyperOptSearch(points_to_evaluate=points or None, random_state_seed=seed)
-
-
-def make_scheduler(recorder: TrialRecorder) -> Any:
-    """Return ASHA, or a scheduler that stops no trial.
-
-    ASHA stops trials on D_s only: what a trial scores on D_o before the shift is no part of the
-    reward, and the searcher gets p_o + p_s of every trial.
-    """
-    settings, epochs = recorder.settings, recorder.epochs[1]
-    if settings.scheduler == "none" or settings.grace >= epochs:
-        return FIFOScheduler()
-    return AsyncHyperBandScheduler(
-        time_attr=SHIFT_EPOCHS,
-        max_t=epochs,
-        grace_period=settings.grace,
-        reduction_factor=settings.reduction,
+    adapter = SimpleNamespace(
+        get_supported_searchers=lambda: None,
+        get_supported_schedulers=lambda: None,
+        get_resources_per_trial=lambda **_: {"cpu": resources.threads, "gpu": resources.gpus},
+        trainable_args_update_method=lambda arguments: arguments,
     )
+    with tempfile.TemporaryDirectory(prefix="clbench-search-") as folder:
+        try:
+            ray_hpo.run(
+                _run_in_worker,
+                {"objective": objective, "setup": setup, "space": recorder.space},
+                domains(recorder.space.sweep),
+                {
+                    "num_trials": trials,
+                    "searcher": recorder.searcher,
+                    "scheduler": recorder.scheduler,
+                },
+                metric="reward",
+                mode="max",
+                save_dir=str(Path(folder) / "trials"),
+                ray_tune_adapter=adapter,
+                verbose=0,
+                tune_config_kwargs={
+                    "max_concurrent_trials": recorder.workers,
+                    "reuse_actors": True,
+                },
+                run_config_kwargs={"callbacks": [recorder], "stop": recorder},
+            )
+        finally:
+            recorder.close()
 
 
 def _run_in_worker(config: dict[str, Any], objective: Any, setup: Any, space: SearchSpace) -> None:
     def report(result: Mapping[str, Any]) -> None:
-        time = {}
-        if "failure" not in result:
-            time[SHIFT_EPOCHS] = _shift_epochs(result["stage"], result["stage_epoch"])
-        tune.report({**result, **time})
+        shift_epochs = result.get("stage", 0) * result.get("stage_epoch", 0)
+        tune.report({**result, SHIFT_EPOCHS: shift_epochs})
 
     objective(space.rates(config), setup, report)
-
-
-def _shift_epochs(stage: int, epoch: int) -> int:
-    """Return the epochs trained on D_s after an epoch of a stage."""
-    return epoch if stage == 1 else 0
 
 
 def _now() -> str:

@@ -1,79 +1,51 @@
-"""One baseline under tuning: its proposals, its trials, and the best of them."""
-
-from __future__ import annotations
+"""The trials of each method under tuning: what is proposed, what comes of it, and the best."""
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import product
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Self
 
-from clbench.core.errors import SearchError, SettingsError, SuiteError, count, join_names
+from pydantic import BaseModel, ConfigDict
+
+from clbench.core.errors import RunFolderError, SettingsError, SuiteError, count, join_names
+from clbench.core.files import locked, write_atomically
 from clbench.core.seeds import stream_seed
-from clbench.search.search_folder import FAILED
-from clbench.search.space import Searcher
+from clbench.results.cell import CellResult
+from clbench.results.resume import first_difference
+from clbench.results.store import Store
+from clbench.runner.run_state import RunState
+from clbench.search.plan import TunePlan, quiet_ray
+from clbench.search.trials import FAILED, read_json
 from clbench.suite.baselines import Baseline, Cost, Range, Sweep
+from clbench.suite.plan import make_plan
 from clbench.suite.sweep import axes, count_points, own_values, variant
 from clbench.suite.validation import check_methods
 
-if TYPE_CHECKING:
-    from clbench.results.cell import CellResult
-    from clbench.training.protocol import Protocol
-
-TUNING_SEEDS = (1000, 1001)
-"""Default seeds of the trials: none that a suite of clbench reports."""
 ROUNDS = 4
 """Rounds into which the trials are divided; the searcher sees the scores of the rounds before."""
 TRIES = 50
 """Suggestions for each new proposal, as a searcher may suggest a point again."""
+GENERATED = "# Written by clbench tune, which overwrites it when it runs again: edit a copy."
+"""First line of the file of a tuned baseline."""
 
 
-@dataclass(frozen=True)
-class TuneSettings:
-    """How to tune.
+class _Trials(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    searcher: str
+    sweep: Sweep
+    proposals: list[dict[str, Any]]
 
-    Attributes
-    ----------
-    trials
-        Trials of each method, the first one with the settings of its baseline.
-    minutes
-        Training time after which a method gets no further round of trials; None means no limit.
-    seeds
-        Seeds of the cells of each trial; the suite must not report them.
-    searcher
-        ``bayes`` (tree-structured Parzen estimators) or ``random``.
-    keep_rate
-        Whether to leave out the flat rate, which is otherwise part of every sweep.
 
-    Raises
-    ------
-    SettingsError
-        If a value is out of range.
-    """
-
-    trials: int = 20
-    minutes: float | None = None
-    seeds: tuple[int, ...] = TUNING_SEEDS
-    searcher: Searcher = "bayes"
-    keep_rate: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.trials <= 10_000:
-            raise SettingsError(f"--trials {self.trials}: must be from 1 to 10000.")
-        if self.minutes is not None and not 0.0 < self.minutes < math.inf:
-            raise SettingsError(f"--minutes {self.minutes:g}: must be a number above 0.")
-        if self.searcher not in ("bayes", "random"):
-            raise SettingsError(f"--searcher {self.searcher!r}: must be bayes or random.")
-
-    def words(self) -> tuple[str, ...]:
-        """Return the options of ``clbench tune`` for these settings, without the seeds."""
-        words = ["--trials", str(self.trials)]
-        words += [] if self.minutes is None else ["--minutes", f"{self.minutes:g}"]
-        words += [] if self.searcher == "bayes" else ["--searcher", self.searcher]
-        return *words, *(["--keep-rate"] if self.keep_rate else [])
+class _TuneFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    format: Literal["clbench-tune"] = "clbench-tune"
+    schema_version: Literal[1] = 1
+    methods: dict[str, _Trials] = {}
 
 
 @dataclass(frozen=True)
@@ -99,6 +71,17 @@ class TunedTrial:
     p_s: float
     seconds: float
 
+    @classmethod
+    def of(cls, number: int, settings: Mapping[str, Any], cells: Sequence[CellResult]) -> Self:
+        """Return the trial that has these finished or failed cells."""
+        _, seconds = training_cost(cells)
+        if any(cell.status != "ok" for cell in cells):
+            return cls(number, settings, FAILED, math.nan, math.nan, seconds)
+        last = [[score for score in cell.R[-1] if score is not None] for cell in cells]
+        old = [row[0] for row in last if len(row) > 1]
+        p_o, p_s = fmean(old) if old else math.nan, fmean(row[-1] for row in last)
+        return cls(number, settings, fmean(map(fmean, last)), p_o, p_s, seconds)
+
 
 @dataclass
 class Study:
@@ -106,34 +89,52 @@ class Study:
 
     Attributes
     ----------
-    baseline, settings, protocol
-        What to tune, how, and with which protocol; points that do not fit it are left out.
+    plan, baseline
+        How to tune, and what; points that do not fit the protocol are left out.
+    sweep, most
+        The values of each setting that is tuned; how many trials there are at the end, unless the
+        minutes are over before.
     proposals
         Changed settings by trial, also of trials beyond those that the settings ask for.
     is_exhausted
         Whether every point of the sweep has been proposed.
     trials, cells
-        Finished trials, at most as many as the settings ask for; the cells of all proposals, those
-        of other scenarios and seeds included.
+        Finished trials, and all cells of the trials, seeds and scenarios that the plan asks for.
+    all_cells
+        The cells of all proposals, those of other scenarios and seeds included.
     """
 
+    plan: TunePlan
     baseline: Baseline
-    settings: TuneSettings
-    protocol: Protocol
     proposals: list[dict[str, Any]] = field(default_factory=list)
     is_exhausted: bool = False
     trials: list[TunedTrial] = field(default_factory=list)
     cells: list[CellResult] = field(default_factory=list)
+    all_cells: list[CellResult] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        settings, baseline = self.plan.settings, self.baseline
+        self.sweep = axes(baseline, keep_rate=settings.keep_rate)
+        points = count_points(baseline, keep_rate=settings.keep_rate)
+        self.most = int(min(settings.trials, points))
 
     @property
-    def has_result(self) -> bool:
-        """Whether a trial has succeeded."""
-        return any(trial.score != FAILED for trial in self.trials)
+    def is_open(self) -> bool:
+        """Whether the method gets a further round of trials."""
+        settings, seconds = self.plan.settings, sum(trial.seconds for trial in self.trials)
+        in_time = settings.minutes is None or seconds < 60.0 * settings.minutes
+        return in_time and len(self.proposals) < settings.trials and not self.is_exhausted
 
     @property
     def failures(self) -> int:
         """How many of the trials have failed."""
         return sum(trial.score == FAILED for trial in self.trials)
+
+    @property
+    def best(self) -> TunedTrial | None:
+        """The trial with the highest score, the earlier one if tied; None if none succeeded."""
+        best = max(self.trials, key=lambda trial: trial.score, default=None)
+        return None if best is None or best.score == FAILED else best
 
     def variants(self) -> list[Baseline]:
         """Return the baseline of each proposal, the first one under its own name."""
@@ -143,123 +144,102 @@ class Study:
             for number, settings in enumerate(self.proposals, 1)
         ]
 
-    def read(self, by_name: Mapping[str, list[CellResult]], scenarios: Sequence[str]) -> None:
-        """Take the trials whose cells in all scenarios are finished, from cells by variant."""
-        names = [point.name for point in self.variants()]
-        self.cells = [cell for name in names for cell in by_name.get(name, [])]
-        by_trial: dict[str, list[CellResult]] = {}
-        for cell in self.trial_cells(scenarios):
-            by_trial.setdefault(cell.baseline, []).append(cell)
-        size = len(scenarios) * len(self.settings.seeds)
-        self.trials = [
-            _trial(number, self.proposals[number - 1], by_trial[name])
-            for number, name in enumerate(names, 1)
-            if len(by_trial.get(name, [])) == size
-        ]
-
-    def trial_cells(self, scenarios: Sequence[str]) -> list[CellResult]:
-        """Return the cells of the trials and seeds that the settings ask for."""
-        names = {point.name for point in self.variants()[: self.settings.trials]}
-        return [
-            cell
-            for cell in self.cells
-            if cell.baseline in names
-            and cell.scenario in scenarios
-            and cell.seed in self.settings.seeds
-        ]
+    def read(self, by_name: Mapping[str, list[CellResult]]) -> None:
+        """Take the cells of the proposals, and the trials that are finished."""
+        settings, self.trials, self.cells, self.all_cells = self.plan.settings, [], [], []
+        wanted = set(product(self.plan.scenarios, settings.seeds))
+        for number, point in enumerate(self.variants(), 1):
+            cells = by_name.get(point.name, [])
+            self.all_cells += cells
+            cells = [cell for cell in cells if (cell.scenario, cell.seed) in wanted]
+            if number > settings.trials:
+                continue
+            self.cells += cells
+            if len(cells) == len(wanted):
+                self.trials.append(TunedTrial.of(number, self.proposals[number - 1], cells))
 
     def propose(self, number: int) -> None:
         """Add `number` new proposals, the first one with the settings of the baseline.
 
-        There are fewer if the sweep has no more points.
+        There are fewer if the sweep has no more points, or the plan asks for no more trials.
         """
+        total = len(self.proposals) + number
         if not self.proposals:
             self.proposals.append({})
-            number -= 1
-        keep_rate = self.settings.keep_rate
-        left = count_points(self.baseline, keep_rate=keep_rate) - len(self.proposals)
-        self.is_exhausted = left < number
-        number = int(min(number, left))
-        if number <= 0:
-            return
-        swept = axes(self.baseline, keep_rate=keep_rate)
-        searcher = _searcher(self, swept)
+        missing = min(total, self.most) - len(self.proposals)
+        searcher: Any = self._searcher() if missing > 0 else None
         seen = [own_values(self.baseline, proposal) for proposal in self.proposals]
-        for attempt in range(TRIES * number):
-            if number == 0:
-                break
-            point = searcher.suggest(f"new{attempt}")
-            proposal = {key: _plain(value, swept[key]) for key, value in point.items()}
+        for attempt in range(TRIES * missing):
+            suggestion = searcher.suggest(f"new{attempt}")
+            proposal = {key: _plain(value, self.sweep[key]) for key, value in suggestion.items()}
             values = own_values(self.baseline, proposal)
             if values in seen:
                 continue
             seen.append(values)
             with suppress(SettingsError, SuiteError):
-                check_methods([variant(self.baseline, self.baseline.name, proposal)], self.protocol)
+                point = variant(self.baseline, self.baseline.name, proposal)
+                check_methods([point], self.plan.first.protocol)
                 self.proposals.append(proposal)
-                number -= 1
-        self.is_exhausted = self.is_exhausted or number > 0
+                missing -= 1
+            if not missing:
+                break
+        self.is_exhausted = len(self.proposals) < total
 
-    def best(self) -> TunedTrial:
-        """Return the trial with the highest score, the earlier one if tied.
+    def _searcher(self) -> Any:
+        """Return a searcher that knows the finished trials within the sweep."""
+        with quiet_ray():
+            from clbench.search.ray_tune import domains, make_searcher, tell
 
-        Raises a SearchError if there is none, or all have failed.
-        """
-        best = max(self.trials, key=lambda trial: trial.score, default=None)
-        if best is None or best.score == FAILED:
-            raise SearchError(
-                f"{self.baseline.name}: none of its {len(self.trials)} trials succeeded."
-            )
-        return best
+        points, scores, settings = list[dict[str, Any]](), list[float](), self.plan.settings
+        for trial in self.trials:
+            values = own_values(self.baseline, trial.settings)
+            # A baseline's own settings may lie outside the sweep.
+            if all(values[key] in axis for key, axis in self.sweep.items()):
+                points.append({key: values[key] for key in self.sweep})
+                scores.append(trial.score)
+        random_points = 10**9 if settings.searcher == "random" else -(-settings.trials // ROUNDS)
+        seed = stream_seed("tune", self.baseline.name, len(self.proposals)) % 2**32
+        searcher = make_searcher(points, seed, random_points)
+        searcher.set_search_properties("reward", "max", domains(self.sweep))
+        tell(searcher, scores)
+        return searcher
+
+    def to_file(self) -> _Trials:
+        """Return the proposals, and what decides them, for ``tune.json``."""
+        searcher = self.plan.settings.searcher
+        return _Trials(searcher=searcher, sweep=self.sweep, proposals=self.proposals)
 
     def cost(self) -> Cost:
         """Return the cost of all cells, those of other scenarios and seeds included."""
-        epochs, seconds = _cost(self.cells)
+        epochs, seconds = training_cost(self.all_cells)
         return Cost(
-            trials=len({cell.baseline for cell in self.cells}),
+            trials=len({cell.baseline for cell in self.all_cells}),
             epochs=round(epochs, 4),
             seconds=round(seconds, 3),
-            seeds=tuple(sorted({cell.seed for cell in self.cells})),
+            seeds=tuple(sorted({cell.seed for cell in self.all_cells})),
         )
 
-    def tuned(self, command: str, scenarios: Sequence[str]) -> Baseline:
-        """Return the baseline with the settings of the best trial, and their source and cost.
+    def tuned(self, best: TunedTrial) -> Baseline:
+        """Return the baseline with the settings of the best trial.
 
-        The file holds every setting of the sweep, its own values included. The source names the
-        `command`, the scenarios and the seeds of the trials.
+        Its sources name the command, the scenarios and the seeds of the trials.
         """
-        best, first = self.best(), self.trials[0]
-        before = "failed" if first.score == FAILED else f"{first.score:.4f}"
-        seeds = self.settings.seeds
+        first, seeds = self.trials[0].score, self.plan.settings.seeds
+        before = "failed" if first == FAILED else f"{first:.4f}"
         source = (
-            f"Tuned: the best of {count(len(self.trials), 'trial')} of {command} on "
-            f"{join_names(scenarios)}, tuning rows, seed{'s' if len(seeds) > 1 else ''} "
-            f"{join_names(map(str, seeds))}: mean score {best.score:.4f} ({before} before)."
+            f"Tuned: the best of {count(len(self.trials), 'trial')} of "
+            f"{' '.join(self.plan.command)} on {join_names(self.plan.scenarios)}, tuning rows, "
+            f"seed{'s' if len(seeds) > 1 else ''} {join_names(map(str, seeds))}: mean score "
+            f"{best.score:.4f} ({before} before)."
         )
-        swept = axes(self.baseline, keep_rate=self.settings.keep_rate)
         values = own_values(self.baseline, best.settings)
-        settings = {key: values[key] for key in swept if values[key] is not None}
+        settings = {key: values[key] for key in self.sweep if values[key] is not None}
         tuned = variant(self.baseline, self.baseline.name, settings)
         sources = {**tuned.sources, **dict.fromkeys(settings, source)}
         return replace(tuned, sources=sources, cost=self.cost(), family="")
 
 
-def _trial(number: int, settings: Mapping[str, Any], cells: Sequence[CellResult]) -> TunedTrial:
-    good = [cell for cell in cells if cell.status == "ok"]
-    last = [[score for score in cell.R[-1] if score is not None] for cell in good]
-    old = [row[0] for row in last if len(row) > 1]
-    is_whole = len(good) == len(cells)
-    return TunedTrial(
-        number=number,
-        settings=settings,
-        score=fmean(fmean(row) for row in last) if is_whole else FAILED,
-        p_o=fmean(old) if is_whole and old else math.nan,
-        p_s=fmean(row[-1] for row in last) if is_whole else math.nan,
-        seconds=_cost(cells)[1],
-    )
-
-
-def _cost(cells: Sequence[CellResult]) -> tuple[float, float]:
+def training_cost(cells: Sequence[CellResult]) -> tuple[float, float]:
     """Return the epochs of cells, and their seconds of training and scoring, or until failure.
 
     A stage that several of the cells share, as those that average the same weights do, counts once;
@@ -282,43 +262,79 @@ def _cost(cells: Sequence[CellResult]) -> tuple[float, float]:
     return epochs, seconds
 
 
-def _searcher(study: Study, swept: Sweep) -> Any:
-    """Return a searcher that knows the finished trials within the sweep."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from ray import tune
-        from ray.tune.search.hyperopt import HyperOptSearch
-
-    settings, space = study.settings, dict[str, Any]()
-    for key, axis in swept.items():
-        if not isinstance(axis, Range):
-            space[key] = tune.choice(axis)
-        elif axis.is_whole:
-            kind = tune.lograndint if axis.scale == "log" else tune.randint
-            space[key] = kind(int(axis.low), int(axis.high) + 1)
-        else:
-            space[key] = (tune.loguniform if axis.scale == "log" else tune.uniform)(
-                axis.low, axis.high
-            )
-    past = []
-    for trial in study.trials:
-        values = own_values(study.baseline, trial.settings)
-        # A baseline's own settings may lie outside the space.
-        if all(values[key] in axis for key, axis in swept.items()):
-            past.append(({key: values[key] for key in swept}, trial.score))
-    searcher = HyperOptSearch(
-        points_to_evaluate=[point for point, _ in past] or None,
-        n_initial_points=10**9 if settings.searcher == "random" else -(-settings.trials // ROUNDS),
-        random_state_seed=stream_seed("tune", study.baseline.name, len(study.proposals)) % 2**32,
-    )
-    searcher.set_search_properties("score", "max", space)
-    for number, (_, score) in enumerate(past):
-        searcher.suggest(f"past{number}")
-        searcher.on_trial_complete(f"past{number}", {"score": score})
-    return searcher
-
-
 def _plain(value: Any, axis: Range | list[Any]) -> Any:
     """Return a suggested value as JSON holds it, floats of a range with three digits."""
     value = value.item() if hasattr(value, "item") else value
     return axis.rounded(value) if isinstance(axis, Range) and isinstance(value, float) else value
+
+
+def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:
+    """Yield the state of each round of trials, to be run before the next one is asked for.
+
+    Trials of an earlier session come first. The proposals are in ``tune.json`` before a trial
+    starts. A failed cell runs once a session.
+
+    Raises
+    ------
+    RunFolderError
+        If the folder holds something else.
+    """
+    trials, started = plan.settings.trials, set[str]()
+    studies = read_studies(plan)
+    while True:
+        variants = [point for study in studies for point in study.variants()[:trials]]
+        if variants:
+            state = plan.state(make_plan(plan.first.suite, replace(plan.options, methods=variants)))
+            pending = tuple(cell for cell in state.pending if cell.key not in started)
+            started |= {cell.key for cell in pending}
+            yield replace(state, pending=pending)
+        _read_cells(plan, studies)
+        is_open = [study for study in studies if study.is_open]
+        if not is_open:
+            break
+        file = _read_file(plan)
+        for study in is_open:
+            study.propose(min(-(-trials // ROUNDS), trials - len(study.proposals)))
+            file.methods[study.baseline.name] = study.to_file()
+        with locked(plan.out, marker=plan.file):
+            write_atomically(plan.file, file.model_dump_json(indent=1) + "\n")
+
+
+def read_studies(plan: TunePlan) -> list[Study]:
+    """Return the studies of a tuning with their proposals and finished trials.
+
+    Raises a RunFolderError if the trials in the folder come from another sweep or searcher.
+    """
+    file, studies = _read_file(plan), [Study(plan, baseline) for baseline in plan.first.baselines]
+    for study in studies:
+        if before := file.methods.get(study.baseline.name):
+            new = study.to_file().model_dump(exclude={"proposals"})
+            if difference := first_difference(before.model_dump(), new):
+                raise RunFolderError(
+                    f"{plan.file}: {study.baseline.name} {difference}. Choose another --out."
+                )
+            study.proposals = before.proposals
+    _read_cells(plan, studies)
+    return studies
+
+
+def write_tuned(plan: TunePlan, studies: Sequence[Study]) -> list[Path]:
+    """Write a baseline file for each study that has a result; return their paths."""
+    paths = []
+    for study in studies:
+        if best := study.best:
+            paths.append(plan.out / f"{study.baseline.name}.toml")
+            write_atomically(paths[-1], f"{GENERATED}\n{study.tuned(best).to_toml()}")
+    return paths
+
+
+def _read_file(plan: TunePlan) -> _TuneFile:
+    return read_json(plan.file, _TuneFile) or _TuneFile()
+
+
+def _read_cells(plan: TunePlan, studies: Sequence[Study]) -> None:
+    by_name: dict[str, list[CellResult]] = {}
+    for cell in Store(plan.out).read().cells:
+        by_name.setdefault(cell.baseline, []).append(cell)
+    for study in studies:
+        study.read(by_name)

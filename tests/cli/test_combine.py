@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from clbench.methods.base import METHODS
-from clbench.search.search_folder import EpochRecord, SearchFolder, TrialRecord
+from clbench.search.trials import EpochRecord, SearchFolder, TrialRecord
 from clbench.suite.baselines import read_baseline
 
 Call = Callable[..., tuple[int, str, str]]
@@ -104,7 +104,7 @@ def test_search_and_log_are_combined_with_their_sources(
     assert "the cost does not include the logs'" in source
     code, _, err = clbench("combine", "a.txt", "search", "--out", "n.toml", "--depth", "6")
     assert code == 2
-    assert "search was searched with depth 12, not 6" in err
+    assert "search was run with depth = 12, now 6. Combine searches on one model" in err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ import pytest
 
 from clbench.cli.arguments import seconds
 from clbench.core.errors import SettingsError
+from clbench.search import SearchOutcome, TrialRecord
+from clbench.search.rates import SearchOrigin, SearchSpace
+from clbench.search.trials import EpochRecord
 
 Call = Callable[..., tuple[int, str, str]]
 PLUGIN = """
@@ -84,11 +87,18 @@ def test_the_next_command_repeats_options_and_plugins(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my_tasks.py").write_text(PLUGIN)
-    commands = []
-    monkeypatch.setattr("clbench.search.search", lambda *_, **__: None)
-    monkeypatch.setattr(
-        "clbench.cli.search_output.show_outcome", lambda *values: commands.append(values[-1])
-    )
+    monkeypatch.setattr("clbench.search.search", lambda *_, **__: outcome())
     options = ("--scenario", "sentiment-length", "--limit", "40", "--plugin", "my_tasks.py")
-    assert clbench("search", "quick", *options) == (0, "", "")
-    assert commands == ["quick --limit 40 --plugin my_tasks.py"]
+    code, out, _ = clbench("search", "quick", *options, "--out", "found")
+    assert code == 0
+    assert out.splitlines()[-1] == (
+        "Next: clbench run quick --methods vanilla,found/bertcl.toml,found/bertcl-mean.toml "
+        "--scenarios sentiment-length --limit 40 --plugin my_tasks.py"
+    )
+
+
+def outcome() -> SearchOutcome:
+    epoch = EpochRecord(stage=1, epoch=1, scores=[0.5, 0.6], reward=1.1, seconds=7.0)
+    done = {"status": "complete", "p_o": 0.5, "p_s": 0.6, "epochs": [epoch], "seconds": 7.0}
+    space = SearchSpace(SearchOrigin(5e-4, 4), 6)
+    return SearchOutcome.of([TrialRecord(number=1, rates=space.flat, **done)], space, "tuning")

@@ -24,7 +24,7 @@ from clbench.search import (
     make_search,
     search,
 )
-from clbench.search.sources import read_source
+from clbench.search.trials import read_source
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
 
@@ -106,7 +106,7 @@ def test_search_ends_when_its_first_trials_fail(world: Workspace, monkeypatch: A
     def fail(rates: list[float], setup: Any, report: Any) -> None:
         report({"reward": -2.0, "failure": "out of luck"})
 
-    monkeypatch.setattr("clbench.search.objective.run_trial", fail)
+    monkeypatch.setattr("clbench.search.experiment.run_trial", fail)
     with pytest.raises(SearchError, match=r"first \d+ trials failed.*out of luck"):
         search(plan_of(world, trials=30), resources=RESOURCES)
     trials = SearchFolder(world.folder / "search").read()
@@ -134,8 +134,7 @@ def test_finished_search_writes_its_outcome_again(toy: Workspace, tmp_path: Path
         rates = [number * 1e-3] * 5
         trial = {"number": number, "rates": rates, "epochs": [epoch], "seconds": 7, **done}
         folder.write(TrialRecord.model_validate(trial))
-    with pytest.warns(DeprecationWarning, match="place is now called resources"):
-        outcome = search(plan, place=RESOURCES)
+    outcome = search(plan, RESOURCES)
     trials = [trial for record in outcome.trials if (trial := record.trial())]
     assert outcome.best.number == 2
     assert outcome.mean == combine([trials]).rates
@@ -194,11 +193,6 @@ def test_folder_of_a_run_is_refused(toy: Workspace, tmp_path: Path) -> None:
         search(plan_of(toy, out=tmp_path))
     with pytest.raises(RunFolderError, match="cannot be written"):
         search(plan_of(toy, out=toy.suite))
-
-
-def test_old_name_of_outcome_warns() -> None:
-    with pytest.warns(DeprecationWarning, match="SearchOutcome"):
-        assert clbench.search.Found is SearchOutcome
 
 
 def test_cost_in_baseline_file_is_checked(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from clbench.runner.resources import CellResources, Resources, connected
 from clbench.search import SearchSettings, TrialRecord
-from clbench.search.experiment import quiet_ray_tune
-from clbench.search.search_folder import EpochRecord
-from clbench.search.space import SearchOrigin, SearchSpace
+from clbench.search.plan import quiet_ray
+from clbench.search.rates import SearchOrigin, SearchSpace
+from clbench.search.trials import EpochRecord
 
 SPACE = SearchSpace(SearchOrigin(2e-5, 2), 4)
 EPOCHS = 6
@@ -22,22 +22,25 @@ Report = Callable[[Mapping[str, Any]], None]
 
 
 class Records(dict[int, TrialRecord]):
-    """Trial records by number, and how often they were written."""
+    """Trial records by number, how often they were written, and how many ran at once."""
 
-    writes = 0
+    writes = at_once = 0
 
     def write(self, trial: TrialRecord) -> None:
         self.writes += 1
         self[trial.number] = trial
+        running = sum(record.status == "running" for record in self.values())
+        self.at_once = max(self.at_once, running)
 
 
-def recorder_of(records: Records, past: list[TrialRecord], **settings: Any) -> Any:
-    with quiet_ray_tune():
+def recorder_of(
+    records: Records, past: list[TrialRecord], workers: int = 1, **settings: Any
+) -> Any:
+    with quiet_ray():
         from clbench.search.ray_tune import TrialRecorder
 
-    return TrialRecorder(
-        SearchSettings(**settings), SPACE, (EPOCHS // 2, EPOCHS // 2), past, records.write
-    )
+    epochs = (EPOCHS // 2, EPOCHS // 2)
+    return TrialRecorder(SearchSettings(**settings), SPACE, epochs, past, records.write, workers)
 
 
 def past_trial(number: int, status: Any, *rewards: float) -> TrialRecord:
@@ -59,7 +62,7 @@ class FakeTune:
         self.trials: list[Any] = []
 
     def start(self) -> Any:
-        config = SPACE.config(SPACE.flat)
+        config = SPACE.point(SPACE.flat)
         self.trials.append(SimpleNamespace(trial_id=str(len(self.trials)), config=config))
         self.recorder.on_trial_start(trial=self.trials[-1], trials=self.trials)
         return self.trials[-1]
@@ -120,11 +123,9 @@ def test_stopped_trial_records_the_cutoff_of_the_trials_before_it() -> None:
 
 
 def test_recorded_cutoff_is_the_one_that_asha_applies() -> None:
-    with quiet_ray_tune():
-        from clbench.search.ray_tune import make_scheduler
     records = Records()
     recorder = recorder_of(records, [])
-    tune, scheduler, rng = FakeTune(recorder), make_scheduler(recorder), random.Random(0)
+    tune, scheduler, rng = FakeTune(recorder), recorder.scheduler, random.Random(0)
     scheduler.set_search_properties("reward", "max")
     for _ in range(40):
         trial = tune.start()
@@ -191,15 +192,12 @@ def test_past_trials_inform_searcher_and_scheduler() -> None:
         past_trial(4, "running", 0.2),
     ]
     recorder = recorder_of(Records(), past)
-    with quiet_ray_tune():
-        from ray import tune
-
-        from clbench.search.ray_tune import PastTrials, make_scheduler, make_searcher
-    searcher, scheduler = make_searcher(recorder), make_scheduler(recorder)
-    config = {key: tune.loguniform(1e-7, 1e-3) for key in SPACE.keys}
-    searcher.set_search_properties("reward", "max", config)
+    with quiet_ray():
+        from clbench.search.ray_tune import domains
+    searcher, scheduler = recorder.searcher, recorder.scheduler
+    searcher.set_search_properties("reward", "max", domains(SPACE.sweep))
     scheduler.set_search_properties("reward", "max")
-    PastTrials(searcher, scheduler, recorder.ended).setup()
+    recorder.setup()
     losses = {
         round(doc["misc"]["vals"]["rate0"][0], 9): doc["result"].get("loss")
         for doc in searcher._hpopt_trials.trials
@@ -252,12 +250,13 @@ def searched(
     """Return the trials of a search by number."""
     setup = {"fails_above": changes.pop("fails_above", 1.0)}
     records = Records()
-    recorder = recorder_of(records, past or [], **changes)
-    with quiet_ray_tune():
+    recorder = recorder_of(records, past or [], workers, **changes)
+    with quiet_ray():
         from clbench.search.ray_tune import run_trials
 
         resources = CellResources(1, 0.0)
-        run_trials(distance_objective(), setup, trials, recorder, resources, workers)
+        run_trials(distance_objective(), setup, trials, recorder, resources)
+    assert records.at_once <= workers
     return [records[number] for number in sorted(records)]
 
 
@@ -297,7 +296,7 @@ def test_random_search_without_scheduler_completes_every_trial(ray: Any) -> None
     trials = searched(6, searcher="random", scheduler="none", workers=2)
     assert [trial.status for trial in trials] == ["complete"] * 6
     assert trials[0].rates == SPACE.flat
-    more = searched(2, [*trials, TrialRecord(number=7, rates=[1e-5] * 4)], searcher="random")
+    more = searched(4, [*trials, TrialRecord(number=7, rates=[1e-5] * 4)], searcher="random")
     assert more[0].rates == pytest.approx([1e-5] * 4)
 
 

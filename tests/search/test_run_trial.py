@@ -15,7 +15,7 @@ from clbench.runner.cell_model import start_model
 from clbench.runner.prepare import ScenarioPreparer
 from clbench.runner.ray_worker import WorkerSetup
 from clbench.search import SearchPlan, SearchSettings, make_search
-from clbench.search.objective import TrialSetup, run_trial
+from clbench.search.experiment import TrialSetup, run_trial
 from clbench.suite.options import RunOptions
 from clbench.tasks.metrics import METRICS
 
@@ -41,7 +41,7 @@ def setup_of(plan: SearchPlan) -> TrialSetup:
     model = start_model(run.cells[0], scenario)
     run.out.mkdir(parents=True, exist_ok=True)
     (run.out / ".lock").touch()
-    return TrialSetup(run, scenario, model, "code", WorkerSetup.of(run, 1))
+    return TrialSetup(run.cells[0], scenario, model, "code", WorkerSetup.of(run, 1))
 
 
 def reports_of(setup: TrialSetup, rates: list[float] = RATES) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ import pytest
 
 from clbench.core.errors import DataError, RunFolderError
 from clbench.search import SearchFolder, TrialRecord
-from clbench.search.space import SearchOrigin
+from clbench.search.rates import SearchOrigin
+from clbench.search.trials import TrialSource, common_origin, read_source
 
 RECIPE = {"search": {"flat": 1e-3, "depth": 2, "division": "code", "searcher": "bayes"}}
 
@@ -36,8 +37,8 @@ def test_trials_are_read_as_written(folder: SearchFolder) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"rates": "high"}, "0003.json is not a trial: rates: must be a list"),
-        ({"rates": [1e-3, -1.0, 1e-3]}, r"0003.json is not a trial: rates item 2: must be greater"),
+        ({"rates": "high"}, "0003.json cannot be read: rates: must be a list"),
+        ({"rates": [1e-3, -1.0, 1e-3]}, r"0003.json cannot be read: rates item 2: must be greater"),
         (
             {"rates": [5.0] * 3, "status": "complete", "p_o": 1, "p_s": 1, "epochs": [EPOCH]},
             "rate 1 is 5: must be above 0, and at most 1",
@@ -50,7 +51,7 @@ def test_damaged_trial_is_named(folder: SearchFolder, changes: dict[str, Any], t
     folder.write(TrialRecord(number=1, rates=[1e-3] * 3))
     damaged = {"number": 3, "rates": [1e-3] * 3, **changes}
     (folder.trials / "0003.json").write_text(json.dumps(damaged))
-    with pytest.raises(DataError, match=text):
+    with pytest.raises(RunFolderError, match=text):
         folder.read()
 
 
@@ -62,22 +63,20 @@ def test_search_resumes_only_with_the_same_recipe(folder: SearchFolder) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "[" * 100_000, "", '{"format": "clbench-search"}',
-     json.dumps({"format": "clbench-search", "schema_version": 1, "recipe": {"search": {
-         "flat": 2e-5, "depth": 10**9, "division": "code"}}})],
-    ids=["list", "deep", "empty", "keys missing", "depth"],
-)  # fmt: skip
+    ["[]", "[" * 100_000, "", '{"format": "clbench-search"}', '{"format": "clbench-run"}'],
+    ids=["list", "deep", "empty", "keys missing", "run"],
+)
 def test_search_file_of_other_types_is_refused(folder: SearchFolder, content: str) -> None:
     folder.file.write_text(content)
     for call in (folder.origin, lambda: folder.check(RECIPE)):
-        with pytest.raises(RunFolderError, match="not written by this version of clbench"):
+        with pytest.raises(RunFolderError, match=r"search\.json cannot be read: .*Choose another"):
             call()
 
 
 def test_pipes_are_never_read(folder: SearchFolder) -> None:
     folder.trials.mkdir()
     os.mkfifo(folder.trials / "0001.json")
-    with pytest.raises(DataError, match="it is not a regular file"):
+    with pytest.raises(RunFolderError, match="it is not a regular file"):
         folder.read()
     folder.file.unlink()
     os.mkfifo(folder.file)
@@ -87,7 +86,7 @@ def test_pipes_are_never_read(folder: SearchFolder) -> None:
 
 def test_folder_of_something_else_is_refused(folder: SearchFolder) -> None:
     folder.file.write_text("{}")
-    with pytest.raises(RunFolderError, match="not written by this version of clbench"):
+    with pytest.raises(RunFolderError, match=r"search\.json cannot be read: .*Choose another"):
         folder.check(RECIPE)
     folder.write(TrialRecord(number=1, rates=[1e-3] * 3))
     folder.file.unlink()
@@ -95,3 +94,38 @@ def test_folder_of_something_else_is_refused(folder: SearchFolder) -> None:
         folder.check(RECIPE)
     with pytest.raises(DataError, match="holds no search"):
         folder.origin()
+
+
+def test_a_log_is_named_by_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "sst2-mrpc.txt"
+    path.write_text(",".join(map(str, [0.91, 0.86, 0.9, *[1e-5] * 10])))
+    assert read_source(path).name == "sst2-mrpc"
+    with pytest.raises(DataError, match="holds no search"):
+        read_source(tmp_path)
+
+
+def searched(name: str, origin: SearchOrigin | None) -> TrialSource:
+    return TrialSource(Path(name), (), name, origin=origin)
+
+
+def test_logs_take_origin_of_searches_or_user() -> None:
+    log, search = searched("log", None), searched("a", SearchOrigin(1e-4, 6, "paper"))
+    assert common_origin([log]) == SearchOrigin(2e-5, 12, "code")
+    assert common_origin([log], depth=4) == SearchOrigin(2e-5, 4, "code")
+    assert common_origin([log, search]) == SearchOrigin(1e-4, 6, "paper")
+    assert common_origin([search], flat=1e-3) == SearchOrigin(1e-3, 6, "paper")
+
+
+@pytest.mark.parametrize(
+    ("other", "options", "text"),
+    [
+        (SearchOrigin(2e-5, 6), {}, "b was run with depth = 6, now 12. Combine searches on"),
+        (SearchOrigin(1e-4), {}, "b was run with flat = 0.0001, now 2e-05.*or give --flat"),
+        (SearchOrigin(), {"depth": 6}, "a was run with depth = 12, now 6"),
+    ],
+)
+def test_different_searches_cannot_be_combined(
+    other: SearchOrigin, options: dict[str, int], text: str
+) -> None:
+    with pytest.raises(DataError, match=text):
+        common_origin([searched("a", SearchOrigin()), searched("b", other)], **options)  # type: ignore[arg-type]

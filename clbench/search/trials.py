@@ -1,50 +1,26 @@
-"""The folder of a search: `search.json`, and a file for each trial under `trials/`."""
-
-from __future__ import annotations
+"""The trials of a search: their records, the folder that holds them, and who hears of them."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clbench.core.errors import DataError, RunFolderError, describe_errors
 from clbench.core.files import read_file, write_atomically
 from clbench.core.registry import LARGEST, Amount
-from clbench.models.groups import MOST_LAYERS, Division
+from clbench.models.groups import Division
 from clbench.results.cell import plain
 from clbench.results.resume import first_difference
-from clbench.search.combination import Trial
-from clbench.search.space import SearchOrigin
+from clbench.search.rates import SearchOrigin, Trial, read_log
 from clbench.suite.baselines import Cost
 
-FORMAT = "clbench-search"
-SCHEMA_VERSION = 1
-"""Increase it when older files can no longer be read."""
 FAILED = -2.0
-"""Reward of a failed trial: below any sum of two scores, correlations included."""
+"""Score of a failed trial: below any sum of two scores, correlations included."""
 
-
-class _SearchPart(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    flat: Annotated[float, Field(gt=0.0, le=1.0)]
-    depth: Annotated[int, Field(ge=1, le=MOST_LAYERS)]
-    division: Division
-
-
-class _Recipe(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    search: _SearchPart
-
-
-class _SearchFile(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    format: Literal["clbench-search"]
-    schema_version: Literal[1]
-    scenario: str = ""
-    split: str = ""
-    recipe: _Recipe
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class EpochRecord(BaseModel):
@@ -113,6 +89,19 @@ class TrialRecord(BaseModel):
         return Trial(tuple(self.rates), self.p_o, self.p_s, self.p_o_before)
 
 
+class SearchListener:
+    """Receives the progress of a search, in the searching process; the base ignores it."""
+
+    def started(self, trials: int, pending: int, epochs: int) -> None:
+        """Called once with the numbers of trials, pending trials, and epochs of a whole trial."""
+
+    def trial_ended(self, trial: TrialRecord) -> None:
+        """Called when a trial is complete, stopped or failed."""
+
+    def note(self, text: str) -> None:
+        """Called with a line for the user."""
+
+
 def cost_of(trials: Sequence[TrialRecord]) -> Cost:
     """Return the cost of all trials, including those without a result."""
     return Cost(
@@ -122,8 +111,31 @@ def cost_of(trials: Sequence[TrialRecord]) -> Cost:
     )
 
 
+def read_json(
+    path: Path, model: type[Model], remedy: str = "Choose another --out."
+) -> Model | None:
+    """Return the content of a file of a search or tuning, or None if there is none.
+
+    Raises a RunFolderError if it cannot be read, or is damaged or of another version.
+    """
+    try:
+        return model.model_validate_json(read_file(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValidationError) as error:
+        reason = error.strerror if isinstance(error, OSError) else describe_errors(error)[0][:200]
+        raise RunFolderError(f"{path} cannot be read: {reason}. {remedy}") from error
+
+
+class _SearchFile(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    format: Literal["clbench-search"] = "clbench-search"
+    schema_version: Literal[1] = 1
+    recipe: dict[str, Any]
+
+
 class SearchFolder:
-    """The folder of one search; it may not exist yet."""
+    """The folder of one search: `search.json`, and a file for each trial; it may not exist yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -135,18 +147,8 @@ class SearchFolder:
 
         Raises a RunFolderError if the file is unreadable or not that of a search.
         """
-        try:
-            return _SearchFile.model_validate_json(read_file(self.file)).model_dump()
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except OSError as error:
-            reason = error.strerror
-            raise RunFolderError(f"{self.file} cannot be read: {reason}. Move it away.") from error
-        except ValidationError as error:
-            raise RunFolderError(
-                f"{self.file} was not written by this version of clbench "
-                f"({describe_errors(error)[0][:200]}). Choose another --out."
-            ) from error
+        file = read_json(self.file, _SearchFile)
+        return {} if file is None else file.model_dump()
 
     def check(self, recipe: Mapping[str, Any]) -> None:
         """Check that a search with `recipe` can start or resume here; writes nothing.
@@ -154,10 +156,8 @@ class SearchFolder:
         Raises a RunFolderError if the folder holds something else, or a search with another
         recipe; the message names the first difference.
         """
-        content = self.content()
-        if content:
-            difference = first_difference(content["recipe"], plain(recipe))
-            if difference is not None:
+        if content := self.content():
+            if difference := first_difference(content["recipe"], plain(recipe)):
                 raise RunFolderError(f"{self.file} {difference}. Choose another --out.")
         elif (self.path / "suite.json").exists() or any(self.trials.glob("*.json")):
             raise RunFolderError(
@@ -167,29 +167,21 @@ class SearchFolder:
 
     def begin(self, recipe: Mapping[str, Any], description: Mapping[str, Any]) -> None:
         """Write `search.json`: the recipe of the trials and a description of the search."""
-        header = {"format": FORMAT, "schema_version": SCHEMA_VERSION}
+        header = {"format": "clbench-search", "schema_version": 1}
         content = plain({**header, **description, "recipe": recipe})
         write_atomically(self.file, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def write(self, trial: TrialRecord) -> None:
         """Write the file of a trial atomically."""
-        path = self.trials / f"{trial.number:04d}.json"
-        write_atomically(path, trial.model_dump_json(indent=1) + "\n")
+        write_atomically(
+            self.trials / f"{trial.number:04d}.json", trial.model_dump_json(indent=1) + "\n"
+        )
 
     def read(self) -> list[TrialRecord]:
-        """Return all trials by number; raise a DataError if a file does not hold a trial."""
-        trials = []
-        for path in sorted(self.trials.glob("[!.]*.json")):
-            try:
-                trials.append(TrialRecord.model_validate_json(read_file(path)))
-            except OSError as error:
-                reason = error.strerror
-                raise DataError(f"{path} cannot be read: {reason}. Move it away.") from error
-            except ValidationError as error:
-                raise DataError(
-                    f"{path} is not a trial: {describe_errors(error)[0][:200]}. Move it "
-                    "away; a new trial takes its place."
-                ) from error
+        """Return all trials by number; raise a RunFolderError if a file does not hold a trial."""
+        remedy = "Move it away; a new trial takes its place."
+        paths = self.trials.glob("[!.]*.json")
+        trials = [trial for path in paths if (trial := read_json(path, TrialRecord, remedy))]
         return sorted(trials, key=lambda trial: trial.number)
 
     def origin(self) -> SearchOrigin:
@@ -199,3 +191,60 @@ class SearchFolder:
             raise DataError(f"{self.path} holds no search. Give the folder of a clbench search.")
         space = content["recipe"]["search"]
         return SearchOrigin(space["flat"], space["depth"], space["division"])
+
+
+@dataclass(frozen=True)
+class TrialSource:
+    """The complete trials of one pair of tasks; a log has neither split, origin nor records."""
+
+    path: Path
+    trials: Sequence[Trial]
+    name: str
+    split: str = ""  # description of the rows that give the rewards
+    origin: SearchOrigin | None = None
+    records: Sequence[TrialRecord] = ()  # all trials of the search
+
+
+def read_source(path: str | Path) -> TrialSource:
+    """Read a search folder or a trial log; raise a DataError if it has no complete trial."""
+    path = Path(path)
+    if not path.is_dir():
+        return TrialSource(path, read_log(path), path.stem)
+    folder = SearchFolder(path)
+    origin, content, records = folder.origin(), folder.content(), folder.read()
+    trials = [trial for record in records if (trial := record.trial()) is not None]
+    if not trials:
+        raise DataError(f"{path}: none of its {len(records)} trials is complete.")
+    name, split = content.get("scenario") or path.name, content.get("split", "")
+    return TrialSource(path, trials, name, split, origin, records)
+
+
+def common_origin(
+    sources: Sequence[TrialSource],
+    *,
+    flat: float | None = None,
+    depth: int | None = None,
+    division: Division | None = None,
+) -> SearchOrigin:
+    """Return the flat rate and model that the rates of all sources refer to.
+
+    By default these are the searches'; a log counts as a search on BERT base at 2e-5. `flat`
+    replaces the flat rates of the searches.
+
+    Raises
+    ------
+    DataError
+        If searches differ from each other, or from `depth` or `division`.
+    """
+    values = {"flat": flat, "depth": depth, "division": division}
+    changes: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
+    searches = [source for source in sources if source.origin is not None]
+    origin = replace((searches[0].origin if searches else None) or SearchOrigin(), **changes)
+    for source in searches:
+        assert source.origin is not None
+        other = source.origin if flat is None else replace(source.origin, flat=flat)
+        if difference := first_difference(asdict(other), asdict(origin)):
+            raise DataError(
+                f"{source.path} {difference}. Combine searches on one model, or give --flat."
+            )
+    return origin
