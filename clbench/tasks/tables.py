@@ -23,6 +23,7 @@ from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import SPLITS, SUFFIXES, FileTaskSpec, Split, TableSpec, label_name
 from clbench.tasks.task import Rows, Task, TaskSource, hold_out
+from clbench.tasks.template import Template
 
 LARGEST_TARGET = 1e38
 """Largest absolute value of a target; float32 holds no number beyond 3.4e38."""
@@ -226,7 +227,7 @@ class TableTask:
     """The loader of a task in tables, which subclasses read."""
 
     name: str
-    spec: Any
+    spec: TableSpec
 
     def tables(self, source: TaskSource, *more: str) -> dict[str, Table]:
         """Return the tables of the splits, with the columns of the task and `more`."""
@@ -239,8 +240,7 @@ class TableTask:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics; the first is the score."""
-        scores: tuple[str, ...] = self.spec.scores
-        return scores
+        return self.spec.scores
 
     def __call__(self, source: TaskSource) -> Task:
         """Return the task; raise a DataError if a table is missing or invalid."""
@@ -248,12 +248,10 @@ class TableTask:
         classes = tables["train"].classes() if spec.has_classes else []
         rows = {split: table.rows(classes) for split, table in tables.items()}
         blank = {split: table.blank for split, table in tables.items()}
-        if "validation" not in rows:
-            where = f"task {self.name!r}: validation_fraction = {spec.validation_fraction:g}"
+        if isinstance(spec, FileTaskSpec) and (fraction := spec.validation_fraction) is not None:
+            where = f"task {self.name!r}: validation_fraction = {fraction:g}"
             rng = numpy_stream("held out", self.name)
-            rows["train"], rows["validation"] = hold_out(
-                rows["train"], spec.validation_fraction, rng, spec.regression, where
-            )
+            rows["train"], rows["validation"] = hold_out(rows["train"], fraction, rng, where)
         return Task(
             self.name,
             tuple(classes),
@@ -269,6 +267,10 @@ class TableTask:
         """Return the cells of a column by split and `Rows.index`."""
         tables = self.tables(source, name)
         return {split: tables.get(split, tables["train"]).by_row(name) for split in SPLITS}
+
+    def template(self) -> Template:
+        """Return the template of prompts and answers, as far as it is known without rows."""
+        return self.spec.template(self.spec.labels or [])
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return what decides the rows; raise a DataError for an unknown metric."""

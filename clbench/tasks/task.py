@@ -114,10 +114,13 @@ class Rows:
         """Return the rows at which `kept`, shape (n,), is true."""
         return self if kept.all() else self.take(np.flatnonzero(kept))
 
+    def drawn(self, count: int, rng: np.random.Generator) -> IntArray:
+        """Return the positions of at most `count` rows, as `stratified` draws them."""
+        return stratified(self.labels, count, rng, self.labels.dtype.kind == "f")
+
     def sample(self, count: int, rng: np.random.Generator) -> Self:
-        """Return a sample of at most `count` rows, as `stratified` draws it."""
-        regression = self.labels.dtype.kind == "f"
-        return self.take(stratified(self.labels, count, rng, regression))
+        """Return at most `count` rows, as `stratified` draws them."""
+        return self.take(self.drawn(count, rng))
 
     @property
     def columns(self) -> tuple[Sequence[str], ...]:
@@ -312,18 +315,18 @@ class Task:
         """
         where = f"task {self.name!r}: a tuning split of {fraction:g}"
         rng = numpy_stream("tuning", self.name, seed)
-        train, tuning = hold_out(self.train, fraction, rng, self.regression, where)
+        train, tuning = hold_out(self.train, fraction, rng, where)
         return replace(self, train=train, tuning=tuning)
 
 
 def hold_out(
-    rows: Rows, fraction: float, rng: np.random.Generator, regression: bool, where: str
+    rows: Rows, fraction: float, rng: np.random.Generator, where: str
 ) -> tuple[Rows, Rows]:
     """Return the remaining rows and a stratified `fraction` of `rows`; neither may be empty."""
     count = round(len(rows) * fraction)
     if not 0 < count < len(rows):
         raise DataError(f"{where} of {len(rows)} rows leaves one side empty. Use another fraction.")
-    held_out = stratified(rows.labels, count, rng, regression)
+    held_out = rows.drawn(count, rng)
     rest = np.setdiff1d(np.arange(len(rows)), held_out)
     return rows.take(rest), rows.take(held_out)
 
