@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +37,7 @@ class TaskSource:
 
 @dataclass(frozen=True)
 class Rows:
-    """Labelled texts, column by column.
+    """Labelled texts, list by list.
 
     Attributes
     ----------
@@ -49,8 +50,8 @@ class Rows:
     index
         Shape (n,): position of each row in its source; saved splits refer to it.
     choices
-        For multiple choice, k columns: the model reads `first` with each of them, and the label is
-        the number of the right one. Empty for other tasks.
+        For multiple choice, k lists of texts: the model reads `first` with each of them, and the
+        label is the number of the right one. Empty for other tasks.
     groups
         Shape (n,): equal numbers for rows that metrics score together, such as all answers to a
         question; or None.
@@ -75,20 +76,20 @@ class Rows:
         *,
         regression: bool = False,
     ) -> Self:
-        """Return rows from plain columns, with positions from 0."""
+        """Return rows from plain lists, with positions from 0."""
         with np.errstate(over="ignore"):  # a target that becomes infinite is refused later
             values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
         return cls(first, second, values, np.arange(len(first), dtype=np.int64))
 
     @classmethod
     def joined(cls, parts: "Sequence[Rows]") -> Self:
-        """Return all rows of `parts`, which have the same columns, with positions from 0.
+        """Return all rows of `parts`, which have equally many texts, with positions from 0.
 
         Groups and choices are not kept.
         """
         first, *second = (
-            [text for column in columns for text in column]
-            for columns in zip(*(rows.columns for rows in parts), strict=True)
+            list(chain.from_iterable(lists))
+            for lists in zip(*(rows.texts for rows in parts), strict=True)
         )
         labels = np.concatenate([rows.labels for rows in parts])
         return cls.of(first, second[0] if second else None, labels)
@@ -99,7 +100,7 @@ class Rows:
     def take(self, positions: npt.ArrayLike) -> Self:
         """Return the rows at `positions` of this object, shape (m,), in that order."""
         rows = np.asarray(positions, dtype=np.int64)
-        first, *others = ([column[i] for i in rows] for column in self.columns)
+        first, *others = ([texts[i] for i in rows] for texts in self.texts)
         return type(self)(
             first,
             None if self.second is None else others[0],
@@ -123,16 +124,16 @@ class Rows:
         return self.take(self.drawn(count, rng))
 
     @property
-    def columns(self) -> tuple[Sequence[str], ...]:
-        """The columns of texts: the first, then the second or the choices."""
+    def texts(self) -> tuple[Sequence[str], ...]:
+        """The texts of all rows: the first ones, then the second ones or the choices."""
         return (self.first, *self.choices) if self.second is None else (self.first, self.second)
 
     @cached_property
     def digest(self) -> str:
         """Hex digest of texts, labels and order."""
         hasher = hashlib.blake2b(digest_size=16)
-        for column in self.columns if self.columns[1:] else (self.first, ()):
-            for text in column:
+        for texts in self.texts if self.texts[1:] else (self.first, ()):
+            for text in texts:
                 data = text.encode()
                 hasher.update(len(data).to_bytes(4, "little"))
                 hasher.update(data)
