@@ -234,24 +234,13 @@ class Task:
     ) -> Self:
         """Return the task with fewer rows, stratified, in source order.
 
-        The sample depends only on the task's name and `seed`. Up to rounding, a smaller limit
-        keeps a subset of the rows of a larger one in each class.
+        `limit` is the largest number of training rows, by default all, and `scored` that of
+        validation rows, by default `limit`. With `by_class` the limits hold for each class, not
+        for all rows; `scored_by_class` says so for validation rows alone. The sample depends only
+        on the task's name and `seed`. Up to rounding, a smaller limit keeps a subset of the rows
+        of a larger one in each class.
 
-        Parameters
-        ----------
-        limit, scored
-            Most training and validation rows; by default all, and `limit`.
-        seed
-            Seed of the sample.
-        by_class
-            Whether the limits hold for each class, not for all rows.
-        scored_by_class
-            The same for validation rows alone; by default as `by_class`.
-
-        Raises
-        ------
-        DataError
-            If a limit of all rows is smaller than the number of classes.
+        Raises a DataError if a limit of all rows is smaller than the number of classes.
         """
         if scored_by_class is None:
             scored_by_class = by_class
@@ -309,10 +298,7 @@ class Task:
     def with_tuning(self, fraction: float, seed: int = 0) -> Self:
         """Return the task with `fraction` of its training rows as the tuning split, stratified.
 
-        Raises
-        ------
-        DataError
-            If one of the two splits would be empty.
+        Raises a DataError if one of the two splits would be empty.
         """
         where = f"task {self.name!r}: a tuning split of {fraction:g}"
         rng = numpy_stream("tuning", self.name, seed)
