@@ -328,9 +328,7 @@ class FileTask(TableTask):
 
     def _read(self, base: Path, split: Split, *more: str) -> Table:
         import pyarrow as pa
-        import pyarrow.csv
-        import pyarrow.json
-        import pyarrow.parquet
+        from pyarrow import csv, json, parquet
 
         spec, where, content = self.spec, self._where(split), self._content(base, split)
         kind, buffer = spec.format_of(spec.paths[split]), pa.BufferReader(content)
@@ -338,19 +336,19 @@ class FileTask(TableTask):
         columns = list(dict.fromkeys([*spec.columns, *more]))
         try:
             if kind == "parquet":
-                table = pa.parquet.ParquetFile(buffer).read()
+                table = parquet.ParquetFile(buffer).read()
             elif kind == "jsonl":
-                table = pa.json.read_json(buffer, pa.json.ReadOptions(**block))
+                table = json.read_json(buffer, json.ReadOptions(**block))
             else:
-                table = pa.csv.read_csv(
+                table = csv.read_csv(
                     buffer,
-                    pa.csv.ReadOptions(**block),
-                    pa.csv.ParseOptions(
+                    csv.ReadOptions(**block),
+                    csv.ParseOptions(
                         delimiter=spec.separator or ("\t" if kind == "tsv" else ","),
                         quote_char='"' if spec.quotes else False,
                         newlines_in_values=True,
                     ),
-                    pa.csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+                    csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
                 )
             check_columns(columns, table.column_names, where)
             cells = {column: table.column(column).to_pylist() for column in columns}
