@@ -65,7 +65,7 @@ def main() -> None:
     data = None if args.data is None else Path(args.data)
     task = load_task(args.task, data=data, base=Path(), own={})
     rows = task.train.take(range(min(len(task.train), args.steps * args.batch_size)))
-    encoded = tokenizer(*map(list, rows.columns), truncation=True, max_length=128)
+    encoded = tokenizer(*map(list, rows.texts), truncation=True, max_length=128)
     items = [
         {**{key: values[i] for key, values in encoded.items()}, "labels": int(label)}
         for i, label in enumerate(rows.labels)

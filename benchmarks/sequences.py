@@ -63,8 +63,8 @@ def write_suite(folder: Path, counts: list[int], model: str, rows: int, epochs: 
         with (folder / f"{split}.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
             table.writerow(["text", "label"])
-            table.writerows(zip(some.columns[0], map(int, some.labels), strict=True))
-    texts = source.train.take(range(2 * rows)).columns[0]
+            table.writerows(zip(some.texts[0], map(int, some.labels), strict=True))
+    texts = source.train.take(range(2 * rows)).texts[0]
     (folder / "corpus.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     names = [f"task-{number}" for number in range(max(counts))]
     text = SUITE.format(model=model, epochs=epochs) + "".join(TASK.format(name=n) for n in names)

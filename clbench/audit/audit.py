@@ -293,7 +293,7 @@ def _flipped(items: Items, before: Seen, after: Seen, key: Key) -> Iterator[Flip
         for i in ((right == labels) & (wrong != labels)).nonzero()[0][:MOST_SHOWN]:
             names = items.task.labels
             yield Flipped(
-                tuple(column[i] for column in items.rows.columns),
+                tuple(column[i] for column in items.rows.texts),
                 names[labels[i]],
                 names[one[i]],
                 names[two[i]],

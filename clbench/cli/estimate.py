@@ -140,7 +140,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
 
 def mean_tokens(rows: Rows, max_length: int) -> float:
     """Return the estimated mean tokens per row, from its words; at most `max_length`."""
-    first, *others = ([len(text.split()) for text in column[:SAMPLE]] for column in rows.columns)
+    first, *others = ([len(text.split()) for text in column[:SAMPLE]] for column in rows.texts)
     if rows.choices:
         first = [len(others) * length for length in first]
     counts = [

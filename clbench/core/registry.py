@@ -75,11 +75,8 @@ class Registry(Generic[T]):
     def add(self, name: str, entry: T | str, *, replace: bool = False) -> None:
         """Register `entry` under `name`.
 
-        Raises
-        ------
-        PluginError
-            If the name is taken by an entry from another source location. A plug-in file that
-            is loaded again replaces its own entries.
+        Raises a PluginError if the name is taken by an entry from another source location. A
+        plug-in file that is loaded again replaces its own entries.
         """
         existing = self._entries.get(name)
         if existing is not None and not replace and _where(existing) != _where(entry):
@@ -134,13 +131,7 @@ class Registry(Generic[T]):
         return entry
 
     def where(self, name: str) -> str:
-        """Return the ``"module:object"`` of the entry called `name`, without importing it.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is no such entry; suggests the nearest name.
-        """
+        """Return the ``"module:object"`` of the entry called `name`; errors as in `get`."""
         return _where(self._entry(name))
 
     def _entry(self, name: str) -> T | str:
@@ -212,10 +203,7 @@ class Configured:
     def settings_model(cls) -> type[BaseModel]:
         """Return the pydantic model of the annotated attributes; built once for each class.
 
-        Raises
-        ------
-        SettingsError
-            If an annotation cannot be resolved, such as a misspelt type.
+        Raises a SettingsError if an annotation cannot be resolved, such as a misspelt type.
         """
         if cls._model is None:
             fields: dict[str, Any] = {}

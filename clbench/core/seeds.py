@@ -5,13 +5,12 @@ Every random draw comes from a stream whose seed is a digest of the parts of its
 seed see the same batches and start from the same heads, and their difference is a paired one.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
 
@@ -24,12 +23,10 @@ def stream_seed(*parts: str | int) -> int:
 
 def numpy_stream(*parts: str | int) -> np.random.Generator:
     """Return a NumPy generator for the stream named `parts`."""
-    import numpy as np
-
     return np.random.default_rng(stream_seed(*parts))
 
 
-def torch_stream(*parts: str | int, device: str = "cpu") -> torch.Generator:
+def torch_stream(*parts: str | int, device: str = "cpu") -> "torch.Generator":
     """Return a torch generator for the stream named `parts`."""
     import torch
 

@@ -149,7 +149,7 @@ def encode(
     def tokenise() -> tuple[dict[str, Tensor], Facts]:
         arrays: dict[str, list[npt.NDArray[Any]]] = {"ids": [], "types": []}
         for start in range(0, len(rows), CHUNK):
-            first, *others = (list(column[start : start + CHUNK]) for column in rows.columns)
+            first, *others = (list(column[start : start + CHUNK]) for column in rows.texts)
             if rows.choices:
                 first = [text for text in first for _ in others]
                 others = [[text for texts in zip(*others, strict=True) for text in texts]]

@@ -223,7 +223,7 @@ class PromptEncoder:
         notes: list[str],
     ) -> list[Tokens]:
         """Return the tokens of all prompts, at most `room` each."""
-        texts = list(zip(*rows.columns, strict=True))
+        texts = list(zip(*rows.texts, strict=True))
         prompts = self._tokenise([template.render(row) for row in texts])
         special = [i for i, row in enumerate(texts) if self._has_special(row)]
         for i in special:

@@ -257,9 +257,9 @@ class ScenarioPreparer:
     def lengths(self, rows: Rows) -> IntArray:
         """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""
         total = np.zeros(len(rows), dtype=np.int64)
-        for column in rows.columns:
+        for texts in rows.texts:
             ids = self.tokenizer(
-                list(column),
+                list(texts),
                 add_special_tokens=False,
                 truncation=False,
                 return_attention_mask=False,

@@ -98,9 +98,7 @@ class SentenceLength(DividingShift):
         if self.unit == "tokens":
             return np.asarray(context.lengths(rows), dtype=np.int64)
         words = self.unit == "words"
-        counts = [
-            [len(text.split() if words else text) for text in column] for column in rows.columns
-        ]
+        counts = [[len(text.split() if words else text) for text in texts] for texts in rows.texts]
         total: IntArray = np.asarray(counts, dtype=np.int64).sum(axis=0)
         return total
 
@@ -158,7 +156,7 @@ class EmbeddingCluster(DividingShift):
         """Cluster the training rows, and assign every row to its nearest centroid."""
         for split, rows in task.splits.items():
             # Equal texts cannot be divided, and a part needs rows of two classes.
-            different = len(set(zip(*rows.columns, strict=True)))
+            different = len(set(zip(*rows.texts, strict=True)))
             most = min(different, len(rows) if task.regression else len(rows) // 2)
             if self.k > most:
                 raise ShiftError(

@@ -178,7 +178,7 @@ def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
                 "every correlation with them counts as 0"
             )
         training, scored = (
-            list(zip(*rows.columns, strict=True)) for rows in (task.train, task.scored)
+            list(zip(*rows.texts, strict=True)) for rows in (task.train, task.scored)
         )
         shared = sum(map(set(training).__contains__, scored))
         if shared > FEW_SHARED * len(scored):
@@ -232,7 +232,7 @@ def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | 
     texts, points = [], []
     for task in tasks:
         rows = task.train.sample(MOST_ROWS, numpy_stream("severity rows", task.name, context.seed))
-        texts.append(sorted(zip(*rows.columns, strict=True)))
+        texts.append(sorted(zip(*rows.texts, strict=True)))
         points.append(context.embed(rows))
     values: list[float | None] = []
     for i, (one, other) in enumerate(pairwise(tasks)):

@@ -63,24 +63,13 @@ def corpus_name(corpus: str) -> str:
 def read_corpus(corpus: str, count: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
     """Return at most `count` texts, the same ones whenever the seed is the same.
 
-    Parameters
-    ----------
-    corpus
-        As `resolve_corpus` returns it. A text is a line of a file with at least five words, such
-        a line in the column ``text`` of a Parquet table (in all text columns if there is no
-        ``text``), or the first paragraph of an article of wiki40b.
-    count
-        Maximum number of texts.
-    seed
-        Seed of the sample of lines or built-in texts; wiki40b is read from its start.
-    held_out
-        Whether to read the held-out part: about a tenth of the lines of a file, the validation
-        split of wiki40b, or built-in texts that no built-in task trains on.
+    A text is a line of a file with at least five words, such a line in the column ``text`` of a
+    Parquet table (in all text columns if there is no ``text``), or the first paragraph of an
+    article of wiki40b, which is read from its start. With `held_out`, the texts are of the
+    held-out part: about a tenth of the lines of a file, the validation split of wiki40b, or
+    built-in texts that no built-in task trains on.
 
-    Raises
-    ------
-    DataError
-        If the corpus cannot be read or downloaded, or contains no text.
+    Raises a DataError if the corpus cannot be read or downloaded, or contains no text.
     """
     if corpus == BUILT_IN:
         size = SIZES[TEXTS, "validation" if held_out else "train"]
@@ -125,12 +114,11 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _table_lines(path: Path) -> Iterator[str]:
     """Yield the lines in a Parquet table's column ``text``, or else in all its text columns."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        texts = (pa.string(), pa.large_string())
-        names = [field.name for field in file.schema_arrow if field.type in texts]
+        texts = ("string", "large_string")
+        names = [field.name for field in file.schema_arrow if str(field.type) in texts]
         names = ["text"] if "text" in names else names
         for batch in file.iter_batches(columns=names):
             for row in batch.to_pylist():

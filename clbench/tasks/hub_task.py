@@ -11,7 +11,6 @@ from clbench.core.files import digest, read_file
 from clbench.tasks.spec import SPLITS, HubTaskSpec
 from clbench.tasks.tables import Table, TableTask, check_columns
 from clbench.tasks.task import Task, TaskSource
-from clbench.tasks.template import Template
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 """Suffixes of the files to read from a local copy."""
@@ -31,10 +30,6 @@ class HubTask(TableTask):
     def classes(self) -> int:
         """The number of classes, 1 for regression; 0 if only the rows tell."""
         return 1 if self.spec.regression else self.spec.classes or len(self.spec.labels or ())
-
-    def template(self) -> Template:
-        """Return the template of prompts and answers, as far as it is known without rows."""
-        return self.spec.template(self.spec.labels or [])
 
     def __call__(self, source: TaskSource) -> Task:
         """Return the task from the copy in the data folder, or else from the hub."""
@@ -184,12 +179,8 @@ class Newsgroups(TableTask):
     spec: HubTaskSpec = NEWSGROUPS
     classes: int = 20
 
-    def template(self) -> Template:
-        """Return the template of prompts and answers."""
-        return self.spec.template([])
-
     def tables(self, source: TaskSource, *more: str) -> dict[str, Table]:
-        """Return the posts of both splits; raise a DataError if they cannot be had."""
+        """Return the posts of both splits; raise a DataError if they cannot be read."""
         posts = {split: self._read(source, split) for split in FOLDERS}
         names = posts["train"].target_names
         if posts["validation"].target_names != names:

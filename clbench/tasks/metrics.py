@@ -182,16 +182,9 @@ def score(
 ) -> dict[str, float]:
     """Return the scores of a model's outputs by metric, in the order of `metrics`.
 
-    Parameters
-    ----------
-    metrics
-        Names in `METRICS`, all of one kind.
-    outputs
-        Logits of shape (n, C), or predictions of shape (n,) or (n, 1) for regression.
-    labels
-        Shape (n,): class numbers, or targets.
-    groups
-        Shape (n,): numbers of the groups of rows, for metrics that score groups.
+    `outputs` are logits of shape (n, C), or predictions of shape (n,) or (n, 1) for regression;
+    `labels` are class numbers or targets, shape (n,), and `groups` the numbers of the groups of
+    rows, shape (n,), for metrics that score groups.
 
     Raises
     ------
@@ -231,19 +224,9 @@ def score(
 def told_scores(outputs: Array, labels: Array, own: Array) -> dict[str, float]:
     """Return scores that tell two kinds of errors apart, for a task that shares its head.
 
-    Parameters
-    ----------
-    outputs, labels
-        Logits of shape (n, C) and class numbers of shape (n,).
-    own
-        Numbers of the task's own classes.
-
-    Returns
-    -------
-    dict
-        ``told``: accuracy among the own classes only, as if the task were told
-        (task-incremental). ``elsewhere``: share of rows whose greatest logit is that of another
-        task's class.
+    ``told`` is the accuracy among the task's `own` classes only, as if the task were told
+    (task-incremental); ``elsewhere`` is the share of rows whose greatest logit is that of another
+    task's class. `outputs` are logits, shape (n, C), and `labels` class numbers, shape (n,).
     """
     told = own[outputs[:, own].argmax(axis=1)]
     return {
@@ -257,23 +240,9 @@ def floor_score(
 ) -> float | None:
     """Return the score of a constant prediction: the majority class, or the mean in regression.
 
-    Parameters
-    ----------
-    metric
-        Name in `METRICS`.
-    train, labels
-        Labels of the training rows, which decide the constant (the smaller class if tied), and of
-        the rows to score.
-    outputs
-        Number of logits of a row, for classification.
-    groups
-        As in `score`.
-
-    Returns
-    -------
-    float or None
-        Pearson's and Spearman's correlation are 0 for a constant. None if the metric of a plug-in
-        cannot score constant outputs.
+    The labels of the training rows, `train`, decide the constant (the smaller class if tied);
+    `labels` and `groups` are those of the rows to score, and `outputs` is the number of logits of
+    a row. Correlations with a constant are 0. None if the metric of a plug-in cannot score it.
     """
     if METRICS.get(metric).regression:
         constant = np.full(len(labels), np.mean(train), dtype=np.float64)

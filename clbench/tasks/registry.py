@@ -207,7 +207,7 @@ def check_task(name: str, task: Any) -> Task:
 def _check_rows(task: Task, rows: Rows, where: str) -> None:
     if len(rows) == 0:
         raise DataError(f"{where}: there are none.")
-    if (rows.second is None) == task.is_pair or len(rows.columns) != len(task.train.columns):
+    if (rows.second is None) == task.is_pair or len(rows.texts) != len(task.train.texts):
         raise DataError(f"{where}: every split needs as many texts per row as the training rows.")
     if rows.choices and (rows.second is not None or len(rows.choices) != len(task.labels)):
         raise DataError(
@@ -216,13 +216,13 @@ def _check_rows(task: Task, rows: Rows, where: str) -> None:
         )
     if (rows.targets is None) == task.free_text:
         raise DataError(f"{where}: every split needs targets, or none does.")
-    for column in rows.columns:
-        if not len(column) == len(rows.labels) == len(rows.index):
+    for texts in rows.texts:
+        if not len(texts) == len(rows.labels) == len(rows.index):
             raise DataError(
-                f"{where}: {len(column)} texts, {len(rows.labels)} labels and {len(rows.index)} "
+                f"{where}: {len(texts)} texts, {len(rows.labels)} labels and {len(rows.index)} "
                 "positions; every row needs one of each."
             )
-        for row, text in enumerate(column):
+        for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise DataError(
                     f"{where}: the text of row {row} is {text!r}, {describe_type(text)}."

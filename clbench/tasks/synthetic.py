@@ -148,17 +148,9 @@ def generate(
 
     The rows depend only on name, split and seed: a shorter split is the beginning of a longer
     one, and neither split depends on the size of the other. No text is in both splits, whatever
-    the seeds. Each block of C rows, for C classes, holds each class once.
-
-    Parameters
-    ----------
-    name
-        One of `SPECS`.
-    train, validation, label_noise
-        As in `clbench.tasks.spec.SyntheticTaskSpec`.
-    seed
-        Seed 0 takes the first rows of the file, any other seed a sample. Large splits of two seeds
-        share rows.
+    the seeds. Each block of C rows, for C classes, holds each class once. Seed 0 takes the first
+    rows of the file, any other seed a sample; large splits of two seeds share rows. The other
+    parameters are those of `clbench.tasks.spec.SyntheticTaskSpec`.
 
     Returns
     -------

@@ -23,6 +23,7 @@ from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import SPLITS, SUFFIXES, FileTaskSpec, Split, TableSpec, label_name
 from clbench.tasks.task import Rows, Task, TaskSource, hold_out
+from clbench.tasks.template import Template
 
 LARGEST_TARGET = 1e38
 """Largest absolute value of a target; float32 holds no number beyond 3.4e38."""
@@ -226,7 +227,7 @@ class TableTask:
     """The loader of a task in tables, which subclasses read."""
 
     name: str
-    spec: Any
+    spec: TableSpec
 
     def tables(self, source: TaskSource, *more: str) -> dict[str, Table]:
         """Return the tables of the splits, with the columns of the task and `more`."""
@@ -239,8 +240,7 @@ class TableTask:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics; the first is the score."""
-        scores: tuple[str, ...] = self.spec.scores
-        return scores
+        return self.spec.scores
 
     def __call__(self, source: TaskSource) -> Task:
         """Return the task; raise a DataError if a table is missing or invalid."""
@@ -248,12 +248,10 @@ class TableTask:
         classes = tables["train"].classes() if spec.has_classes else []
         rows = {split: table.rows(classes) for split, table in tables.items()}
         blank = {split: table.blank for split, table in tables.items()}
-        if "validation" not in rows:
-            where = f"task {self.name!r}: validation_fraction = {spec.validation_fraction:g}"
+        if isinstance(spec, FileTaskSpec) and (fraction := spec.validation_fraction) is not None:
+            where = f"task {self.name!r}: validation_fraction = {fraction:g}"
             rng = numpy_stream("held out", self.name)
-            rows["train"], rows["validation"] = hold_out(
-                rows["train"], spec.validation_fraction, rng, spec.regression, where
-            )
+            rows["train"], rows["validation"] = hold_out(rows["train"], fraction, rng, where)
         return Task(
             self.name,
             tuple(classes),
@@ -269,6 +267,10 @@ class TableTask:
         """Return the cells of a column by split and `Rows.index`."""
         tables = self.tables(source, name)
         return {split: tables.get(split, tables["train"]).by_row(name) for split in SPLITS}
+
+    def template(self) -> Template:
+        """Return the template of prompts and answers, as far as it is known without rows."""
+        return self.spec.template(self.spec.labels or [])
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return what decides the rows; raise a DataError for an unknown metric."""
@@ -326,9 +328,7 @@ class FileTask(TableTask):
 
     def _read(self, base: Path, split: Split, *more: str) -> Table:
         import pyarrow as pa
-        import pyarrow.csv
-        import pyarrow.json
-        import pyarrow.parquet
+        from pyarrow import csv, json, parquet
 
         spec, where, content = self.spec, self._where(split), self._content(base, split)
         kind, buffer = spec.format_of(spec.paths[split]), pa.BufferReader(content)
@@ -336,19 +336,19 @@ class FileTask(TableTask):
         columns = list(dict.fromkeys([*spec.columns, *more]))
         try:
             if kind == "parquet":
-                table = pa.parquet.ParquetFile(buffer).read()
+                table = parquet.ParquetFile(buffer).read()
             elif kind == "jsonl":
-                table = pa.json.read_json(buffer, pa.json.ReadOptions(**block))
+                table = json.read_json(buffer, json.ReadOptions(**block))
             else:
-                table = pa.csv.read_csv(
+                table = csv.read_csv(
                     buffer,
-                    pa.csv.ReadOptions(**block),
-                    pa.csv.ParseOptions(
+                    csv.ReadOptions(**block),
+                    csv.ParseOptions(
                         delimiter=spec.separator or ("\t" if kind == "tsv" else ","),
                         quote_char='"' if spec.quotes else False,
                         newlines_in_values=True,
                     ),
-                    pa.csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+                    csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
                 )
             check_columns(columns, table.column_names, where)
             cells = {column: table.column(column).to_pylist() for column in columns}

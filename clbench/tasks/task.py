@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +37,7 @@ class TaskSource:
 
 @dataclass(frozen=True)
 class Rows:
-    """Labelled texts, column by column.
+    """Labelled texts, list by list.
 
     Attributes
     ----------
@@ -49,8 +50,8 @@ class Rows:
     index
         Shape (n,): position of each row in its source; saved splits refer to it.
     choices
-        For multiple choice, k columns: the model reads `first` with each of them, and the label is
-        the number of the right one. Empty for other tasks.
+        For multiple choice, k lists of texts: the model reads `first` with each of them, and the
+        label is the number of the right one. Empty for other tasks.
     groups
         Shape (n,): equal numbers for rows that metrics score together, such as all answers to a
         question; or None.
@@ -75,20 +76,20 @@ class Rows:
         *,
         regression: bool = False,
     ) -> Self:
-        """Return rows from plain columns, with positions from 0."""
+        """Return rows from plain lists, with positions from 0."""
         with np.errstate(over="ignore"):  # a target that becomes infinite is refused later
             values = np.asarray(labels, dtype=np.float32 if regression else np.int64)
         return cls(first, second, values, np.arange(len(first), dtype=np.int64))
 
     @classmethod
     def joined(cls, parts: "Sequence[Rows]") -> Self:
-        """Return all rows of `parts`, which have the same columns, with positions from 0.
+        """Return all rows of `parts`, which have equally many texts, with positions from 0.
 
         Groups and choices are not kept.
         """
         first, *second = (
-            [text for column in columns for text in column]
-            for columns in zip(*(rows.columns for rows in parts), strict=True)
+            list(chain.from_iterable(lists))
+            for lists in zip(*(rows.texts for rows in parts), strict=True)
         )
         labels = np.concatenate([rows.labels for rows in parts])
         return cls.of(first, second[0] if second else None, labels)
@@ -99,7 +100,7 @@ class Rows:
     def take(self, positions: npt.ArrayLike) -> Self:
         """Return the rows at `positions` of this object, shape (m,), in that order."""
         rows = np.asarray(positions, dtype=np.int64)
-        first, *others = ([column[i] for i in rows] for column in self.columns)
+        first, *others = ([texts[i] for i in rows] for texts in self.texts)
         return type(self)(
             first,
             None if self.second is None else others[0],
@@ -114,22 +115,25 @@ class Rows:
         """Return the rows at which `kept`, shape (n,), is true."""
         return self if kept.all() else self.take(np.flatnonzero(kept))
 
+    def drawn(self, count: int, rng: np.random.Generator) -> IntArray:
+        """Return the positions of at most `count` rows, as `stratified` draws them."""
+        return stratified(self.labels, count, rng, self.labels.dtype.kind == "f")
+
     def sample(self, count: int, rng: np.random.Generator) -> Self:
-        """Return a sample of at most `count` rows, as `stratified` draws it."""
-        regression = self.labels.dtype.kind == "f"
-        return self.take(stratified(self.labels, count, rng, regression))
+        """Return at most `count` rows, as `stratified` draws them."""
+        return self.take(self.drawn(count, rng))
 
     @property
-    def columns(self) -> tuple[Sequence[str], ...]:
-        """The columns of texts: the first, then the second or the choices."""
+    def texts(self) -> tuple[Sequence[str], ...]:
+        """The texts of all rows: the first ones, then the second ones or the choices."""
         return (self.first, *self.choices) if self.second is None else (self.first, self.second)
 
     @cached_property
     def digest(self) -> str:
         """Hex digest of texts, labels and order."""
         hasher = hashlib.blake2b(digest_size=16)
-        for column in self.columns if self.columns[1:] else (self.first, ()):
-            for text in column:
+        for texts in self.texts if self.texts[1:] else (self.first, ()):
+            for text in texts:
                 data = text.encode()
                 hasher.update(len(data).to_bytes(4, "little"))
                 hasher.update(data)
@@ -230,24 +234,13 @@ class Task:
     ) -> Self:
         """Return the task with fewer rows, stratified, in source order.
 
-        The sample depends only on the task's name and `seed`. Up to rounding, a smaller limit
-        keeps a subset of the rows of a larger one in each class.
+        `limit` is the largest number of training rows, by default all, and `scored` that of
+        validation rows, by default `limit`. With `by_class` the limits hold for each class, not
+        for all rows; `scored_by_class` says so for validation rows alone. The sample depends only
+        on the task's name and `seed`. Up to rounding, a smaller limit keeps a subset of the rows
+        of a larger one in each class.
 
-        Parameters
-        ----------
-        limit, scored
-            Most training and validation rows; by default all, and `limit`.
-        seed
-            Seed of the sample.
-        by_class
-            Whether the limits hold for each class, not for all rows.
-        scored_by_class
-            The same for validation rows alone; by default as `by_class`.
-
-        Raises
-        ------
-        DataError
-            If a limit of all rows is smaller than the number of classes.
+        Raises a DataError if a limit of all rows is smaller than the number of classes.
         """
         if scored_by_class is None:
             scored_by_class = by_class
@@ -305,25 +298,22 @@ class Task:
     def with_tuning(self, fraction: float, seed: int = 0) -> Self:
         """Return the task with `fraction` of its training rows as the tuning split, stratified.
 
-        Raises
-        ------
-        DataError
-            If one of the two splits would be empty.
+        Raises a DataError if one of the two splits would be empty.
         """
         where = f"task {self.name!r}: a tuning split of {fraction:g}"
         rng = numpy_stream("tuning", self.name, seed)
-        train, tuning = hold_out(self.train, fraction, rng, self.regression, where)
+        train, tuning = hold_out(self.train, fraction, rng, where)
         return replace(self, train=train, tuning=tuning)
 
 
 def hold_out(
-    rows: Rows, fraction: float, rng: np.random.Generator, regression: bool, where: str
+    rows: Rows, fraction: float, rng: np.random.Generator, where: str
 ) -> tuple[Rows, Rows]:
     """Return the remaining rows and a stratified `fraction` of `rows`; neither may be empty."""
     count = round(len(rows) * fraction)
     if not 0 < count < len(rows):
         raise DataError(f"{where} of {len(rows)} rows leaves one side empty. Use another fraction.")
-    held_out = stratified(rows.labels, count, rng, regression)
+    held_out = rows.drawn(count, rng)
     rest = np.setdiff1d(np.arange(len(rows)), held_out)
     return rows.take(rest), rows.take(held_out)
 

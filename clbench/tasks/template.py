@@ -27,7 +27,7 @@ class Template:
         For regression, answers that are numbers: the prediction is their mean, weighted by
         probability.
     columns
-        Names of the task's columns in the order of `Rows.columns`, where fields may use them.
+        Names of the task's columns in the order of `Rows.texts`, where fields may use them.
 
     Raises
     ------

@@ -201,7 +201,7 @@ def test_every_packaged_task_is_described_and_read_from_a_copy(name: str, tmp_pa
     assert (len(task.labels), len(task.train)) == (count, 3 * count)
     assert task.train.labels.tolist() == list(range(count)) * 3
     assert task.outputs == (1 if spec.choices else count)
-    read = " ".join(column[0] for column in task.train.columns)
+    read = " ".join(column[0] for column in task.train.texts)
     used = [name for columns in spec.texts for name in columns] + (spec.choices or [])
     assert read == " ".join(f"{column} 0" for column in used)
 
