@@ -1,7 +1,5 @@
 """Devices and precision, and settings that make training repeatable and fast."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -6,8 +6,6 @@ per number in bulk. The drop rate is exact to 1/65536 and the rescaling uses the
 mean stays unbiased. Other devices keep torch's own dropout.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory of the tensors that objects hold, of a training step, and of the whole process."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import resource
@@ -12,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CellType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from clbench.training.method import Method
 from clbench.training.stage import Context
-
-if TYPE_CHECKING:
-    from clbench.training.method import Method
 
 Array = Tensor | np.ndarray[Any, Any] | list[int]
 
