@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from clbench.audit.changes import UNCHANGED, Change, Flips, judge
 from clbench.audit.items import Bools, Items, Part, has_head_for, hits, load_items
 from clbench.audit.models import AuditedModel, load_base, load_tuned
@@ -150,8 +148,12 @@ def mend(
     second = load_tuned(tuned, first)
     sweeps, finals = zip(*(each.split(SWEEP_ROWS) for each in items), strict=True)
     mixer = Mixer(first, second)
-    scorer = _Scorer(first, second, learn, where)
+    parts = {each.name: _part(each, first, second) for each in items[:-1]}
+    parts[items[-1].name] = _part(items[-1], second, second)
     points: list[Point] = []
+
+    def score(items: Items) -> Bools:
+        return hits(second, items, parts[items.name], where)
 
     def best() -> Point:
         # Equal scores: the mixture that was tried first, and the tuned model before all.
@@ -161,7 +163,7 @@ def mend(
         if mixture not in [point.mixture for point in points]:
             tell(str(mixture))
             with mixer.mixed(mixture):
-                scores = [float(scorer.hits(each).mean()) for each in sweeps]
+                scores = [float(score(each).mean()) for each in sweeps]
             points.append(Point(mixture, fmean(scores[:-1]), scores[-1]))
 
     for alpha in reversed(ALPHAS):
@@ -174,9 +176,9 @@ def mend(
             visit(start.with_group(group, alpha))
     chosen = best().mixture
     tell("scoring on rows that the sweep did not see")
-    before = [scorer.hits(each) for each in finals]
+    before = [score(each) for each in finals]
     mixer.apply(chosen)
-    after = [scorer.hits(each) for each in finals]
+    after = [score(each) for each in finals]
     samples = {
         each.name: UNCHANGED if chosen == TUNED else Flips.of(one, two).sample()
         for each, one, two in zip(finals, before, after, strict=True)
@@ -196,28 +198,13 @@ def mend(
             "rows": {each.name: len(each.rows) for each in finals},
             "sweep_rows": {each.name: len(each.rows) for each in sweeps},
             "seed": seed,
-            "scored_by": {each.name: scorer.part(each) for each in finals},
+            "scored_by": parts,
         },
     )
     return mended, second
 
 
-@dataclass(frozen=True)
-class _Scorer:
-    """Scores the tuned model as it is."""
-
-    base: AuditedModel
-    tuned: AuditedModel
-    learn: str
-    device: torch.device
-
-    def part(self, items: Items) -> Part:
-        """Return how a task is scored."""
-        first = self.tuned if items.name == self.learn else self.base
-        both = (first, self.tuned)
-        is_behaviour = first.head == self.tuned.head and all(has_head_for(m, items) for m in both)
-        return "behaviour" if is_behaviour else "features"
-
-    def hits(self, items: Items) -> Bools:
-        """Return which rows the model gets right, shape (n,)."""
-        return hits(self.tuned, items, self.part(items), self.device)
+def _part(items: Items, first: AuditedModel, second: AuditedModel) -> Part:
+    """Return how a task is scored: by the models' own heads if both have one for it."""
+    fits = first.head == second.head and all(has_head_for(m, items) for m in (first, second))
+    return "behaviour" if fits else "features"

@@ -124,9 +124,10 @@ def headline(model: ModelAudit) -> str:
 def explanation(audit: Audit) -> list[str]:
     """Return sentences on what the numbers and words mean, and how sure they are."""
     return [
-        "Differences are tuned minus base; below 0 is worse (language: nats per token).",
-        f"kept: the interval lies within ±{audit.settings['margin']:g}. forgot, gained: if not, "
-        "the interval excludes 0. unclear: neither; more --rows narrow the interval.",
+        "Below 0 is worse: differences are tuned minus base in accuracy, and base minus tuned in "
+        "loss (nats per token).",
+        f"kept: the interval lies within ±{audit.settings['margin']:g}. forgot or gained: it does "
+        "not, and excludes 0. unclear: neither; more --rows narrow it.",
         "If nothing truly changed, a model is said to have forgotten or gained something at most "
         "5 % of the time (Holm's correction over all its tests).",
     ]

@@ -81,7 +81,6 @@ def protect(
             "learning_rate in TrainingArguments."
         )
     made = METHODS.get(baseline.method)(**chosen)
-    _check(trainer, made)
     protection = Protection(trainer, made, resolve_corpus(corpus, Path.cwd(), "corpus"))
     if fisher is not None and not made.takes_fisher:
         raise SettingsError(f"protect: {method!r} does not use fisher=. Remove it.")
@@ -118,7 +117,9 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         self.stage = HostedStage.of(
             trainer, f"protect: {method.name!r}", corpus, make_optimizer=self._optimizer_of
         )
-        self._check_method()
+        if problem := _problem(trainer, method, self.stage):
+            raise SettingsError(f"protect: {problem}")
+        method.check_protocol(self.stage.protocol)
 
     @property
     def notes(self) -> list[str]:
@@ -283,20 +284,6 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         optimizer: Optimizer = make(parts, **options)
         return optimizer
 
-    def _check_method(self) -> None:
-        method, stage = self.method, self.stage
-        if stage.protocol.head not in method.head_kinds:
-            raise SettingsError(f"{stage.scenario} needs a model with a language-model head.")
-        is_decoder = stage.model.family.pooling == "last"
-        if method.needs_decoder and stage.protocol.is_language_model and not is_decoder:
-            raise SettingsError(f"{stage.scenario} needs a decoder, such as GPT-2 or Llama.")
-        if not any(p.requires_grad for p in stage.model.backbone_parameters().values()):
-            raise SettingsError(
-                f"{stage.scenario}: only the head is trained, so the model itself forgets nothing. "
-                "Unfreeze its layers, or do without protect."
-            )
-        method.check_protocol(stage.protocol)
-
 
 class _Protected:
     """What the class of a protected Trainer has before its own: a method's part in its steps."""
@@ -334,27 +321,33 @@ class _Protected:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
 
-def _check(trainer: Trainer, method: Method) -> None:
-    """Raise a SettingsError if a Trainer cannot have this method."""
-    problem, args, model = None, trainer.args, trainer.model
+def _problem(trainer: Trainer, method: Method, stage: HostedStage) -> str | None:
+    """Return why a Trainer cannot have a method, if it cannot."""
+    args, model = trainer.args, stage.model
     if hasattr(trainer, "protection"):
-        problem = f"the Trainer is protected by {trainer.protection.method.name!r} already."
-    elif not method.runs_in_trainer:
-        problem = f"{method.name!r} {_needs(method)}"
-    elif model is None or trainer.model_init is not None:
-        problem = "the Trainer makes its model later, by model_init. Give it the model."
-    elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        problem = "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP."
-    elif args.n_gpu > 1:
-        problem = (
-            "the Trainer uses several GPUs in one process. Start a process per GPU with torchrun."
+        return f"the Trainer is protected by {trainer.protection.method.name!r} already."
+    if not method.runs_in_trainer:
+        return f"{method.name!r} {_needs(method)}"
+    if trainer.model_init is not None:
+        return "the Trainer makes its model later, by model_init. Give it the model."
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP."
+    if args.n_gpu > 1:
+        return "the Trainer uses several GPUs in one process. Start a process per GPU: torchrun."
+    if "lomo" in args.optim:
+        return "LOMO updates the weights in the backward pass. Use adamw_torch."
+    if args.torch_compile:
+        return "torch_compile is not supported. Set torch_compile=False."
+    if stage.protocol.head not in method.head_kinds:
+        return f"{method.name!r} needs a model with a language-model head."
+    if method.needs_decoder and model.is_language_model and model.family.pooling != "last":
+        return f"{method.name!r} needs a decoder, such as GPT-2 or Llama."
+    if not any(weight.requires_grad for weight in model.backbone_parameters().values()):
+        return (
+            "only the head is trained, so the model itself forgets nothing. Unfreeze its layers, "
+            "or do without protect."
         )
-    elif "lomo" in args.optim:
-        problem = "LOMO updates the weights in the backward pass. Use adamw_torch."
-    elif args.torch_compile:
-        problem = "torch_compile is not supported. Set torch_compile=False."
-    if problem is not None:
-        raise SettingsError(f"protect: {problem}")
+    return None
 
 
 def _needs(method: Method) -> str:

@@ -190,6 +190,7 @@ def test_the_page_shows_names_and_texts_as_text(damaged: Audit, tmp_path: Path, 
     assert (tmp_path / "out" / "figures" / "layers.png").exists()
     # Both copies have the same damage.
     assert stored["between"][0]["verdict"] == "kept"
+    assert page.count('<span class="kept">equivalent</span>') == 2
 
 
 def test_conditions_fail_where_a_loss_is_shown(damaged: Audit) -> None:
@@ -314,6 +315,7 @@ def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
         ({"tasks": ["synthetic/sentiment"] * 2}, "more than once"),
         ({"rows": 20}, "must be 50 or more"),
         ({"margin": 0.0}, "margin 0"),
+        ({"data": "/nowhere"}, "there is no folder"),
     ],
 )
 def test_bad_input_is_refused(copy: Copy, options: dict[str, Any], message: str) -> None:
