@@ -194,22 +194,20 @@ def audit(
     loss = LanguageLoss(first, corpus, TEXTS, seed, where)
     auditor = Auditor(first, items, loss, where, margin, tuple(tasks) != DEFAULT_TASKS, tell)
     texts = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
-    before, *seen = [auditor.look(model) for model in (first, *models)]
+    before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
-    for model, after in zip(models, seen, strict=True):
+    for model, after in zip(models, afters, strict=True):
         tell(f"{model.name}: weights and hidden states")
         layers = drift(first, model, texts, where)
         regained = tuple(auditor.put_back(model, after)) if localise else ()
         comparison = auditor.compare(before, after)
         notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
         audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
+    pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
     return Audit(
         base,
         tuple(audits),
-        tuple(
-            Between(one.name, two.name, auditor.compare(*pair))
-            for (one, two), pair in zip(combinations(models, 2), combinations(seen, 2), strict=True)
-        ),
+        tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
             "tasks": [each.name for each in items],
             "rows": rows,
@@ -227,7 +225,7 @@ def audit(
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What a model predicts for each row of each task, its loss for each text, and its weights."""
 
     predictions: dict[Key, Ints]
@@ -249,7 +247,7 @@ class Auditor:
     """Whether a head without names of classes has those of a task of as many."""
     tell: Callable[[str], None]
 
-    def look(self, model: AuditedModel) -> Seen:
+    def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""
         parts: tuple[Part, ...] = ("features", "behaviour")
         predictions: dict[Key, Ints] = {}
@@ -263,9 +261,9 @@ class Auditor:
             "features": digest_of(model.backbone),
             "behaviour": digest_of(model.model),
         }
-        return Seen(predictions, self.loss(model), weights, model.head)
+        return Observation(predictions, self.loss(model), weights, model.head)
 
-    def compare(self, before: Seen, after: Seen) -> Comparison:
+    def compare(self, before: Observation, after: Observation) -> Comparison:
         """Return the changes between two models, judged as one family."""
         items = {each.name: each for each in self.items}
         right = {
@@ -319,7 +317,7 @@ class Auditor:
                 f"and {', '.join(model.classes)}). Classes of the tasks: {known}."
             )
 
-    def put_back(self, model: AuditedModel, after: Seen) -> Iterator[PutBack]:
+    def put_back(self, model: AuditedModel, after: Observation) -> Iterator[PutBack]:
         """Yield what the model regains with each group of the base model's layers."""
         mixer = Mixer(self.base, model)
         for group in groups_of(model):
@@ -336,7 +334,7 @@ class Auditor:
             )
 
 
-def _flipped(items: Items, before: Seen, after: Seen, key: Key) -> Iterator[Flipped]:
+def _flipped(items: Items, before: Observation, after: Observation, key: Key) -> Iterator[Flipped]:
     """Yield the first items that the tuned model lost, then those that it gained."""
     one, two, labels = before.predictions[key], after.predictions[key], items.rows.labels
     for lost in (True, False):

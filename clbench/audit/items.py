@@ -230,11 +230,11 @@ def class_order(model: AuditedModel, items: Items, *, generic: bool = True) -> l
     whose classes have no names (``LABEL_0``) has those of any task of as many classes.
     """
     own = [name.casefold() for name in model.classes]
-    wanted = [name.casefold() for name in items.task.labels]
-    if sorted(own) == sorted(wanted):
-        return [own.index(name) for name in wanted]
+    names = [name.casefold() for name in items.task.labels]
+    if sorted(own) == sorted(names):
+        return [own.index(name) for name in names]
     unnamed = own == [f"label_{number}" for number in range(len(own))]
-    return list(range(len(own))) if generic and unnamed and len(own) == len(wanted) else None
+    return list(range(len(own))) if generic and unnamed and len(own) == len(names) else None
 
 
 def classify(model: AuditedModel, items: Items, order: Sequence[int], device: torch.device) -> Ints:

@@ -200,12 +200,10 @@ class HostedStage(Stage):
         Its names may also be those of the model's body or of `whole`, the Trainer's model. Raises a
         SettingsError if it does not fit the weights that are trained.
         """
-        given = fisher
-        if isinstance(given, str | Path):
-            try:
-                given = load_file(given)
-            except (OSError, SafetensorError) as error:
-                raise SettingsError(f"protect: fisher: {fisher} cannot be read: {error}") from error
+        try:
+            tensors = load_file(fisher) if isinstance(fisher, str | Path) else fisher
+        except (OSError, SafetensorError) as error:
+            raise SettingsError(f"protect: fisher: {fisher} cannot be read: {error}") from error
         names: dict[int, list[str]] = {}
         for part in (self.model, self.model.backbone.base_model, whole):
             for name, weight in part.named_parameters(remove_duplicate=False):
@@ -214,11 +212,11 @@ class HostedStage(Stage):
         for name, weight in self.model.named_parameters():
             if not weight.requires_grad:
                 continue
-            key = next((n for n in names[id(weight)] if n in given), None)
+            key = next((n for n in names[id(weight)] if n in tensors), None)
             if key is None:
                 missing.append(names[id(weight)][-1])
                 continue
-            value = torch.as_tensor(given[key]).detach().to(weight.device, torch.float32)
+            value = torch.as_tensor(tensors[key]).detach().to(weight.device, torch.float32)
             if value.shape != weight.shape:
                 raise SettingsError(
                     f"protect: fisher: {key} has the shape {tuple(value.shape)}, the weight "
@@ -240,7 +238,7 @@ class HostedStage(Stage):
                 f"no Fisher information for {count(len(missing), 'trained weight')}, left "
                 f"unprotected: {join_names(missing)}"
             )
-        if others := sorted(given.keys() - used):
+        if others := sorted(tensors.keys() - used):
             self.note(
                 f"Fisher information of {count(len(others), 'weight')} that the Trainer does not "
                 f"train is not used: {join_names(others)}"

@@ -74,24 +74,24 @@ def protect(
     if not isinstance(trainer, Trainer):
         raise SettingsError(f"protect: {type(trainer).__name__} is not a Trainer of transformers.")
     baseline = read_baseline(method)
-    chosen = {**baseline.settings, **settings}
-    if {"lr", "lr_multiple"} & chosen.keys():
+    values = {**baseline.settings, **settings}
+    if {"lr", "lr_multiple"} & values.keys():
         raise SettingsError(
             f"protect: {method!r}: lr and lr_multiple have no effect in a Trainer. Set "
             "learning_rate in TrainingArguments."
         )
-    made = METHODS.get(baseline.method)(**chosen)
-    protection = Protection(trainer, made, resolve_corpus(corpus, Path.cwd(), "corpus"))
-    if fisher is not None and not made.takes_fisher:
+    instance = METHODS.get(baseline.method)(**values)
+    protection = Protection(trainer, instance, resolve_corpus(corpus, Path.cwd(), "corpus"))
+    if fisher is not None and not instance.takes_fisher:
         raise SettingsError(f"protect: {method!r} does not use fisher=. Remove it.")
-    if made.takes_fisher:
+    if instance.takes_fisher:
         if fisher is None:
             raise SettingsError(
                 f"protect: {method!r} needs fisher=: what clbench.fisher.diagonal_fisher returns "
                 "for rows of the old data. Without old data, use 'ewc-mlm' or 'l2-sp'."
             )
-        values = protection.stage.own_fisher(fisher, protection.whole)
-        made.load_state({"fisher": values, "anchor": protection.stage.snapshot(list(values))})
+        own = protection.stage.own_fisher(fisher, protection.whole)
+        instance.load_state({"fisher": own, "anchor": protection.stage.snapshot(list(own))})
     protection.start()
     return protection
 
@@ -111,7 +111,7 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         self.method = method
         self._trainer = trainer
         self._in_step = False
-        self._made: Optimizer | None = None
+        self._optimizer: Optimizer | None = None
         self._has_warned = False
         self.whole: Any = trainer.model
         self.stage = HostedStage.of(
@@ -198,12 +198,12 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         self._check_optimizer()
         stage.steps = stage.total_steps = trainer.state.max_steps
         groups = hook_checks.parameter_groups(self.method.parameter_groups(stage), stage.model)
-        self._made = hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
+        self._optimizer = hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
         if type(self.method).optimizer is not Method.optimizer and "adam" not in trainer.args.optim:
             stage.note(f"{self.method.name}: its optimizer replaces {trainer.args.optim!s}.")
-        trainer.optimizer = self._made
+        trainer.optimizer = self._optimizer
         returned = own()
-        if trainer.optimizer is not self._made:
+        if trainer.optimizer is not self._optimizer:
             raise SettingsError(
                 f"{stage.scenario} makes the optimizer, but create_optimizer of "
                 f"{type(trainer).__mro__[2].__name__} replaces it. Remove that, or use l2-sp or "
@@ -215,7 +215,7 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         """Raise a SettingsError if the Trainer has an optimizer where the method makes one."""
         present = self._trainer.optimizer
         present = getattr(present, "optimizer", present)  # that accelerate wraps
-        if self._makes_optimizer() and present is not None and present is not self._made:
+        if self._makes_optimizer() and present is not None and present is not self._optimizer:
             raise SettingsError(
                 f"{self.stage.scenario} makes the optimizer, but the Trainer has one. Do not pass "
                 "optimizers to it, and call protect before the first train()."
