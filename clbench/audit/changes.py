@@ -7,22 +7,15 @@ has the level of its step in Holm's procedure, so it excludes 0 exactly where th
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from clbench.audit.items import Bools, Part
-from clbench.results.statistics import ALPHA, Verdict
+from clbench.results.statistics import ALPHA, AUDIT_WORDS, Verdict, Word
 
 Floats = npt.NDArray[np.float64]
-Word = Literal["forgot", "kept", "gained", "unclear"]
-AUDIT_WORDS: Mapping[Verdict, Word] = {
-    "worse": "forgot",
-    "equivalent": "kept",
-    "better": "gained",
-    "no difference shown": "unclear",
-}
 Bounds = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
 LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")
