@@ -43,9 +43,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=300, help="rows of each task")
     arguments = parser.parse_args()
     base, device = load_base("tiny"), torch.device("cpu")
-    items = list(load_items(DEFAULT_TASKS[:3], data=None, count=arguments.rows))
+    items = load_items(DEFAULT_TASKS[:3], data=None, rows=arguments.rows)
     loss = LanguageLoss(base, "built-in", TEXTS, 0, device)
-    auditor = Auditor(base, items, loss, [], device, MARGIN, False, lambda text: None)
+    auditor = Auditor(base, items, loss, device, MARGIN, False, lambda text: None)
     words: Counter[str] = Counter()
     alarms, flips, start = 0, 0, time.perf_counter()
     for pair in range(arguments.pairs):

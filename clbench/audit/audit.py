@@ -1,41 +1,39 @@
 """Audit tuned models against their base: language, features, behaviour, and where they moved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from clbench.audit.changes import UNCHANGED, Flips, Floats, Sample, judge, mean_change
-from clbench.audit.drift import drift, groups_of, put_back
-from clbench.audit.items import (
-    DEFAULT_TASKS,
-    FEWEST_ROWS,
-    Ints,
-    Items,
-    answer,
-    class_order,
-    classify,
-    load_items,
-    probe,
-)
-from clbench.audit.language import LanguageLoss
-from clbench.audit.models import AuditedModel, digest_of, load_base, load_tuned
-from clbench.audit.outcome import (
-    Audit,
-    Between,
+from clbench.audit.changes import (
+    UNCHANGED,
     Comparison,
     Flipped,
+    Flips,
+    Floats,
     LanguageChange,
-    ModelAudit,
-    Part,
-    PutBack,
+    Sample,
     TaskChange,
+    judge,
+    mean_change,
 )
-from clbench.core.errors import DataError, SettingsError
+from clbench.audit.items import (
+    DEFAULT_TASKS,
+    Ints,
+    Items,
+    Part,
+    has_head_for,
+    hits,
+    load_items,
+    predict,
+)
+from clbench.audit.language import LanguageLoss
+from clbench.audit.models import AuditedModel, HeadKind, digest_of, load_base, load_tuned
+from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
+from clbench.core.errors import SettingsError
 from clbench.models.locate import resolve
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
@@ -49,8 +47,87 @@ MOST_SHOWN = 20
 MARGIN = 0.02
 """Largest change that does not matter, in accuracy and in nats."""
 LANGUAGE = "language"
+SCHEMA = 1
 
 Key = tuple[Part, str]
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """What a tuned model regains if one group of layers gets the base model's weights back.
+
+    `features` is the change of the mean accuracy over the tasks, `language` that of the loss with
+    its sign turned: above 0 is better than the tuned model.
+    """
+
+    name: str
+    features: float
+    language: float
+
+
+@dataclass(frozen=True)
+class ModelAudit:
+    """What is known of one tuned model."""
+
+    name: str
+    comparison: Comparison
+    layers: tuple[Drift, ...]
+    put_back: tuple[PutBack, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "model": self.name,
+            **self.comparison.to_json(),
+            "layers": [
+                {"name": layer.name, "weights": layer.weights, "cka": layer.similarity}
+                for layer in self.layers
+            ],
+            "put_back": [asdict(each) for each in self.put_back],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Between:
+    """Two tuned models compared: the second with the first."""
+
+    first: str
+    second: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of `audit`.
+
+    Attributes
+    ----------
+    settings
+        What decided the result besides the models.
+    """
+
+    base: str
+    models: tuple[ModelAudit, ...]
+    between: tuple[Between, ...]
+    settings: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``audit.json``."""
+        return {
+            "format": "clbench-audit",
+            "schema_version": SCHEMA,
+            "base": self.base,
+            "settings": self.settings,
+            "models": [model.to_json() for model in self.models],
+            "between": [
+                {"first": pair.first, "second": pair.second, **pair.comparison.to_json()}
+                for pair in self.between
+            ],
+            "notes": list(self.notes),
+        }
 
 
 def audit(
@@ -99,55 +176,38 @@ def audit(
         If a model cannot be loaded safely or is not of the base model's kind, a task cannot be
         probed, or the corpus is too short; all of it before any long work.
     """
-    names = [base, *tuned]
     if not tuned:
         raise SettingsError("there is no tuned model to audit. Name at least one.")
-    if rows < FEWEST_ROWS:
-        raise SettingsError(f"--rows {rows}: must be {FEWEST_ROWS} or more.")
     folders = [resolve(name) or name for name in tuned]
-    if twice := [
-        name for name, each in zip(tuned, folders, strict=True) if folders.count(each) > 1
-    ]:
-        raise SettingsError(f"model {twice[0]!r} is given twice. Name each tuned model once.")
+    for name, folder in zip(tuned, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise SettingsError(f"model {name!r} is given twice. Name each tuned model once.")
     if not 0.0 < margin < 1.0:
         raise SettingsError(f"margin {margin:g}: must be between 0 and 1, such as {MARGIN}.")
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), "--corpus")
-    folder = None if data is None else Path(data)
-    items = list(load_items(tasks, data=folder, count=rows, seed=seed))
-    given = [each.name for each in items]
-    if repeated := sorted({name for name in given if given.count(name) > 1}):
-        raise DataError(f"--tasks names {', '.join(repeated)} more than once. Name each task once.")
+    items = load_items(tasks, data=data, rows=rows, seed=seed)
     tell("loading models")
     first = load_base(base)
     models = [load_tuned(name, first) for name in tuned]
     tell("preparing texts")
-    auditor = Auditor(
-        first,
-        items,
-        LanguageLoss(first, corpus, TEXTS, seed, where),
-        read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True),
-        where,
-        margin,
-        tuple(tasks) != DEFAULT_TASKS,
-        tell,
-    )
-    seen = [auditor.look(model) for model in (first, *models)]
+    loss = LanguageLoss(first, corpus, TEXTS, seed, where)
+    auditor = Auditor(first, items, loss, where, margin, tuple(tasks) != DEFAULT_TASKS, tell)
+    texts = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
+    before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
-    for model, after in zip(models, seen[1:], strict=True):
+    for model, after in zip(models, afters, strict=True):
         tell(f"{model.name}: weights and hidden states")
-        layers = drift(first, model, auditor.texts, where)
+        layers = drift(first, model, texts, where)
         regained = tuple(auditor.put_back(model, after)) if localise else ()
-        comparison = auditor.compare(seen[0], after)
+        comparison = auditor.compare(before, after)
         notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
         audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
+    pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
     return Audit(
         base,
         tuple(audits),
-        tuple(
-            Between(names[1 + i], names[1 + j], auditor.compare(seen[1 + i], seen[1 + j]))
-            for i, j in combinations(range(len(models)), 2)
-        ),
+        tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
             "tasks": [each.name for each in items],
             "rows": rows,
@@ -165,13 +225,13 @@ def audit(
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What a model predicts for each row of each task, its loss for each text, and its weights."""
 
     predictions: dict[Key, Ints]
     losses: Floats
     weights: dict[Part, str]  # digests of those that decide each part
-    heads: dict[Part, str | None]
+    head: HeadKind | None
 
 
 @dataclass(frozen=True)
@@ -181,49 +241,37 @@ class Auditor:
     base: AuditedModel
     items: Sequence[Items]
     loss: LanguageLoss
-    texts: Sequence[str]
     device: torch.device
     margin: float
     generic: bool
     """Whether a head without names of classes has those of a task of as many."""
     tell: Callable[[str], None]
 
-    def look(self, model: AuditedModel) -> Seen:
+    def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""
-        found = self._features(model)
-        for items in self.items:
-            order = class_order(model, items, generic=self.generic)
-            if order is None and not model.answers:
-                continue
-            self.tell(f"{model.name}: behaviour on {items.name}")
-            found["behaviour", items.name] = (
-                answer(model, items, self.device)
-                if order is None
-                else classify(model, items, order, self.device)
-            )
+        parts: tuple[Part, ...] = ("features", "behaviour")
+        predictions: dict[Key, Ints] = {}
+        for part in parts:
+            for items in self.items:
+                if part == "features" or has_head_for(model, items, generic=self.generic):
+                    self.tell(f"{model.name}: {part} of {items.name}")
+                    predictions[part, items.name] = predict(model, items, part, self.device)
         self.tell(f"{model.name}: language")
         weights: dict[Part, str] = {
             "features": digest_of(model.backbone),
             "behaviour": digest_of(model.model),
         }
-        return Seen(found, self.loss(model), weights, {"behaviour": model.head})
+        return Observation(predictions, self.loss(model), weights, model.head)
 
-    def _features(self, model: AuditedModel) -> dict[Key, Ints]:
-        found: dict[Key, Ints] = {}
-        for items in self.items:
-            self.tell(f"{model.name}: features of {items.name}")
-            found["features", items.name] = probe(model, items, self.device)
-        return found
-
-    def compare(self, before: Seen, after: Seen) -> Comparison:
+    def compare(self, before: Observation, after: Observation) -> Comparison:
         """Return the changes between two models, judged as one family."""
         items = {each.name: each for each in self.items}
-        hits = {
+        right = {
             key: tuple(s.predictions[key] == items[key[1]].rows.labels for s in (before, after))
             for key in before.predictions
-            if key in after.predictions and before.heads.get(key[0]) == after.heads.get(key[0])
+            if key in after.predictions and (key[0] == "features" or before.head == after.head)
         }
-        flips = {key: Flips.of(*both) for key, both in hits.items()}
+        flips = {key: Flips.of(*both) for key, both in right.items()}
         samples: dict[str | Key, Sample] = {LANGUAGE: mean_change(-before.losses, -after.losses)}
         samples |= {
             key: UNCHANGED if before.weights[key[0]] == after.weights[key[0]] else each.sample()
@@ -241,20 +289,20 @@ class Auditor:
                 TaskChange(
                     name,
                     part,
-                    float(hits[part, name][0].mean()),
-                    float(hits[part, name][1].mean()),
+                    float(right[part, name][0].mean()),
+                    float(right[part, name][1].mean()),
                     items[name].chance,
                     flips[part, name],
                     changes[part, name],
                     tuple(_flipped(items[name], before, after, (part, name))),
                 )
-                for part, name in hits
+                for part, name in right
             ),
         )
 
     def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:
         """Yield why the own heads of base and tuned model are not compared, if they are not."""
-        if comparison.of("behaviour"):
+        if any(task.part == "behaviour" for task in comparison.tasks):
             return
         base = self.base
         if base.head is None or model.head is None:
@@ -269,23 +317,24 @@ class Auditor:
                 f"and {', '.join(model.classes)}). Classes of the tasks: {known}."
             )
 
-    def put_back(self, model: AuditedModel, after: Seen) -> Iterator[PutBack]:
+    def put_back(self, model: AuditedModel, after: Observation) -> Iterator[PutBack]:
         """Yield what the model regains with each group of the base model's layers."""
+        mixer = Mixer(self.base, model)
         for group in groups_of(model):
             self.tell(f"{model.name}: {group.name} put back")
-            with put_back(model, self.base, group):
-                found, losses = self._features(model), self.loss(model)
-            gains = [
-                float((found["features", each.name] == each.rows.labels).mean())
-                - float((after.predictions["features", each.name] == each.rows.labels).mean())
-                for each in self.items
-            ]
+            with mixer.mixed(TUNED.with_group(group.name, 0.0)):
+                gains = [
+                    float(hits(model, each, "features", self.device).mean())
+                    - float((after.predictions["features", each.name] == each.rows.labels).mean())
+                    for each in self.items
+                ]
+                losses = self.loss(model)
             yield PutBack(
                 group.name, sum(gains) / len(gains), float(after.losses.mean() - losses.mean())
             )
 
 
-def _flipped(items: Items, before: Seen, after: Seen, key: Key) -> Iterator[Flipped]:
+def _flipped(items: Items, before: Observation, after: Observation, key: Key) -> Iterator[Flipped]:
     """Yield the first items that the tuned model lost, then those that it gained."""
     one, two, labels = before.predictions[key], after.predictions[key], items.rows.labels
     for lost in (True, False):

@@ -1,26 +1,26 @@
-"""Changes between two models on the same items: tests, intervals, and the words for them.
+"""Changes between two models on the same items: tests, intervals, and the verdicts on them.
 
 The tests of one pair of models are a family, corrected after Holm (1979). The interval of a change
 has the level of its step in Holm's procedure, so it excludes 0 exactly where the test rejects.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from clbench.results.statistics import ALPHA
+from clbench.audit.items import Bools, Part
+from clbench.results.statistics import ALPHA, AUDIT_WORDS, Verdict, Word
 
-Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-Word = Literal["forgot", "kept", "gained", "unclear"]
 Bounds = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
+LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")
+LEAST_ABOVE = 0.05
+"""Least accuracy above chance of which a share is taken: those of less are noise."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Change:
         Level of the interval.
     p, p_holm
         Two-sided p of this change alone, and corrected for the family.
-    word
-        ``kept`` if the interval lies within the margin; else ``forgot`` or ``gained`` if it
-        excludes 0; else ``unclear``.
+    verdict
+        ``equivalent`` if the interval lies within the margin; else ``worse`` or ``better`` if it
+        excludes 0; else ``no difference shown``.
     """
 
     difference: float
@@ -69,7 +69,22 @@ class Change:
     level: float
     p: float
     p_holm: float
-    word: Word
+    verdict: Verdict
+
+    @property
+    def word(self) -> Word:
+        """The verdict in the words of an audit."""
+        return AUDIT_WORDS[self.verdict]
+
+    def __str__(self) -> str:
+        values = (round(v, 3) + 0.0 for v in (self.difference, self.low, self.high))
+        return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*values)
+
+    def to_json(self, key: str = "verdict") -> dict[str, Any]:
+        """Return plain values, with the audit's word under `key`."""
+        values = asdict(self)
+        values.pop("verdict")
+        return {**values, key: self.word}
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,7 @@ class Flips:
     n: int
 
     @classmethod
-    def of(cls, base: Bools, tuned: Bools) -> Flips:
+    def of(cls, base: Bools, tuned: Bools) -> Self:
         """Return the flips between two models' hits, shape (n,)."""
         return cls(int((base & ~tuned).sum()), int((tuned & ~base).sum()), len(base))
 
@@ -196,20 +211,139 @@ def holm(p: Sequence[float], alpha: float = ALPHA) -> tuple[list[float], list[fl
 
 
 def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) -> dict[Key, Change]:
-    """Return the changes of a family, with words; `margin` is the largest that does not matter."""
+    """Return the changes of a family, judged; `margin` is the largest that does not matter."""
     corrected, rates = holm([sample.p for sample in samples.values()], alpha)
     changes = {}
     for (name, sample), p, rate in zip(samples.items(), corrected, rates, strict=True):
         low, high = sample.interval(1.0 - rate)
         changes[name] = Change(
-            sample.difference, low, high, 1.0 - rate, sample.p, p, _word(low, high, margin)
+            sample.difference, low, high, 1.0 - rate, sample.p, p, _verdict(low, high, margin)
         )
     return changes
 
 
-def _word(low: float, high: float, margin: float) -> Word:
+def _verdict(low: float, high: float, margin: float) -> Verdict:
     if -margin < low and high < margin:
-        return "kept"
+        return "equivalent"
     if high < 0:
-        return "forgot"
-    return "gained" if low > 0 else "unclear"
+        return "worse"
+    return "better" if low > 0 else "no difference shown"
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """An item that only one of two models gets right."""
+
+    texts: tuple[str, ...]
+    label: str
+    base: str
+    tuned: str
+    lost: bool
+    """Whether it is the base model that gets it right."""
+
+
+@dataclass(frozen=True)
+class TaskChange:
+    """What a tuned model lost of a task.
+
+    Attributes
+    ----------
+    part
+        ``features``, by a linear probe, or ``behaviour``, by the model's own head.
+    base, tuned, chance
+        Accuracies of both models and of always saying the most frequent class.
+    items
+        Some of the flipped items.
+    """
+
+    task: str
+    part: Part
+    base: float
+    tuned: float
+    chance: float
+    flips: Flips
+    change: Change
+    items: tuple[Flipped, ...] = field(default=(), repr=False)
+
+    @property
+    def title(self) -> str:
+        """What the change is about."""
+        return f"{self.task}, {self.part}"
+
+    def __str__(self) -> str:
+        flips = self.flips
+        return f"{self.change}, {flips.lost} lost and {flips.gained} gained of {flips.n} items"
+
+    @property
+    def lost_share(self) -> tuple[float, float, float] | None:
+        """Share that is lost of what the base model knew above chance, and its interval.
+
+        That of the difference, divided by the base model's accuracy above chance; None if that is
+        less than `LEAST_ABOVE`.
+        """
+        above = self.base - self.chance
+        if above < LEAST_ABOVE:
+            return None
+        return -self.change.difference / above, -self.change.high / above, -self.change.low / above
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        share, low, high = self.lost_share or (None, None, None)
+        return {
+            "n": self.flips.n,
+            "flips_lost": self.flips.lost,
+            "flips_gained": self.flips.gained,
+            "base": self.base,
+            "tuned": self.tuned,
+            "chance": self.chance,
+            "chance_adjusted_loss": share,
+            "chance_adjusted_low": low,
+            "chance_adjusted_high": high,
+            **self.change.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class LanguageChange:
+    """Mean losses of both models on held-out texts, in nats per token; a fall of it is better."""
+
+    part: ClassVar = "language"
+    title: ClassVar = "language"
+    description: str
+    base: float
+    tuned: float
+    change: Change
+
+    def __str__(self) -> str:
+        return f"{self.change} nats"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        what = {"what": self.description, "base": self.base, "tuned": self.tuned}
+        return {**what, **self.change.to_json()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model compared with another: one family of tests."""
+
+    language: LanguageChange
+    tasks: tuple[TaskChange, ...]
+
+    @property
+    def measures(self) -> list[TaskChange | LanguageChange]:
+        """All measures, losses first, then doubts, gains, and what was kept."""
+        both: list[TaskChange | LanguageChange] = [self.language, *self.tasks]
+        return sorted(both, key=lambda each: LOSSES_FIRST.index(each.change.verdict))
+
+    @property
+    def word(self) -> Word:
+        """The verdict on all measures: that of the first."""
+        return self.measures[0].change.word
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        parts: dict[str, dict[str, Any]] = {"features": {}, "behaviour": {}}
+        for task in self.tasks:
+            parts[task.part][task.task] = task.to_json()
+        return {"verdict": self.word, "language": self.language.to_json(), **parts}

@@ -1,18 +1,17 @@
 """The items of an audit: rows of tasks, and which of them a model gets right."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from clbench.audit.models import AuditedModel
-from clbench.core.errors import DataError
+from clbench.core.errors import DataError, SettingsError
 from clbench.core.seeds import numpy_stream
 from clbench.measure.rows import fit_classes
 from clbench.models.embed import embed_rows, map_rows
@@ -37,6 +36,7 @@ FEWEST_ROWS = 50
 MAX_LENGTH = 128
 """Tokens after which a row is cut."""
 
+Part = Literal["features", "behaviour"]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -71,7 +71,7 @@ class Items:
         return self.task.name
 
     @classmethod
-    def of(cls, task: Task, count: int, seed: int) -> Items:
+    def of(cls, task: Task, count: int, seed: int) -> Self:
         """Return at most `count` rows of a task, stratified by class.
 
         Raises
@@ -103,7 +103,7 @@ class Items:
         folds = _folds(rows.labels, rng)
         return cls(task, rows, folds, int(sizes.max()) / len(rows), training)
 
-    def split(self, count: int) -> tuple[Items, Items]:
+    def split(self, count: int) -> "tuple[Items, Items]":
         """Return two parts: `count` rows, or half of them if there are fewer, and the rest.
 
         Raises a DataError if a part has too few rows.
@@ -133,15 +133,29 @@ def _folds(labels: Ints, rng: np.random.Generator) -> Ints:
 
 
 def load_items(
-    names: Sequence[str], *, data: Path | None, count: int, seed: int = 0
-) -> Iterator[Items]:
-    """Yield the items of tasks by name; a suite file (``*.toml``) stands for its own tasks.
+    names: Sequence[str], *, data: str | Path | None, rows: int, extra: int = 0, seed: int = 0
+) -> list[Items]:
+    """Return the items of tasks by name; a suite file (``*.toml``) stands for its own tasks.
+
+    Parameters
+    ----------
+    data
+        Folder with copies of hub repositories.
+    rows, extra
+        Most rows of each task are `rows`, and `extra` ones for another purpose.
 
     Raises
     ------
     ClbenchError
-        If a task is unknown or cannot be used, or a suite file has no tasks of its own.
+        If there is no such folder, `rows` are too few, a task is unknown, named twice or cannot be
+        used, or a suite file has no tasks of its own.
     """
+    if rows < FEWEST_ROWS:
+        raise SettingsError(f"rows must be {FEWEST_ROWS} or more, not {rows}.")
+    folder = None if data is None else Path(data)
+    if folder is not None and not folder.is_dir():
+        raise SettingsError(f"data: there is no folder {folder}.")
+    items: dict[str, Items] = {}
     for name in names:
         own, base, tasks = {}, Path.cwd(), [name]
         if name.endswith(".toml"):
@@ -151,12 +165,41 @@ def load_items(
             if not tasks:
                 raise DataError(f"{name}: has no task of its own ([task.NAME]) to probe.")
         for each in tasks:
-            yield Items.of(load_task(each, data=data, base=base, own=own), count, seed)
+            task = load_task(each, data=folder, base=base, own=own)
+            if task.name in items:
+                raise DataError(
+                    f"task {task.name!r} is given more than once; name each task only once."
+                )
+            items[task.name] = Items.of(task, rows + extra, seed)
+    return list(items.values())
 
 
 def length_of(model: AuditedModel) -> int:
     """Return the tokens after which a text is cut for this model."""
     return min(MAX_LENGTH, usable_length(model.backbone.config) or MAX_LENGTH)
+
+
+def hits(model: AuditedModel, items: Items, part: Part, device: torch.device) -> Bools:
+    """Return which rows a model gets right, shape (n,)."""
+    right: Bools = predict(model, items, part, device) == items.rows.labels
+    return right
+
+
+def predict(model: AuditedModel, items: Items, part: Part, device: torch.device) -> Ints:
+    """Return the class that a model predicts for each row, shape (n,).
+
+    For ``features`` by `probe`; for ``behaviour`` by its own head, which `has_head_for` these
+    items, or by the answers of a decoder.
+    """
+    if part == "features":
+        return probe(model, items, device)
+    order = class_order(model, items)
+    return answer(model, items, device) if order is None else classify(model, items, order, device)
+
+
+def has_head_for(model: AuditedModel, items: Items, *, generic: bool = True) -> bool:
+    """Whether a model can do a task itself, as `class_order` says; decoders can do any."""
+    return model.answers or class_order(model, items, generic=generic) is not None
 
 
 def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
@@ -180,18 +223,18 @@ def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     return predicted
 
 
-def class_order(model: AuditedModel, items: Items, *, generic: bool) -> list[int] | None:
+def class_order(model: AuditedModel, items: Items, *, generic: bool = True) -> list[int] | None:
     """Return the output of a model's classification head for each class of a task.
 
     None if the head is not that task's: its classes have other names. With `generic`, a head
     whose classes have no names (``LABEL_0``) has those of any task of as many classes.
     """
     own = [name.casefold() for name in model.classes]
-    wanted = [name.casefold() for name in items.task.labels]
-    if sorted(own) == sorted(wanted):
-        return [own.index(name) for name in wanted]
+    names = [name.casefold() for name in items.task.labels]
+    if sorted(own) == sorted(names):
+        return [own.index(name) for name in names]
     unnamed = own == [f"label_{number}" for number in range(len(own))]
-    return list(range(len(own))) if generic and unnamed and len(own) == len(wanted) else None
+    return list(range(len(own))) if generic and unnamed and len(own) == len(names) else None
 
 
 def classify(model: AuditedModel, items: Items, order: Sequence[int], device: torch.device) -> Ints:

@@ -1,16 +1,18 @@
 """Load the models of an audit: a base, and models that were tuned from it, adapters included."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
+from safetensors import safe_open
 from torch import nn
+from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from clbench.core.errors import ModelError
 from clbench.models.checkpoint import (
@@ -31,9 +33,6 @@ from clbench.models.locate import (
     model_identity,
 )
 from clbench.models.safety import TOKENIZERS, one_line_errors
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 HeadKind = Literal["classes", "language"]
 
@@ -62,7 +61,7 @@ class AuditedModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     head: HeadKind | None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def backbone(self) -> PreTrainedModel:
@@ -116,7 +115,7 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
         return _merge(name, adapter, base)
     folder = local_folder(name)
     config = read_config(folder, name, weights=True, tokenizer=False)
-    _check_architecture(name, config, base)
+    _check_kind(name, config, base)
     notes: tuple[str, ...]
     tokenizer, notes = base.tokenizer, (f"{name} has no tokenizer: the base model's is used.",)
     if any((folder / file).is_file() for file in TOKENIZERS) or [*folder.glob("*.model")]:
@@ -127,7 +126,12 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
             "other tokens. Give the base model that it was tuned from."
         )
     tuned = _load(name, tokenizer, notes)
-    _check_classes(tuned, base)
+    if sorted(tuned.classes) == sorted(base.classes) and tuned.classes != base.classes:
+        raise ModelError(
+            f"model {name!r}: its classes are those of {base.name!r} in another order "
+            f"({', '.join(tuned.classes)}; base: {', '.join(base.classes)}). Reorder the rows of "
+            "its classification head together with id2label and label2id, and save it again."
+        )
     return tuned
 
 
@@ -145,8 +149,6 @@ def _load(
     name: str, tokenizer: PreTrainedTokenizerBase, notes: tuple[str, ...] = ()
 ) -> AuditedModel:
     """Return a whole model with the head that its checkpoint has."""
-    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
-
     folder = local_folder(name)
     config = read_config(folder, name, weights=True, tokenizer=False)
     kind = str((config.architectures or [""])[0])
@@ -185,9 +187,9 @@ def _rules(tokenizer: PreTrainedTokenizerBase) -> object:
     return {key: rules[key] for key in rules.keys() - {"padding", "truncation"}}
 
 
-def _check_architecture(name: str, config: PreTrainedConfig, base: AuditedModel) -> None:
-    """Refuse models of another kind, size or vocabulary than the base model."""
-    own = base.model.config
+def _check_kind(name: str, config: PreTrainedConfig, base: AuditedModel) -> None:
+    """Refuse models of another architecture, size or vocabulary than the base model."""
+    own, advice = base.model.config, "Give the base model that it was tuned from"
     for key, what in (
         ("model_type", "architecture"),
         ("hidden_size", "width"),
@@ -197,63 +199,43 @@ def _check_architecture(name: str, config: PreTrainedConfig, base: AuditedModel)
         if one != other:
             raise ModelError(
                 f"model {name!r}: its {what} ({key} = {one}) is not that of {base.name!r} "
-                f"({other}). Give the base model that it was tuned from."
+                f"({other}). {advice}."
             )
     if config.vocab_size != own.vocab_size:
         raise ModelError(
             f"model {name!r}: its vocabulary has {config.vocab_size} tokens, that of {base.name!r} "
-            f"has {own.vocab_size}. Give the base model that it was tuned from; if tokens were "
-            "added, remove them and resize with resize_token_embeddings."
-        )
-
-
-def _check_classes(tuned: AuditedModel, base: AuditedModel) -> None:
-    if sorted(tuned.classes) == sorted(base.classes) and tuned.classes != base.classes:
-        raise ModelError(
-            f"model {tuned.name!r}: its classes are those of {base.name!r} in another order "
-            f"({', '.join(tuned.classes)}; base: {', '.join(base.classes)}). Reorder the rows of "
-            "its classification head together with id2label and label2id, and save it again."
+            f"has {own.vocab_size}. {advice}; if tokens were added, remove them and resize with "
+            "resize_token_embeddings."
         )
 
 
 def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
     """Return a copy of the base model with the adapter `name` in `folder` merged into it."""
     try:
-        from peft import (
-            PEFT_TYPE_TO_CONFIG_MAPPING,
-            PeftConfig,
-            PeftModel,
-            get_peft_model_state_dict,
-        )
+        from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     except ImportError as error:
         raise ModelError(
             f"model {name!r} is an adapter, which needs peft: pip install 'clbench[lora]'."
         ) from error
-
     weights = folder / ADAPTER_WEIGHTS
     if not weights.is_file():
         raise ModelError(
             f"model {name!r}: {folder} has no {ADAPTER_WEIGHTS}; other formats are refused because "
             "they can run code when loaded. Save the adapter with safe_serialization=True."
         )
-    shapes = _shapes(weights, name)
+    with one_line_errors(name, f"{weights} is damaged"), safe_open(weights, "np") as file:
+        shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
     with one_line_errors(name, f"{folder / ADAPTER} is not the configuration of an adapter"):
-        stored = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
-        if (
-            not isinstance(stored, dict)
-            or stored.get("peft_type") not in PEFT_TYPE_TO_CONFIG_MAPPING
-        ):
-            raise ValueError("peft_type names no adapter that peft knows")
         config = PeftConfig.from_pretrained(str(folder))
     if config.is_prompt_learning:
         raise ModelError(
-            f"model {name!r}: adapters of the type {stored['peft_type']} add tokens to every text "
-            "and cannot be merged. Use an adapter of weights, such as LoRA."
+            f"model {name!r}: adapters of the type {config.peft_type.value} add tokens to every "
+            "text and cannot be merged. Use an adapter of weights, such as LoRA."
         )
-    notes = _check_own_base(name, stored, base)
+    notes = _check_own_base(name, config.base_model_name_or_path, base)
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model, head = _bare_copy(stored, base, shapes)
+        model, head = _bare_copy(config, base, shapes)
         with one_line_errors(name, f"the adapter does not fit {base.name!r}"):
             adapted = PeftModel.from_pretrained(model, str(folder), config=config)
             expected = get_peft_model_state_dict(adapted).keys()
@@ -264,21 +246,12 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
     return AuditedModel(name, merged.eval(), base.tokenizer, head, notes)
 
 
-def _shapes(weights: Path, name: str) -> dict[str, list[int]]:
-    """Return the shapes of an adapter's weights by name."""
-    from safetensors import safe_open
-
-    with one_line_errors(name, f"{weights} is damaged"), safe_open(weights, "np") as file:
-        return {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
-
-
-def _check_own_base(name: str, stored: dict[str, Any], base: AuditedModel) -> tuple[str, ...]:
-    """Refuse an adapter that says that it was trained on another model than `base`."""
-    own = stored.get("base_model_name_or_path")
+def _check_own_base(name: str, own: str | None, base: AuditedModel) -> tuple[str, ...]:
+    """Refuse an adapter that was trained on another model, `own`, than `base`."""
     if not own or own == base.name:
         return ()
     try:
-        same = model_identity(str(own)) == model_identity(base.name)
+        same = model_identity(own) == model_identity(base.name)
     except (ModelError, OSError):
         return (
             f"{name} was trained on {own!r}, which was not found: not checked against "
@@ -293,23 +266,18 @@ def _check_own_base(name: str, stored: dict[str, Any], base: AuditedModel) -> tu
 
 
 def _bare_copy(
-    stored: dict[str, Any], base: AuditedModel, shapes: dict[str, list[int]]
+    config: Any, base: AuditedModel, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[PreTrainedModel, HeadKind | None]:
     """Return a copy of the base model to put the adapter on, with the head that it needs."""
-    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
-
-    folder = local_folder(base.name)
-    if stored.get("task_type") != "SEQ_CLS":
+    if config.task_type != "SEQ_CLS":
         again = _load(base.name, base.tokenizer)
         return again.model, again.head
-    outputs = [
-        shape[0]
-        for key, shape in shapes.items()
-        if key.endswith(("classifier.weight", "score.weight", "classifier.out_proj.weight"))
-    ]
-    config = read_config(folder, base.name, weights=True, tokenizer=False)
+    heads = ("classifier.weight", "score.weight", "classifier.out_proj.weight")
+    outputs = [shape[0] for key, shape in shapes.items() if key.endswith(heads)]
+    folder = local_folder(base.name)
+    whole = read_config(folder, base.name, weights=True, tokenizer=False)
     if outputs:
-        config.num_labels = outputs[-1]
+        whole.num_labels = outputs[-1]
     with torch.random.fork_rng(devices=[]):
-        model, _ = read_weights(CLASSIFIERS[type(config)], config, folder, base.name)
+        model, _ = read_weights(CLASSIFIERS[type(whole)], whole, folder, base.name)
     return model, "classes" if outputs else None

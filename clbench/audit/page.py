@@ -1,22 +1,21 @@
-"""Write an audit, or a mended model with its card: pages, JSON and figures, in plain words."""
-
-from __future__ import annotations
+"""The page of an audit, and the card of a mended model: verdicts in words, numbers and figures."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from clbench.audit import figures
-from clbench.audit.changes import Change, Word
-from clbench.audit.mend import SWEEP_ROWS, TUNED, Mended
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from clbench.audit.audit import Audit, ModelAudit
+from clbench.audit.changes import Change, TaskChange
+from clbench.audit.mend import SWEEP_ROWS, Mended
 from clbench.audit.models import AuditedModel
-from clbench.audit.outcome import Audit, Between, Comparison, LanguageChange, ModelAudit, TaskChange
+from clbench.audit.weights import BASE, TUNED
 from clbench.core import __version__
-from clbench.core.errors import RunFolderError, SettingsError, printable
+from clbench.core.errors import RunFolderError, printable
 from clbench.core.files import as_folder_error, write_atomically
-from clbench.figures.style import save_png
+from clbench.figures import style
 from clbench.models.checkpoint import quiet
 from clbench.report.files import draw_all, render, write_figure
 
@@ -50,35 +49,16 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
     check_folder(out)
     write_atomically(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
     drawn = [
-        ("changes", "What changed", figures.changes(audit)),
-        ("layers", "Where it moved", figures.layers(audit)),
+        ("changes", "What changed", draw_changes(audit)),
+        ("layers", "Where it moved", draw_layers(audit)),
     ]
-    pictures = [write_figure(each, out / "figures", formats) for each in draw_all(drawn, formats)]
     page = render(
         "audit.html",
         audit=audit,
-        models=[
-            {
-                "audit": model,
-                "headline": headline(model.name, model.comparison),
-                "lines": verdict(model.comparison),
-                "changes": [
-                    ("language", model.comparison.language),
-                    *((title(task), task) for task in model.comparison.tasks),
-                ],
-            }
-            for model in audit.models
-        ],
-        between=[
-            {
-                "title": f"{pair.second} compared with {pair.first}",
-                "lines": verdict(pair.comparison),
-            }
-            for pair in audit.between
-        ],
-        certainty=certainty(audit),
-        remedy=REMEDY if any(m.comparison.word == "forgot" for m in audit.models) else "",
-        figures=pictures,
+        headline=headline,
+        explanation=explanation(audit),
+        remedy=remedy(audit),
+        figures=[write_figure(each, out / "figures", formats) for each in draw_all(drawn, formats)],
         version=__version__,
     )
     path = out / "index.html"
@@ -87,14 +67,12 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
 
 
 def write_mended(mended: Mended, model: AuditedModel, out: Path) -> None:
-    """Write ``mend.json`` and the picture of the front; and the model, if it beats the tuned one.
+    """Write ``mend.json`` and the front into a folder; and the model, if it beats the tuned one.
 
-    The model's folder has safetensors, tokenizer and a card that says how it was made.
+    The model is written as safetensors with its tokenizer and a card that says how it was made.
     """
-    with as_folder_error(out):
-        out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "mend.json", json.dumps(mended.to_json(), indent=1) + "\n")
-    save_png(figures.mended_front(mended), out / "front.png")
+    style.save_png(draw_front(mended), out / "front.png")
     if mended.chosen == TUNED:
         return
     with as_folder_error(out), quiet():
@@ -118,21 +96,9 @@ def card(mended: Mended) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for name, change in mended.changes.items():
-        values = f"{change.difference:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
-        lines.append(
-            f"| {name} | {mended.before[name]:.3f} | {mended.after[name]:.3f} | {values} | "
-            f"{MENDED[change.word]} |"
-        )
+        scores = f"{mended.before[name]:.3f} | {mended.after[name]:.3f}"
+        lines.append(f"| {name} | {scores} | {change} | {change.verdict} |")
     return "\n".join(lines) + "\n"
-
-
-MENDED = {
-    "forgot": "worse",
-    "gained": "better",
-    "kept": "equivalent",
-    "unclear": "no difference shown",
-}
-"""Labels for a mended model compared with the tuned one, by the word for each change."""
 
 
 REMEDY = (
@@ -142,120 +108,150 @@ REMEDY = (
     "Training again with old rows mixed in (replay) kept 0.132 more and cost 0.090."
 )
 """From the README: ten seeds, differences from plain fine-tuning."""
-PARTS = ("language", "features", "behaviour")
-FailPart = Literal["language", "features", "behaviour"]
 
 
-def title(change: TaskChange | LanguageChange) -> str:
-    """Return what a change is about."""
-    if isinstance(change, LanguageChange):
-        return "language"
-    return f"{change.task}, {change.part}"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of the verdict: the word for a change, what it is about, and its numbers."""
-
-    word: Word
-    about: str
-    numbers: str
-
-
-def verdict(comparison: Comparison) -> list[Line]:
-    """Return a line for each change, losses first."""
-    order: tuple[Word, ...] = ("forgot", "unclear", "gained", "kept")
-    both: list[TaskChange | LanguageChange] = [comparison.language, *comparison.tasks]
-    return [
-        Line(each.change.word, title(each), _numbers(each))
-        for word in order
-        for each in both
-        if each.change.word == word
-    ]
-
-
-def _numbers(change: TaskChange | LanguageChange) -> str:
-    text = interval(change.change)
-    if isinstance(change, LanguageChange):
-        return f"{text} nats"
-    flips = change.flips
-    return f"{text}, {flips.lost} lost and {flips.gained} gained of {flips.n} items"
-
-
-def interval(change: Change) -> str:
-    """Return a change with its interval."""
-    values = (round(v, 3) + 0.0 for v in (change.difference, change.low, change.high))
-    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*values)
-
-
-def headline(name: str, comparison: Comparison) -> str:
-    """Return the verdict of a model in one line."""
-    what = {
+def headline(model: ModelAudit) -> str:
+    """Return the verdict on a model in one line."""
+    verdicts = {
         "forgot": "forgot something",
         "unclear": "no loss is shown, but some changes are unclear",
         "gained": "no loss is shown, and a gain is",
         "kept": "all changes are within the margin",
     }
-    return f"{printable(name)}: {what[comparison.word]}"
+    return f"{printable(model.name)}: {verdicts[model.comparison.word]}"
 
 
-def between(pair: Between) -> str:
-    """Return the title of a comparison of two tuned models."""
-    return f"{printable(pair.second)} compared with {printable(pair.first)}:"
-
-
-def certainty(audit: Audit) -> str:
-    """Return what the words mean, and how sure they are."""
-    number, margin = len(audit.models[0].comparison.changes), audit.settings["margin"]
-    return (
-        "Differences are tuned minus base in accuracy and, for language, base minus tuned in loss "
-        f"(nats per token): negative is worse. Kept: the interval lies within ±{margin:g}. Forgot "
-        "or gained: otherwise, if it excludes 0. Unclear: neither. Holm's correction covers the "
-        f"{number} tests of each model (exact McNemar tests of flipped items, a paired t test of "
-        "losses): if no measure truly differs, a model is said to have forgotten or gained "
-        "something with a probability of at most 5 %."
-    )
-
-
-def failures(audit: Audit, conditions: Sequence[tuple[FailPart, float]]) -> list[str]:
-    """Return a line for each change that fails a condition.
-
-    A condition such as ``("features", -0.02)`` fails if a change of that part is below the number
-    and its interval below 0.
-    """
+def explanation(audit: Audit) -> list[str]:
+    """Return sentences on what the numbers and words mean, and how sure they are."""
     return [
-        f"--fail-if {part}:{least:g}: {printable(model.name)} fails on {title(each)}, "
-        f"{interval(each.change)}."
-        for model in audit.models
-        for part, least in conditions
-        for each in _of(model, part)
-        if each.change.difference < least and each.change.high < 0
+        "Below 0 is worse: differences are tuned minus base in accuracy, and base minus tuned in "
+        "loss (nats per token).",
+        f"kept: the interval lies within ±{audit.settings['margin']:g}. forgot or gained: it does "
+        "not, and excludes 0. unclear: neither; more --rows narrow it.",
+        "If nothing truly changed, a model is said to have forgotten or gained something at most "
+        "5 % of the time (Holm's correction over all its tests).",
     ]
 
 
-def _of(model: ModelAudit, part: FailPart) -> Sequence[TaskChange | LanguageChange]:
-    if part == "language":
-        return [model.comparison.language]
-    return model.comparison.of(part)
+def remedy(audit: Audit) -> str:
+    """Return what to try if a model forgot something; else nothing."""
+    return REMEDY if any(each.comparison.word == "forgot" for each in audit.models) else ""
 
 
-def parse_condition(text: str) -> tuple[FailPart, float]:
-    """Return part and number of a condition such as ``features:-0.02``.
+ROW = 0.28
+"""Height of a row in inches."""
 
-    Raises
-    ------
-    SettingsError
-        If it has another form, or the number is not below 0.
-    """
-    part, _, number = text.partition(":")
-    try:
-        least = float(number)
-    except ValueError:
-        least = 0.0
-    for known in PARTS:
-        if part.strip() == known and -100.0 <= least < 0.0:
-            return known, least  # type: ignore[return-value]
-    raise SettingsError(
-        f"--fail-if {text!r}: must be PART:X. PART is one of {', '.join(PARTS)}, and X is a number "
-        "from -100 to below 0, such as features:-0.02."
+
+def draw_changes(audit: Audit) -> Figure:
+    """Draw the change of each measure with its interval, for every tuned model."""
+    looks = style.looks_of([model.name for model in audit.models])
+    names = list(
+        dict.fromkeys(_label(task) for each in audit.models for task in each.comparison.tasks)
+    )
+    height = 1.1 + ROW * max(2, len(names)) * (0.6 + 0.4 * len(audit.models))
+    figure, (left, right) = style.panels(2, width=4.2, height=height, columns=2)
+    places = {name: len(names) - 1 - i for i, name in enumerate(names)}
+    for number, model in enumerate(audit.models):
+        look = looks[model.name]
+        shift = 0.5 * ((number + 0.5) / len(audit.models) - 0.5)
+        for task in model.comparison.tasks:
+            _draw(left, task.change, places[_label(task)] - shift, look)
+        _draw(right, model.comparison.language.change, -shift, look)
+    margin = audit.settings["margin"]
+    for axes, ticks in ((left, {places[n]: n for n in names}), (right, {0: "language"})):
+        axes.axvspan(-margin, margin, color=style.LIGHT, lw=0, alpha=0.6)
+        axes.axvline(0, color=style.GREY, lw=0.8)
+        axes.set_yticks(list(ticks), list(ticks.values()))
+        axes.set_ylim(min(ticks) - 0.6, max(ticks) + 0.6)
+    left.set_xlabel("change in accuracy")
+    right.set_xlabel("change in nats of loss, sign turned")
+    style.legend(figure, looks)
+    return style.captioned(
+        figure,
+        f"Change from {audit.base}, by probes of the features where no part is named; left of 0 is "
+        "worse. Intervals have the levels of Holm's procedure over a model's tests. Filled marks: "
+        f"a loss or gain is shown. Changes inside the grey band, ±{margin:g}, do not matter.",
+    )
+
+
+def _label(task: TaskChange) -> str:
+    return task.task if task.part == "features" else f"{task.task}, {task.part}"
+
+
+def _draw(axes: Axes, change: Change, place: float, look: style.Look) -> None:
+    axes.plot([change.low, change.high], [place, place], color=look.color, lw=1.5)
+    is_shown = change.verdict in ("worse", "better")
+    axes.plot(
+        *(change.difference, place, look.mark),
+        ms=6 * look.scale,
+        color=look.color,
+        mfc=look.color if is_shown else "white",
+        mew=1.2,
+    )
+
+
+def draw_layers(audit: Audit) -> Figure:
+    """Draw how far each group of layers moved, and what putting it back regains."""
+    looks = style.looks_of([model.name for model in audit.models])
+    names = [
+        layer.name.replace("layer.", "").replace("embeddings", "emb.")
+        for layer in audit.models[0].layers
+    ]
+    back = any(model.put_back for model in audit.models)
+    figure, grid = style.panels(3 if back else 2, width=3.6, height=2.8)
+    for model in audit.models:
+        color, mark, scale, line = looks[model.name]
+        series = [[layer.weights for layer in model.layers]]
+        series.append([layer.similarity for layer in model.layers])
+        if back:
+            series.append([each.features for each in model.put_back])
+        for axes, values in zip(grid, series, strict=True):
+            axes.plot(names, values, marker=mark, ms=4 * scale, ls=line, lw=1.5, color=color)
+    texts = ("relative change of weights", "CKA of hidden states", "accuracy regained if restored")
+    for axes, text in zip(grid, texts, strict=False):
+        axes.set_ylabel(text)
+        axes.set_xlabel("layer")
+        axes.grid(axis="y", lw=0.4, alpha=0.6)
+        axes.tick_params(axis="x", rotation=45 if len(names) > 8 else 0)
+    style.legend(figure, looks)
+    caption = (
+        "Left: distance of the weights of each group of layers from the base model’s, as a share "
+        "of their norm. Then: linear CKA of the hidden states behind it with the base model’s at "
+        "the same tokens; 1 is equal."
+    )
+    if back:
+        caption += (
+            " Right: change of the probes’ mean accuracy if this group alone gets the base "
+            "model’s weights back; above 0, restoring it helps."
+        )
+    return style.captioned(figure, caption)
+
+
+def draw_front(mended: Mended) -> Figure:
+    """Draw what each mixture keeps against what it has learned, with the front and the choice."""
+    figure, (axes,) = style.panels(1, width=5.0, height=4.0)
+    plain = [p for p in mended.points if not p.mixture.groups]
+    kinds = (
+        ("one α", "o", "-", [p for p in plain if p.mixture.largest == 1.0]),
+        ("α by layer group", "v", "none", [p for p in mended.points if p.mixture.groups]),
+        ("largest changes alone", "^", "none", [p for p in plain if p.mixture.largest < 1.0]),
+    )
+    for color, (name, mark, line, points) in zip(style.PALETTE, kinds, strict=False):
+        x, y = [p.learned for p in points], [p.kept for p in points]
+        axes.plot(x, y, marker=mark, ls=line, lw=0.8, ms=5, color=color, alpha=0.7, label=name)
+    best = mended.front
+    x, y = [p.learned for p in best], [p.kept for p in best]
+    axes.plot(x, y, color=style.GREY, lw=1.0, label="front")
+    places = {p.mixture: (p.learned, p.kept) for p in mended.points}
+    for name, mixture in (("base", BASE), ("tuned", TUNED)):
+        at = places[mixture]
+        axes.annotate(name, at, xytext=(5, 5), textcoords="offset points", fontsize="small")
+    axes.plot(*places[mended.chosen], "o", ms=12, mfc="none", color=style.BLACK, label="chosen")
+    axes.set_xlabel(f"accuracy on {mended.learn}")
+    axes.set_ylabel("mean accuracy on the tasks to keep")
+    axes.legend(frameon=False, fontsize="small")
+    return style.captioned(
+        figure,
+        "What mixtures of base and tuned weights keep and have learned, on the rows on which the "
+        "choice was made.",
     )

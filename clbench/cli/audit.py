@@ -1,17 +1,23 @@
 """`clbench audit`."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clbench.cli.arguments import Data, Device, Plugins, flag, option
+from clbench.cli.arguments import Data, Device, Plugins, flag, option, words
+from clbench.cli.console import duration, err, show_table, working
+from clbench.cli.console import out as stdout
+from clbench.core.errors import SettingsError, printable
+from clbench.suite.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from clbench.audit.outcome import Audit, Comparison
+    from clbench.audit.audit import Audit
+    from clbench.audit.changes import Comparison
+
+PARTS = ("language", "features", "behaviour")
 
 
 def audit(
@@ -65,18 +71,14 @@ def audit(
     """
     from clbench.audit.audit import audit as run
     from clbench.audit.items import DEFAULT_TASKS
-    from clbench.audit.page import check_folder, failures, parse_condition, write_audit
-    from clbench.cli.arguments import words
-    from clbench.cli.console import duration, err
-    from clbench.cli.console import out as stdout
-    from clbench.suite.plugins import load_plugins
+    from clbench.audit.page import check_folder, write_audit
 
     conditions = [parse_condition(text) for text in words("--fail-if", fail_if) or ()]
     check_folder(out)
     load_plugins(plugin or ())
-    console, start = err(), time.monotonic()
-    with console.status(console.render_str("loading models")) as status:
-        found = run(
+    start = time.monotonic()
+    with working("loading models") as tell:
+        audited = run(
             base,
             tuned,
             tasks=words("--tasks", tasks) or DEFAULT_TASKS,
@@ -86,55 +88,84 @@ def audit(
             margin=margin,
             localise=localise,
             device=device,
-            tell=lambda text: status.update(console.render_str(text)),
+            tell=tell,
         )
-        status.update(console.render_str("writing the page"))
-        page = write_audit(found, out)
-    _show(found)
+        tell("writing the page")
+        page = write_audit(audited, out)
+    _show(audited)
     stdout().print(f"Page: {page} ({duration(time.monotonic() - start)})", soft_wrap=True)
-    failed = failures(found, conditions)
+    failed = [line for condition in conditions for line in failures(audited, *condition)]
     for line in failed:
         err().print(line, soft_wrap=True)
     return 1 if failed else 0
 
 
-def _show(audit: Audit) -> None:
-    from clbench.audit.page import REMEDY, between, certainty, headline
-    from clbench.cli.console import out
-    from clbench.core.errors import printable
+def parse_condition(text: str) -> tuple[str, float]:
+    """Return part and number of a condition such as ``features:-0.02``.
+
+    Raises
+    ------
+    SettingsError
+        If it has another form, or the number is not below 0.
+    """
+    part, _, number = text.partition(":")
+    try:
+        least = float(number)
+    except ValueError:
+        least = 0.0
+    if part.strip() in PARTS and -100.0 <= least < 0.0:
+        return part.strip(), least
+    raise SettingsError(
+        f"--fail-if {text!r}: must be PART:X. PART is one of {', '.join(PARTS)}, and X is a number "
+        "from -100 to below 0, such as features:-0.02."
+    )
+
+
+def failures(audit: "Audit", part: str, least: float) -> Iterator[str]:
+    """Yield a line for each change of `part` that is below `least`, and its interval below 0."""
+    for model in audit.models:
+        for each in model.comparison.measures:
+            if each.part == part and each.change.difference < least and each.change.high < 0:
+                yield (
+                    f"--fail-if {part}:{least:g}: {printable(model.name)} fails on {each.title}, "
+                    f"{each.change}."
+                )
+
+
+def _show(audit: "Audit") -> None:
+    from clbench.audit.page import explanation, headline, remedy
 
     for line in audit.notes:
-        out().print(printable(line), soft_wrap=True)
+        stdout().print(printable(line), soft_wrap=True)
     for model in audit.models:
-        out().print(headline(model.name, model.comparison), soft_wrap=True)
-        _show_lines(model.comparison)
+        stdout().print(headline(model), soft_wrap=True)
+        _show_measures(model.comparison)
         for line in model.notes:
-            out().print(f"  {printable(line)}", soft_wrap=True)
+            stdout().print(f"  {printable(line)}", soft_wrap=True)
     for pair in audit.between:
-        out().print(between(pair), soft_wrap=True)
-        _show_lines(pair.comparison, brief=True)
-    if audit.between:
-        out().print("Between models, forgot: the first is worse than the second.", soft_wrap=True)
-    out().print(certainty(audit), soft_wrap=True)
-    if any(model.comparison.word == "forgot" for model in audit.models):
-        out().print(REMEDY, soft_wrap=True)
+        title = f"{printable(pair.second)} compared with {printable(pair.first)}:"
+        stdout().print(title, soft_wrap=True)
+        _show_measures(pair.comparison, between=True)
+    for line in (*explanation(audit), remedy(audit)):
+        if line:
+            stdout().print(line, soft_wrap=True)
 
 
-def _show_lines(comparison: Comparison, *, brief: bool = False) -> None:
-    """Print a line for each change; with `brief`, one for all that are unclear."""
+def _show_measures(comparison: "Comparison", *, between: bool = False) -> None:
+    """Print a line for each measure; `between` tuned models, one for all without a difference."""
     from rich.table import Table
-
-    from clbench.audit.page import verdict
-    from clbench.cli.console import out, show_table
 
     table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2, 0, 0))
     for _ in range(3):
         table.add_column(overflow="fold")
-    lines = verdict(comparison)
-    shown = [line for line in lines if not (brief and line.word == "unclear")]
-    for line in shown:
-        table.add_row(f"  {line.word}", line.about, line.numbers)
-    if shown:
-        show_table(out(), table)
-    if unclear := [line.about for line in lines if line not in shown]:
-        out().print(f"  unclear  {'; '.join(unclear)}", soft_wrap=True)
+    rest = []
+    for each in comparison.measures:
+        if between and each.change.verdict == "no difference shown":
+            rest.append(each.title)
+        else:
+            word = each.change.verdict if between else each.change.word
+            table.add_row(f"  {word}", each.title, str(each))
+    if table.row_count:
+        show_table(stdout(), table)
+    if rest:
+        stdout().print(f"  no difference shown  {'; '.join(rest)}", soft_wrap=True)

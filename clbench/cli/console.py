@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from clbench.core.errors import visible
@@ -40,6 +42,14 @@ def _console(*, stderr: bool) -> Console:
 
     # Names are printed as they are, never read as markup.
     return SafeConsole(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
+@contextmanager
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on stderr what is being done; yields a function that shows another text."""
+    console = err()
+    with console.status(console.render_str(text)) as status:
+        yield lambda text: status.update(console.render_str(text))
 
 
 def show_table(console: Console, table: Table) -> None:

@@ -1,13 +1,16 @@
 """`clbench mend`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clbench.cli.arguments import Data, Device, Plugins, option
+from clbench.cli.arguments import Data, Device, Plugins, option, words
+from clbench.cli.console import out as stdout
+from clbench.cli.console import show_table, working
+from clbench.core.errors import RunFolderError
+from clbench.core.files import as_folder_error
+from clbench.suite.plugins import load_plugins
 
 
 def mend(
@@ -32,23 +35,16 @@ def mend(
     """
     from rich.table import Table
 
-    from clbench.audit.mend import TUNED
     from clbench.audit.mend import mend as run
-    from clbench.audit.page import MENDED, write_mended
-    from clbench.cli.arguments import words
-    from clbench.cli.console import err, show_table
-    from clbench.cli.console import out as stdout
-    from clbench.core.errors import RunFolderError
-    from clbench.core.files import as_folder_error
-    from clbench.suite.plugins import load_plugins
+    from clbench.audit.page import write_mended
+    from clbench.audit.weights import TUNED
 
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
     with as_folder_error(out):
         out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
     load_plugins(plugin or ())
-    console = err()
-    with console.status(console.render_str("loading models")) as status:
+    with working("loading models") as tell:
         mended, model = run(
             base,
             tuned,
@@ -57,7 +53,7 @@ def mend(
             data=data,
             rows=rows,
             device=device,
-            tell=lambda text: status.update(console.render_str(text)),
+            tell=tell,
         )
         write_mended(mended, model, out)
     front = out / "front.png"
@@ -72,11 +68,10 @@ def mend(
     for name in ("task", "tuned", "mended", "difference", ""):
         table.add_column(name, justify="left" if name in ("task", "") else "right")
     for name, change in mended.changes.items():
-        interval = f"{change.difference:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
         scores = (f"{mended.before[name]:.3f}", f"{mended.after[name]:.3f}")
-        table.add_row(name, *scores, interval, MENDED[change.word])
+        table.add_row(name, *scores, str(change), change.verdict)
     show_table(stdout(), table)
-    if not any(change.word == "gained" for change in mended.changes.values()):
+    if not any(change.verdict == "better" for change in mended.changes.values()):
         stdout().print("On these rows no task is shown to be better.", soft_wrap=True)
     stdout().print(
         f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.\n"

@@ -1,18 +1,22 @@
-"""What a clbench method sees of the model and the batches of somebody's Trainer."""
+"""What a clbench method sees of somebody's Trainer: its model, batches and settings."""
 
-from __future__ import annotations
-
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
 
 import numpy as np
 import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from transformers import PreTrainedModel, Trainer
 
-from clbench.core.errors import ModelError, SettingsError
+from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
 from clbench.models.answering import family_of_whole
 from clbench.models.classifier import Classifier
 from clbench.models.families import family_of
@@ -20,19 +24,20 @@ from clbench.models.likelihood import logits_at
 from clbench.models.prompt_rows import IGNORED
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
+from clbench.training.protocol import Protocol
 from clbench.training.stage import Snapshot, Stage
 
 HEAD = "task"
 """Name of the head of a classifier, for methods."""
 Loss = Callable[..., Any]
+Fisher = Mapping[str, Tensor] | str | Path
 
 
 class HostedModel(Classifier):
     """A transformers model in the shape that methods know: `backbone`, and a head for classifiers.
 
     It holds the modules of the model that the Trainer trains, not copies. A language model is all
-    backbone, as in `clbench.models.answering.AnsweringModel`. `forward` calls a function, for
-    `torch.func.functional_call`: other weights can then take their places in the Trainer's model.
+    backbone, as in `clbench.models.answering.AnsweringModel`.
     """
 
     def __init__(self, model: Any) -> None:
@@ -51,13 +56,24 @@ class HostedModel(Classifier):
         self.vocabulary = self.positions = None
         self._whole = (model,)  # in a tuple, so that its weights are not listed twice
 
-    def whole(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits of the model, head included, for inputs in its own form."""
-        return logits_of(self._whole[0](**inputs), has_loss="labels" in inputs)
+    def forward(
+        self,
+        inputs: dict[str, Tensor] | Callable[[], Any],
+        head: str = HEAD,
+        inputs_embeds: Tensor | None = None,
+    ) -> Any:
+        """Return the logits of the whole model; of language models at the places ``predict``.
 
-    def forward(self, function: Callable[[], Any]) -> Any:  # type: ignore[override]
-        """Return what `function` returns."""
-        return function()
+        A function in place of inputs is called, so that other weights can take their places in it.
+        """
+        if head != HEAD or inputs_embeds is not None:
+            raise SettingsError("a Trainer's model has one head, and reads tokens.")
+        if callable(inputs):
+            return inputs()
+        if "predict" in inputs:
+            texts = {name: value for name, value in inputs.items() if name != "predict"}
+            return logits_at(self.backbone, inputs["predict"], **texts)
+        return logits_of(self._whole[0](**inputs), has_loss="labels" in inputs)
 
     def head_parameter_names(self, name: str) -> list[str]:
         """Return the names of the parameters of the classifier's head, or none."""
@@ -78,25 +94,6 @@ class HostedBatch(Batch):
 
     def __len__(self) -> int:
         return self.count
-
-
-@dataclass(frozen=True)
-class HostedPrecision(Precision):
-    """The Trainer's number format, which may be ``fp16``, too."""
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return the context of a forward pass."""
-        if self.name == "fp16":
-            return torch.autocast(self.device_type, torch.float16)
-        return super().autocast()
-
-
-@dataclass(frozen=True)
-class NoRows:
-    """Stands for the rows of the stage, which a Trainer shows batch by batch only."""
-
-    head: str = HEAD
-    name: str = "the Trainer's data"
 
 
 @dataclass
@@ -131,10 +128,48 @@ class HostedStage(Stage):
     _loss: Tensor | None = None
     _has_labels: bool = True
 
+    @classmethod
+    def of(cls, trainer: Trainer, scenario: str, corpus: str, **options: Any) -> Self:
+        """Return the stage of a Trainer; `options` are other fields.
+
+        Raises a ModelError or SettingsError if methods cannot know its model or its settings.
+        """
+        args, model = trainer.args, trainer.model
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if not isinstance(inner, PreTrainedModel):
+            raise ModelError(f"protect: {type(inner).__name__} is not a model of transformers.")
+        hosted = HostedModel(inner)
+        own = {id(value) for value in hosted.parameters()}
+        outside = [n for n, v in model.named_parameters() if v.requires_grad and id(v) not in own]
+        if outside:
+            raise ModelError(
+                f"protect: the Trainer trains {outside[0]}, which is outside of the model of "
+                "transformers, as in prompt tuning. Use LoRA, or train the whole model."
+            )
+        device = next(hosted.parameters()).device
+        precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
+        parameters = inspect.signature(type(trainer).compute_loss).parameters
+        return cls(
+            model=hosted,
+            model_name=str(inner.config._name_or_path) or "(made from a configuration)",
+            revision=None,
+            protocol=_protocol(args, inner, corpus, speaks=hosted.is_language_model),
+            device=device,
+            precision=Precision(precision, device.type),
+            seed=args.seed,
+            scenario=scenario,
+            stages=2,
+            masks=None,
+            index=1,
+            rank=args.process_index,
+            returns_outputs="return_outputs" in parameters,
+            **options,
+        )
+
     @property
     def data(self) -> Any:
-        """The name of the head, and no rows."""
-        return NoRows()
+        """The name of the head, and no rows: a Trainer shows them batch by batch only."""
+        return SimpleNamespace(head=HEAD, name="the Trainer's data")
 
     def begin(self, inputs: dict[str, Tensor], own_loss: Loss, scale: float) -> Batch:
         """Take the batch at hand; return it as methods know it.
@@ -158,6 +193,57 @@ class HostedStage(Stage):
         return HostedBatch(
             arguments, labels, HEAD, regression, self.index, places, labels.numel(), rows
         )
+
+    def own_fisher(self, fisher: Fisher, whole: nn.Module) -> Snapshot:
+        """Return Fisher information by the names of `model`; a note tells what does not fit.
+
+        Its names may also be those of the model's body or of `whole`, the Trainer's model. Raises a
+        SettingsError if it does not fit the weights that are trained.
+        """
+        try:
+            tensors = load_file(fisher) if isinstance(fisher, str | Path) else fisher
+        except (OSError, SafetensorError) as error:
+            raise SettingsError(f"protect: fisher: {fisher} cannot be read: {error}") from error
+        names: dict[int, list[str]] = {}
+        for part in (self.model, self.model.backbone.base_model, whole):
+            for name, weight in part.named_parameters(remove_duplicate=False):
+                names.setdefault(id(weight), []).append(name)
+        values, missing, used = {}, [], set()
+        for name, weight in self.model.named_parameters():
+            if not weight.requires_grad:
+                continue
+            key = next((n for n in names[id(weight)] if n in tensors), None)
+            if key is None:
+                missing.append(names[id(weight)][-1])
+                continue
+            value = torch.as_tensor(tensors[key]).detach().to(weight.device, torch.float32)
+            if value.shape != weight.shape:
+                raise SettingsError(
+                    f"protect: fisher: {key} has the shape {tuple(value.shape)}, the weight "
+                    f"{tuple(weight.shape)}. Compute it with this model."
+                )
+            if not (torch.isfinite(value).all() and (value >= 0).all()):
+                raise SettingsError(
+                    f"protect: fisher: {key} has negative or non-finite values. Compute it again."
+                )
+            values[name] = value
+            used.add(key)
+        if not values:
+            raise SettingsError(
+                "protect: fisher names no weight that the Trainer trains. Compute it with this "
+                "model; with adapters, use 'l2-sp'."
+            )
+        if missing:
+            self.note(
+                f"no Fisher information for {count(len(missing), 'trained weight')}, left "
+                f"unprotected: {join_names(missing)}"
+            )
+        if others := sorted(tensors.keys() - used):
+            self.note(
+                f"Fisher information of {count(len(others), 'weight')} that the Trainer does not "
+                f"train is not used: {join_names(others)}"
+            )
+        return values
 
     def snapshot(self, names: Sequence[str] | None = None) -> Snapshot:
         """Return a detached copy of those of the weights by name that are trained."""
@@ -186,41 +272,30 @@ class HostedStage(Stage):
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
         """Return the Trainer's loss of the batch at hand, with other weights if given."""
-        if inputs_embeds is not None:
-            raise SettingsError("a Trainer's loss takes no embeddings.")
-        assert self.own_loss is not None
-        self._check_weights(weights)
-        return self._with(weights, self.own_loss) * self.scale
+        loss: Tensor = self._call(weights, self.own_loss, HEAD, inputs_embeds)
+        return loss * self.scale
 
-    def logits(
-        self,
-        batch: Batch,
-        *,
-        head: str | None = None,
-        weights: Mapping[str, Tensor] | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
-        """Return the model's outputs in float32: for language models, at the batch's places."""
-        if head is not None or inputs_embeds is not None:
-            raise SettingsError("a Trainer's model has one head, and reads tokens.")
-        self._check_weights(weights)
+    def logits(self, batch: Batch, **options: Any) -> Tensor:
+        """Return the model's outputs in float32: for language models, at the batch's places.
+
+        Without other weights, the Trainer's loss is computed with them, if it can be.
+        """
         if not self._has_labels:
             raise SettingsError(f"{self.scenario} needs labels, but the batch has none.")
-        if not self.protocol.is_language_model or self._reads_labels:
-            if weights is None and torch.is_grad_enabled() and self.returns_outputs:
-                assert self.own_loss is not None
-                loss, outputs = self.own_loss(return_outputs=True)
-                self._loss = loss * self.scale
-                return logits_of(outputs, has_loss=True).float()
-            return self._with(weights, self._plain)
-        if "attention_mask" not in batch.inputs:
-            raise ModelError(
-                f"{self.scenario}: rows are packed into one without padding, so their next tokens "
-                "cannot be compared. Set padding_free and packing to False."
-            )
-        texts = {name: value for name, value in batch.inputs.items() if name != "predict"}
-        places = batch.inputs["predict"]
-        return self._with(weights, lambda: self._at(places, texts))
+        if "predict" in batch.inputs:
+            if "attention_mask" not in batch.inputs:
+                raise ModelError(
+                    f"{self.scenario}: rows are packed into one without padding, so their next "
+                    "tokens cannot be compared. Set padding_free and packing to False."
+                )
+            return super().logits(batch, **options)
+        is_own = all(value is None for value in options.values()) and torch.is_grad_enabled()
+        if is_own and self.returns_outputs:
+            assert self.own_loss is not None
+            loss, outputs = self.own_loss(return_outputs=True)
+            self._loss = loss * self.scale
+            return logits_of(outputs, has_loss=True).float()
+        return super().logits(replace(batch, inputs=self.inputs), **options)
 
     def criterion(self, outputs: Tensor, batch: Batch) -> Tensor:  # type: ignore[override]
         """Return the Trainer's loss of the batch at hand, whose outputs these are."""
@@ -244,27 +319,26 @@ class HostedStage(Stage):
         """Whether the model is an encoder-decoder, which reads its labels to predict them."""
         return bool(getattr(self.model.config, "is_encoder_decoder", False))
 
-    def _plain(self) -> Tensor:
-        with self.precision.autocast():
-            return self.model.whole(self.inputs).float()
 
-    def _at(self, places: Tensor, texts: Mapping[str, Tensor]) -> Tensor:
-        with self.precision.autocast():
-            return logits_at(self.model.backbone, places, **texts).float()
-
-    def _with(self, weights: Mapping[str, Tensor] | None, function: Callable[[], Tensor]) -> Tensor:
-        if weights is None:
-            return function()
-        values: Tensor = torch.func.functional_call(self.model, dict(weights), (function,))
-        return values
-
-    def _check_weights(self, weights: Mapping[str, Tensor] | None) -> None:
-        if weights is not None and self.protocol.gradient_checkpointing and torch.is_grad_enabled():
-            raise SettingsError(
-                f"{self.scenario}: gradients of other weights cannot be computed with "
-                "gradient_checkpointing, which recomputes the pass with the model's own. Set "
-                "gradient_checkpointing=False in the arguments."
-            )
+def _protocol(args: Any, model: nn.Module, corpus: str, *, speaks: bool) -> Protocol:
+    """Return the settings of a Trainer as those of clbench."""
+    try:
+        protocol = Protocol(
+            lr=args.learning_rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+            weight_decay=args.weight_decay,
+            batch_size=args.per_device_train_batch_size * args.gradient_accumulation_steps,
+            head="language-model" if speaks else "classification",
+            corpus=corpus,
+            data_seed=args.seed,
+        )
+    except ValidationError as error:
+        texts = "; ".join(describe_errors(error))
+        raise SettingsError(f"protect: the arguments of the Trainer: {texts}") from error
+    recomputes = any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
+    recomputes = recomputes or args.gradient_checkpointing
+    return protocol.model_copy(update={"gradient_checkpointing": recomputes})
 
 
 def asked_tokens(labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:

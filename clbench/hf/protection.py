@@ -1,29 +1,102 @@
-"""A method of clbench at work in a Trainer."""
+"""Protect what a model can do, with a method of clbench, while somebody's Trainer trains it."""
 
-from __future__ import annotations
-
-import inspect
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 from torch.optim import Optimizer
-from transformers import PreTrainedModel, Trainer, TrainerCallback
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
-from clbench.core.errors import ModelError, SettingsError, describe_errors
-from clbench.hf.host import HostedModel, HostedPrecision, HostedStage
-from clbench.methods.base import Method
+from clbench.core.errors import SettingsError
+from clbench.hf.host import Fisher, HostedStage
+from clbench.methods.base import METHODS, Method
+from clbench.suite.baselines import read_baseline
+from clbench.tasks.corpus import resolve_corpus
 from clbench.training import hook_checks
-from clbench.training.protocol import Protocol
-
-if TYPE_CHECKING:
-    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 
-class Protection:
+def protect(
+    trainer: Trainer,
+    method: str = "l2-sp",
+    *,
+    fisher: Fisher | None = None,
+    corpus: str = "built-in",
+    **settings: Any,
+) -> "Protection":
+    """Let a method of clbench protect what the model of a Trainer can do now; then call `train`.
+
+    The class of the method is the one that ``clbench run`` trains with. Its terms are added to the
+    Trainer's own loss or gradients, before they are clipped, whatever computes them: gradient
+    accumulation, mixed precision, several processes, PEFT and TRL's ``SFTTrainer`` work as before.
+    The model at this call is the reference, even if the Trainer later resumes from a checkpoint,
+    so call it with the base model. With adapters, whose base weights are
+    frozen, a method acts on the weights that are trained. The curves of the method, such as the
+    penalty, are in the Trainer's logs as ``<method>/<curve>``.
+
+    Parameters
+    ----------
+    trainer
+        A Trainer of transformers, or one made from it, before `train` is called.
+    method
+        A method or baseline (``clbench list methods``) that needs only the model, the batch and
+        the gradient: ``ewc``, ``ewc-mlm``, ``l2-sp``, ``recadam``, ``kl-anchor``, ``mixout``,
+        ``lwf``, ``layerwise`` (``bertcl-combined``) or ``generic-replay``.
+    fisher
+        For ``ewc``: the Fisher information of what was learned before, as `diagonal_fisher` of
+        `clbench.fisher` returns it, or a safetensors file of it. Its names are those of the
+        Trainer's model or of its part without head.
+    corpus
+        Texts for ``ewc-mlm``, ``generic-replay`` and ``kl-anchor``: ``built-in``, ``wiki40b/en``,
+        or a file with one text per line.
+    settings
+        Settings of the method; by default those of the baseline.
+
+    Returns
+    -------
+    Protection
+        With the method and its `notes`.
+
+    Raises
+    ------
+    ClbenchError
+        If the method needs more than a Trainer has, or the Trainer does what the method cannot
+        take part in; if a setting is wrong; or if `fisher` is missing or does not fit the model.
+    """
+    if not isinstance(trainer, Trainer):
+        raise SettingsError(f"protect: {type(trainer).__name__} is not a Trainer of transformers.")
+    baseline = read_baseline(method)
+    values = {**baseline.settings, **settings}
+    if {"lr", "lr_multiple"} & values.keys():
+        raise SettingsError(
+            f"protect: {method!r}: lr and lr_multiple have no effect in a Trainer. Set "
+            "learning_rate in TrainingArguments."
+        )
+    instance = METHODS.get(baseline.method)(**values)
+    protection = Protection(trainer, instance, resolve_corpus(corpus, Path.cwd(), "corpus"))
+    if fisher is not None and not instance.takes_fisher:
+        raise SettingsError(f"protect: {method!r} does not use fisher=. Remove it.")
+    if instance.takes_fisher:
+        if fisher is None:
+            raise SettingsError(
+                f"protect: {method!r} needs fisher=: what clbench.fisher.diagonal_fisher returns "
+                "for rows of the old data. Without old data, use 'ewc-mlm' or 'l2-sp'."
+            )
+        own = protection.stage.own_fisher(fisher, protection.whole)
+        instance.load_state({"fisher": own, "anchor": protection.stage.snapshot(list(own))})
+    protection.start()
+    return protection
+
+
+class Protection(TrainerCallback):  # type: ignore[misc]
     """A method at work in a Trainer; see `protect`.
 
     Attributes
@@ -38,44 +111,15 @@ class Protection:
         self.method = method
         self._trainer = trainer
         self._in_step = False
-        self._made: Optimizer | None = None
+        self._optimizer: Optimizer | None = None
         self._has_warned = False
-        args = trainer.args
-        model: Any = trainer.model
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        if not isinstance(inner, PreTrainedModel):
-            raise ModelError(f"protect: {type(inner).__name__} is not a model of transformers.")
-        self.whole, hosted = model, HostedModel(inner)
-        known = {id(value) for value in hosted.parameters()}
-        outside = [n for n, v in model.named_parameters() if v.requires_grad and id(v) not in known]
-        if outside:
-            raise ModelError(
-                f"protect: {outside[0]} is trained but is no weight of the transformers model, as "
-                "in prompt tuning. Use LoRA, or train the whole model."
-            )
-        device = next(hosted.parameters()).device
-        name = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
-        recomputes = any(getattr(m, "gradient_checkpointing", False) for m in inner.modules())
-        parameters = inspect.signature(type(trainer).compute_loss).parameters
-        self.stage = HostedStage(
-            model=hosted,
-            model_name=str(inner.config._name_or_path) or "(made from a configuration)",
-            revision=None,
-            protocol=_protocol(
-                args, corpus, speaks=hosted.is_language_model, recomputes=recomputes
-            ),
-            device=device,
-            precision=HostedPrecision(name, device.type),
-            seed=args.seed,
-            scenario=f"protect: {method.name!r}",
-            stages=2,
-            masks=None,
-            index=1,
-            rank=args.process_index,
-            make_optimizer=self._optimizer_of,
-            returns_outputs="return_outputs" in parameters,
+        self.whole: Any = trainer.model
+        self.stage = HostedStage.of(
+            trainer, f"protect: {method.name!r}", corpus, make_optimizer=self._optimizer_of
         )
-        self._check_method()
+        if problem := _problem(trainer, method, self.stage):
+            raise SettingsError(f"protect: {problem}")
+        method.check_protocol(self.stage.protocol)
 
     @property
     def notes(self) -> list[str]:
@@ -90,13 +134,26 @@ class Protection:
         self._check_optimizer()
         self._trainer.__class__ = type(f"Protected{own.__name__}", (_Protected, own), {})
         self._trainer.protection = self
-        self._trainer.add_callback(_Steps(self))
+        self._trainer.add_callback(self)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Tell the method that a step begins."""
+        self.stage.step, self.stage.part = state.global_step, 0
+        self.method.before_step(self.stage)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Tell the method that a step is over."""
+        self.method.after_step(self.stage)
 
     def loss(self, own_loss: Callable[..., Any], inputs: dict[str, Any], items: Any) -> Tensor:
         """Return the method's loss of a batch, as the Trainer's `compute_loss` returns its own."""
-        if self._is_plain:
+        trainer, stage, kind = self._trainer, self.stage, type(self.method)
+        if kind.loss is Method.loss and kind.penalty is Method.penalty:
             return torch.as_tensor(own_loss())
-        trainer, stage = self._trainer, self.stage
         is_share = getattr(trainer, "loss_is_scaled_for_ga", None)
         if is_share is None:
             counts = trainer.model_accepts_loss_kwargs and items is not None
@@ -125,10 +182,13 @@ class Protection:
         self.method.edit_gradients(self.stage)
         self._scale_gradients(scale)
 
-    def optimizer(self) -> Optimizer | None:
-        """Return the method's optimizer for a training, or None if the Trainer's own is as good."""
+    def create_optimizer(self, own: Callable[[], Any]) -> Any:
+        """Give the Trainer the method's optimizer, if it makes one; else call the Trainer's `own`.
+
+        Raises a SettingsError if the Trainer has another one or makes it nevertheless.
+        """
         if not self._makes_optimizer():
-            return None
+            return own()
         stage, trainer = self.stage, self._trainer
         if trainer.state.max_steps <= 0:
             raise SettingsError(
@@ -138,25 +198,24 @@ class Protection:
         self._check_optimizer()
         stage.steps = stage.total_steps = trainer.state.max_steps
         groups = hook_checks.parameter_groups(self.method.parameter_groups(stage), stage.model)
-        self._made = hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
+        self._optimizer = hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
         if type(self.method).optimizer is not Method.optimizer and "adam" not in trainer.args.optim:
             stage.note(f"{self.method.name}: its optimizer replaces {trainer.args.optim!s}.")
-        return self._made
-
-    def check_made(self) -> None:
-        """Raise a SettingsError if the Trainer replaced the method's optimizer by its own."""
-        if self._trainer.optimizer is not self._made:
+        trainer.optimizer = self._optimizer
+        returned = own()
+        if trainer.optimizer is not self._optimizer:
             raise SettingsError(
-                f"{self.stage.scenario} makes the optimizer, but create_optimizer of "
-                f"{type(self._trainer).__mro__[2].__name__} replaces it. Remove "
-                "that, or use l2-sp or ewc-mlm."
+                f"{stage.scenario} makes the optimizer, but create_optimizer of "
+                f"{type(trainer).__mro__[2].__name__} replaces it. Remove that, or use l2-sp or "
+                "ewc-mlm."
             )
+        return returned
 
     def _check_optimizer(self) -> None:
         """Raise a SettingsError if the Trainer has an optimizer where the method makes one."""
         present = self._trainer.optimizer
         present = getattr(present, "optimizer", present)  # that accelerate wraps
-        if self._makes_optimizer() and present is not None and present is not self._made:
+        if self._makes_optimizer() and present is not None and present is not self._optimizer:
             raise SettingsError(
                 f"{self.stage.scenario} makes the optimizer, but the Trainer has one. Do not pass "
                 "optimizers to it, and call protect before the first train()."
@@ -225,46 +284,6 @@ class Protection:
         optimizer: Optimizer = make(parts, **options)
         return optimizer
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether the method leaves the loss to the Trainer."""
-        kind = type(self.method)
-        return kind.loss is Method.loss and kind.penalty is Method.penalty
-
-    def _check_method(self) -> None:
-        method, stage = self.method, self.stage
-        if stage.protocol.head not in method.head_kinds:
-            raise SettingsError(f"{stage.scenario} needs a model with a language-model head.")
-        is_decoder = stage.model.family.pooling == "last"
-        if method.needs_decoder and stage.protocol.is_language_model and not is_decoder:
-            raise SettingsError(f"{stage.scenario} needs a decoder, such as GPT-2 or Llama.")
-        if not any(p.requires_grad for p in stage.model.backbone_parameters().values()):
-            raise SettingsError(
-                f"{stage.scenario}: only the head is trained, so the model itself forgets nothing. "
-                "Unfreeze its layers, or do without protect."
-            )
-        method.check_protocol(stage.protocol)
-
-
-def _protocol(args: Any, corpus: str, *, speaks: bool, recomputes: bool) -> Protocol:
-    """Return the settings of a Trainer as those of clbench."""
-    try:
-        protocol = Protocol(
-            lr=args.learning_rate,
-            betas=(args.adam_beta1, args.adam_beta2),
-            eps=args.adam_epsilon,
-            weight_decay=args.weight_decay,
-            batch_size=args.per_device_train_batch_size * args.gradient_accumulation_steps,
-            head="language-model" if speaks else "classification",
-            corpus=corpus,
-            data_seed=args.seed,
-        )
-    except ValidationError as error:
-        texts = "; ".join(describe_errors(error))
-        raise SettingsError(f"protect: the arguments of the Trainer: {texts}") from error
-    checkpointing = recomputes or args.gradient_checkpointing
-    return protocol.model_copy(update={"gradient_checkpointing": checkpointing})
-
 
 class _Protected:
     """What the class of a protected Trainer has before its own: a method's part in its steps."""
@@ -293,13 +312,8 @@ class _Protected:
         return self.protection.loss(own_loss, inputs, kwargs.get("num_items_in_batch"))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        optimizer = self.protection.optimizer()
-        if optimizer is not None:
-            self.optimizer = optimizer
-        made = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
-        if optimizer is not None:
-            self.protection.check_made()
-        return made
+        own = super().create_optimizer  # type: ignore[misc]
+        return self.protection.create_optimizer(lambda: own(*args, **kwargs))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
@@ -307,20 +321,43 @@ class _Protected:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
 
-class _Steps(TrainerCallback):  # type: ignore[misc]
-    """Tells a method of the beginning and the end of each step."""
+def _problem(trainer: Trainer, method: Method, stage: HostedStage) -> str | None:
+    """Return why a Trainer cannot have a method, if it cannot."""
+    args, model = trainer.args, stage.model
+    if hasattr(trainer, "protection"):
+        return f"the Trainer is protected by {trainer.protection.method.name!r} already."
+    if not method.runs_in_trainer:
+        return f"{method.name!r} {_needs(method)}"
+    if trainer.model_init is not None:
+        return "the Trainer makes its model later, by model_init. Give it the model."
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP."
+    if args.n_gpu > 1:
+        return "the Trainer uses several GPUs in one process. Start a process per GPU: torchrun."
+    if "lomo" in args.optim:
+        return "LOMO updates the weights in the backward pass. Use adamw_torch."
+    if args.torch_compile:
+        return "torch_compile is not supported. Set torch_compile=False."
+    if stage.protocol.head not in method.head_kinds:
+        return f"{method.name!r} needs a model with a language-model head."
+    if method.needs_decoder and model.is_language_model and model.family.pooling != "last":
+        return f"{method.name!r} needs a decoder, such as GPT-2 or Llama."
+    if not any(weight.requires_grad for weight in model.backbone_parameters().values()):
+        return (
+            "only the head is trained, so the model itself forgets nothing. Unfreeze its layers, "
+            "or do without protect."
+        )
+    return None
 
-    def __init__(self, protection: Protection) -> None:
-        self._protection = protection
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        stage = self._protection.stage
-        stage.step, stage.part = state.global_step, 0
-        self._protection.method.before_step(stage)
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._protection.method.after_step(self._protection.stage)
+def _needs(method: Method) -> str:
+    """Say what a method needs that a Trainer does not have."""
+    if method.name == "vanilla":
+        return "is what the Trainer does by itself."
+    if method.keeps_rows:
+        return "keeps rows of earlier tasks, which the Trainer does not have."
+    if method.only_consolidates:
+        return "changes the weights after training. Use `clbench mend`."
+    if method.needs_task_id:
+        return "has weights for each task. Use `clbench run`."
+    return "cannot run in a Trainer. Use `clbench run`."

@@ -1,7 +1,5 @@
 """Watch what a model forgets while somebody's Trainer trains it."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math
@@ -9,20 +7,20 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
-from transformers import TrainerCallback
+from accelerate.utils import broadcast_object_list
+from matplotlib.figure import Figure
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from clbench.audit.items import DEFAULT_TASKS, FEWEST_ROWS, Items, load_items, probe
+from clbench.audit.items import DEFAULT_TASKS, hits, load_items
 from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.core.errors import ModelError, SettingsError
+from clbench.figures import style
+from clbench.models.likelihood import evaluating
 from clbench.tasks.corpus import resolve_corpus
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 Action = Literal["warn", "stop", "restore"]
 PREFIX = "forgetting/"
@@ -84,7 +82,9 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         seed: int = 0,
     ) -> None:
         tasks = [tasks] if isinstance(tasks, str) else tasks
-        _check(every=every, budget=budget, action=action, limits=limits, rows=rows, texts=texts)
+        problem = _problem(every, budget, texts, limits, action)
+        if problem is not None:
+            raise SettingsError(f"ForgettingCallback: {problem}.")
         self.every, self.budget, self.action = every, budget, action
         self.limits = dict(limits or {})
         self.curve: list[dict[str, float]] = []
@@ -92,10 +92,7 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         self.seconds = 0.0
         """Time that scorings between the first and the last took."""
         self._corpus = None if corpus is None else resolve_corpus(corpus, Path.cwd(), "corpus")
-        folder = None if data is None else Path(data)
-        if folder is not None and not folder.is_dir():
-            raise SettingsError(f"ForgettingCallback: data: there is no folder {folder}.")
-        self._items: list[Items] = list(load_items(tasks, data=folder, count=rows, seed=seed))
+        self._items = load_items(tasks, data=data, rows=rows, seed=seed)
         self._texts, self._seed = texts, seed
         self._loss: LanguageLoss | None = None
         self._start = self._longest = 0.0
@@ -108,11 +105,7 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
             )
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Score the model before training, or take these scores from the logs if it resumes."""
         if getattr(args, "fsdp", None) or getattr(args, "deepspeed", None):
@@ -133,38 +126,24 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
             for entry in state.log_history
             if any(key.startswith(PREFIX) for key in entry)
         ]
-        model = _audited(kwargs["model"], kwargs["processing_class"])
-        if self._corpus is not None and self._loss is None:
-            self._loss = LanguageLoss(
-                model, self._corpus, self._texts, self._seed, model.model.device
-            )
         if not self.curve or self.curve[-1]["step"] != state.global_step:
-            self._score(args, state, control, model, _handler(), state.global_step)
+            self._score(args, state, control, state.global_step, **kwargs)
         else:  # resumed from a step that was scored: these weights may be kept, too
-            self._act(control, state.global_step, model, self.changes())
+            model = _audited(kwargs["model"], kwargs["processing_class"]).model
+            self._act(control, state.global_step, model)
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Score the model every so many steps, within the budget."""
         if state.global_step % self.every or state.global_step >= state.max_steps:
             return
-        elapsed = time.monotonic() - self._start
-        if _agreed(self.seconds + self._longest <= self.budget * elapsed):
-            model = _audited(kwargs["model"], kwargs["processing_class"])
-            step = state.global_step
-            self.seconds += self._score(args, state, control, model, _handler(), step)
+        has_time = self.seconds + self._longest <= self.budget * (time.monotonic() - self._start)
+        if broadcast_object_list([has_time])[0]:  # all processes score at the same steps
+            self.seconds += self._score(args, state, control, state.global_step, **kwargs)
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Score the trained model, unless this step was scored already.
 
@@ -174,47 +153,44 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         if args.load_best_model_at_end and state.best_global_step is not None:
             step = state.best_global_step
         if self.curve[-1]["step"] != step:
-            model = _audited(kwargs["model"], kwargs["processing_class"])
-            self._score(args, state, control, model, _handler(), step)
+            self._score(args, state, control, step, **kwargs)
 
     def _score(
         self,
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: AuditedModel,
-        handler: Any,
         step: int,
+        **kwargs: Any,
     ) -> float:
         """Score the model of a step, log, and act on limits; return the seconds that it took."""
-        start, training = time.monotonic(), model.model.training
-        try:
-            with torch.random.fork_rng():
-                scores = self._scores(model)
-        finally:
-            model.model.train(training)
+        start = time.monotonic()
+        model = _audited(kwargs["model"], kwargs["processing_class"])
+        with torch.random.fork_rng(), evaluating(model.model):
+            scores = self._scores(model)
         self.curve.append({**scores, "step": step})
-        changes = self.changes()
         logs = {f"{PREFIX}{name}": value for name, value in scores.items()}
-        logs |= {f"{PREFIX}{name}_change": value for name, value in changes.items()}
+        logs |= {f"{PREFIX}{name}_change": value for name, value in self.changes().items()}
         if state.epoch is not None:
             logs["epoch"] = state.epoch
         state.log_history.append({**logs, "step": step})
         logs_own = control.should_log  # which the call below turns off
-        handler.on_log(args, state, control, logs)
+        _handler().on_log(args, state, control, logs)
         control.should_log = logs_own
-        self._act(control, step, model, changes)
+        self._act(control, step, model.model)
         self._longest = max(self._longest, time.monotonic() - start)
         return time.monotonic() - start
 
     def _scores(self, model: AuditedModel) -> dict[str, float]:
         device = model.model.device
+        if self._corpus is not None and self._loss is None:
+            self._loss = LanguageLoss(model, self._corpus, self._texts, self._seed, device)
         if not all(bool(torch.isfinite(p).all()) for p in model.model.parameters()):
             names = [items.name for items in self._items]
             names += [] if self._loss is None else [LANGUAGE]
             return dict.fromkeys(names, math.nan)
         scores = {
-            items.name: float((probe(model, items, device) == items.rows.labels).mean())
+            items.name: float(hits(model, items, "features", device).mean())
             for items in self._items
         }
         if self._loss is not None:
@@ -236,8 +212,6 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
 
     def draw(self) -> Figure:
         """Return a figure of the changes over the steps: accuracies left, language right."""
-        from clbench.figures import style
-
         self.changes()  # raises an error if there are none
         names = [name for name in self.curve[0] if name not in ("step", LANGUAGE)]
         parts = [(names, "change in accuracy"), ([LANGUAGE], "change in nats of loss, sign turned")]
@@ -256,15 +230,10 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         style.legend(figure, looks)
         return style.captioned(figure, "Changes from the start of the training; below 0 is worse.")
 
-    def _act(
-        self,
-        control: TrainerControl,
-        at: int,
-        model: AuditedModel,
-        changes: Mapping[str, float],
-    ) -> None:
+    def _act(self, control: TrainerControl, at: int, model: torch.nn.Module) -> None:
+        """Do what `action` says if a change is below its limit; else keep the weights for it."""
         below = {}
-        for name, change in changes.items():
+        for name, change in self.changes().items():
             limit = self.limits.get(name)
             if limit is None and name != LANGUAGE:
                 limit = self.limits.get("features")
@@ -272,7 +241,7 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
                 below[name] = f"{name} {change:+.3f} (limit {limit:g})"
         if not below:
             if self.action == "restore":
-                weights = model.model.state_dict()
+                weights = model.state_dict()
                 copies = {name: value.detach().cpu().clone() for name, value in weights.items()}
                 self._kept = at, copies
             return
@@ -283,41 +252,28 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
             text += "; training stops"
         if self.action == "restore" and self._kept is not None:
             step, copies = self._kept
-            model.model.load_state_dict(copies)
+            model.load_state_dict(copies)
             text += f" and restores the weights of step {step}"
         elif self.action == "restore":
             text += " and keeps its weights, as no earlier ones within the limits were saved"
         warnings.warn(text, stacklevel=2)
 
 
-def _check(**options: Any) -> None:
-    """Raise a SettingsError if an option of `ForgettingCallback` is out of range."""
-    limits = options["limits"] or {}
-    is_number = {
-        name: isinstance(options[name], int | float) and not isinstance(options[name], bool)
-        for name in ("every", "budget", "rows", "texts")
-    }
-    is_sound = isinstance(limits, Mapping) and all(
-        isinstance(value, int | float) and value <= 0.0 for value in limits.values()
+def _problem(every: Any, budget: Any, texts: Any, limits: Any, action: Any) -> str | None:
+    """Return which option of `ForgettingCallback` is out of range, if one is."""
+    for name, value, least in (("every", every, 1), ("texts", texts, FEWEST_TEXTS)):
+        if not isinstance(value, int) or value < least:
+            return f"{name} must be {least} or more"
+    if not isinstance(budget, int | float) or not 0.0 < budget <= 1.0:
+        return "budget must be above 0 and at most 1"
+    if action not in ("warn", "stop", "restore"):
+        return f"action {action!r} is unknown; use warn, stop or restore"
+    is_mapping = limits is None or isinstance(limits, Mapping)
+    if is_mapping and all(isinstance(v, int | float) and v <= 0 for v in (limits or {}).values()):
+        return None
+    return (
+        "limits must map tasks or 'language' to numbers of 0 or less, such as {\"language\": -0.5}"
     )
-    problem = None
-    if not is_number["every"] or options["every"] < 1:
-        problem = "every must be 1 or more"
-    elif not is_number["budget"] or not 0.0 < options["budget"] <= 1.0:
-        problem = "budget must be above 0 and at most 1"
-    elif not is_number["rows"] or options["rows"] < FEWEST_ROWS:
-        problem = f"rows must be {FEWEST_ROWS} or more"
-    elif not is_number["texts"] or options["texts"] < FEWEST_TEXTS:
-        problem = f"texts must be {FEWEST_TEXTS} or more"
-    elif options["action"] not in ("warn", "stop", "restore"):
-        problem = f"action {options['action']!r} is unknown; use warn, stop or restore"
-    elif not is_sound:
-        problem = (
-            "limits must map tasks or 'language' to numbers of 0 or less, such as "
-            '{"language": -0.5}'
-        )
-    if problem is not None:
-        raise SettingsError(f"ForgettingCallback: {problem}.")
 
 
 def _audited(model: Any, tokenizer: Any) -> AuditedModel:
@@ -350,12 +306,3 @@ def _handler() -> Any:
             return handler
         frame = frame.f_back
     raise ModelError("ForgettingCallback: not called by a Trainer. Give it to one as a callback.")
-
-
-def _agreed(decision: bool) -> bool:
-    """Return the first process's decision, so that all processes score at the same steps."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return decision
-    shared = [decision]
-    torch.distributed.broadcast_object_list(shared, src=0)
-    return bool(shared[0])

@@ -46,14 +46,15 @@ def resolve_device(name: str = "auto") -> torch.device:
 class Precision:
     """Number format of the forward pass; weights and optimizer state stay in float32."""
 
-    name: str  # float32 or bf16
+    name: str  # float32, bf16, or in a Trainer fp16
     device_type: str  # cpu, cuda or mps
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass."""
         if self.name == "float32":
             return nullcontext()
-        return torch.autocast(self.device_type, torch.bfloat16)
+        dtype = torch.float16 if self.name == "fp16" else torch.bfloat16
+        return torch.autocast(self.device_type, dtype)
 
 
 def resolve_precision(name: str, device: torch.device) -> Precision:

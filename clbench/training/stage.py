@@ -312,18 +312,20 @@ class Stage(Context):
         inputs_embeds
             Word embeddings in place of the tokens, shape (b, t, e), as for adversarial noise.
         """
-        if weights is not None and self.protocol.gradient_checkpointing and torch.is_grad_enabled():
-            raise SettingsError(
-                "gradients of other weights cannot be computed with gradient_checkpointing, which "
-                "recomputes the pass with the model's own. Set gradient_checkpointing = false."
-            )
-        arguments = (batch.inputs, head or batch.head, inputs_embeds)
         with self.precision.autocast():
-            if weights is None:
-                outputs = self.model(*arguments)
-            else:
-                outputs = torch.func.functional_call(self.model, dict(weights), arguments)
+            outputs = self._call(weights, batch.inputs, head or batch.head, inputs_embeds)
         return torch.as_tensor(outputs).float()
+
+    def _call(self, weights: Mapping[str, Tensor] | None, *arguments: Any) -> Any:
+        """Call the model, with other weights if given."""
+        if weights is None:
+            return self.model(*arguments)
+        if self.protocol.gradient_checkpointing and torch.is_grad_enabled():
+            raise SettingsError(
+                "gradient_checkpointing computes the forward pass again with the model's own "
+                "weights, but this method needs gradients at others. Turn it off."
+            )
+        return torch.func.functional_call(self.model, dict(weights), arguments)
 
     @torch.no_grad()
     def logits_of(self, weights: Snapshot, batch: Batch) -> Tensor:

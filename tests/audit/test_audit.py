@@ -14,14 +14,14 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from clbench.audit.audit import audit
-from clbench.audit.changes import Change, Flips
-from clbench.audit.drift import cka
+from clbench.audit.audit import Audit, audit
+from clbench.audit.changes import Change, Flips, TaskChange
 from clbench.audit.items import Items, load_items, probe
 from clbench.audit.models import load_base, load_tuned
-from clbench.audit.outcome import Audit, TaskChange
-from clbench.audit.page import failures, parse_condition, write_audit
+from clbench.audit.page import write_audit
+from clbench.audit.weights import cka
 from clbench.cli.app import main
+from clbench.cli.audit import failures, parse_condition
 from clbench.core.errors import ClbenchError, SettingsError
 from clbench.models.locate import TINY, TINY_GPT
 from clbench.tasks.task import Rows
@@ -31,7 +31,7 @@ QUICK: Any = {"tasks": ["synthetic/sentiment"], "rows": 200}
 
 
 def items_of(name: str = "synthetic/sentiment", count: int = 200) -> Items:
-    (items,) = load_items([name], data=None, count=count)
+    (items,) = load_items([name], data=None, rows=count)
     return items
 
 
@@ -190,12 +190,13 @@ def test_the_page_shows_names_and_texts_as_text(damaged: Audit, tmp_path: Path, 
     assert (tmp_path / "out" / "figures" / "layers.png").exists()
     # Both copies have the same damage.
     assert stored["between"][0]["verdict"] == "kept"
+    assert page.count('<span class="kept">equivalent</span>') == 2
 
 
 def test_conditions_fail_where_a_loss_is_shown(damaged: Audit) -> None:
     change = damaged.models[0].comparison.language.change
-    assert failures(damaged, [("language", change.difference - 0.1)]) == []
-    (line,) = failures(damaged, [("language", change.difference + 0.1)])
+    assert [*failures(damaged, "language", change.difference - 0.1)] == []
+    (line,) = failures(damaged, "language", change.difference + 0.1)
     assert "language" in line
     assert parse_condition("features:-0.02") == ("features", -0.02)
     for text in ("features", "features:0.1", "speed:-1", "features:x"):
@@ -240,7 +241,7 @@ def test_a_head_that_lacks_weights_is_told(copy: Copy, tmp_path: Path) -> None:
 
 
 def test_a_share_of_little_above_chance_is_not_taken() -> None:
-    change = Change(-0.02, -0.04, 0.0, 0.95, 0.05, 0.05, "unclear")
+    change = Change(-0.02, -0.04, 0.0, 0.95, 0.05, 0.05, "no difference shown")
     near = TaskChange("t", "features", 0.54, 0.52, 0.5, Flips(2, 0, 100), change)
     assert near.lost_share is None
     far = replace(near, base=0.7, tuned=0.68)
@@ -314,6 +315,7 @@ def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
         ({"tasks": ["synthetic/sentiment"] * 2}, "more than once"),
         ({"rows": 20}, "must be 50 or more"),
         ({"margin": 0.0}, "margin 0"),
+        ({"data": "/nowhere"}, "there is no folder"),
     ],
 )
 def test_bad_input_is_refused(copy: Copy, options: dict[str, Any], message: str) -> None:

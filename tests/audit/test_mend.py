@@ -12,8 +12,9 @@ import torch
 from transformers import AutoModel
 
 from clbench.audit.items import load_items
-from clbench.audit.mend import GROUPS, TUNED, Mended, Mixer, Point, Recipe, largest, mend
+from clbench.audit.mend import Mended, Point, mend
 from clbench.audit.models import load_base, load_tuned
+from clbench.audit.weights import DEPTHS, TUNED, Mixer, Mixture, largest
 from clbench.cli.app import main
 from clbench.core.errors import ClbenchError
 from clbench.models.locate import TINY
@@ -45,10 +46,10 @@ def test_mixtures_are_interpolations(copy: Copy) -> None:
     def current() -> dict[str, torch.Tensor]:
         return {n: v.detach().clone() for n, v in tuned.backbone.named_parameters()}
 
-    mixer.apply(Recipe(0.3))
+    mixer.apply(Mixture(0.3))
     for name, value in current().items():
         torch.testing.assert_close(value, 0.7 * one[name] + 0.3 * two[name])
-    mixer.apply(Recipe(1.0).with_group("upper layers", 0.0))
+    mixer.apply(Mixture(1.0).with_group("upper layers", 0.0))
     for name, value in current().items():
         is_upper = name.startswith("encoder.layer.3.")  # the fourth of four, in thirds
         assert torch.equal(value, (one if is_upper else two)[name]), name
@@ -64,10 +65,10 @@ def test_trimming_keeps_the_largest_changes() -> None:
 
 
 def test_a_share_equal_to_that_of_all_names_no_group() -> None:
-    recipe = Recipe(0.5).with_group("embeddings", 0.0)
-    assert recipe.groups == (("embeddings", 0.0),)
-    assert str(recipe) == "α = 0.5, embeddings: 0"
-    assert recipe.with_group("embeddings", 0.5) == Recipe(0.5)
+    mixture = Mixture(0.5).with_group("embeddings", 0.0)
+    assert mixture.groups == (("embeddings", 0.0),)
+    assert str(mixture) == "α = 0.5, embeddings: 0"
+    assert mixture.with_group("embeddings", 0.5) == Mixture(0.5)
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +96,13 @@ def test_damage_is_undone_on_rows_that_the_sweep_did_not_see(damaged: tuple[str,
     assert (out / "front.png").is_file()
     card = (out / "README.md").read_text()
     assert "rows not used to choose the mixture" in card
-    assert len(found["points"]) <= 11 + 3 + 3 * len(GROUPS)
+    assert len(found["points"]) <= 11 + 3 + 3 * len(DEPTHS)
     (again,) = {name for name in found["unseen"] if name == "synthetic/sentiment"}
     assert again
 
 
 def test_the_sweep_and_the_final_scores_use_different_rows() -> None:
-    (items,) = load_items(["synthetic/sentiment"], data=None, count=300)
+    (items,) = load_items(["synthetic/sentiment"], data=None, rows=300)
     sweep, final = items.split(100)
     assert (len(sweep.rows), len(final.rows)) == (100, 200)
     assert not set(sweep.rows.first) & set(final.rows.first)
@@ -119,14 +120,16 @@ def test_a_tuned_model_that_nothing_beats_is_left_alone(
 
 def test_the_front_holds_the_points_that_none_beats() -> None:
     scores = [(1, 0.5, 0.9), (0.5, 0.7, 0.8), (0.2, 0.6, 0.7), (0, 0.9, 0.5)]
-    points = tuple(Point(Recipe(alpha), kept, learned) for alpha, kept, learned in scores)
+    points = tuple(Point(Mixture(alpha), kept, learned) for alpha, kept, learned in scores)
     mended = Mended("b", "t", ("k",), "l", points, TUNED, {}, {}, {}, {})
-    assert [point.recipe.alpha for point in mended.front] == [0, 0.5, 1]
+    assert [point.mixture.alpha for point in mended.front] == [0, 0.5, 1]
 
 
 def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(ClbenchError, match="name each task only once"):
         mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/sentiment")
+    with pytest.raises(ClbenchError, match="rows must be 50"):
+        mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/paraphrase", rows=20)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("x")
     words = ["mend", "tiny", "tiny-gpt", "--keep", "synthetic/sentiment", "--learn", "glue/sst2"]

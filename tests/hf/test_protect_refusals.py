@@ -23,7 +23,8 @@ from transformers import (
 )
 
 from clbench.core.errors import ClbenchError
-from clbench.hf import protect
+from clbench.hf import host, protect
+from clbench.models.likelihood import logits_at
 
 
 def test_a_trainer_that_makes_its_own_optimizer_is_refused(tmp_path: Path) -> None:
@@ -97,14 +98,19 @@ def test_other_inputs_of_masked_language_models_are_read(tmp_path: Path) -> None
     assert protected - own == pytest.approx(3.0 * divergence, rel=1e-3)
 
 
-def test_padding_on_the_left_is_not_compared(tmp_path: Path) -> None:
+def test_padding_on_the_left_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     setting = make_decoder(tmp_path / "model")
     trainer = setting.trainer(tmp_path / "run", "kl-anchor")
     protection = protect(trainer, "kl-anchor", tokens=200)
     method: Any = protection.method
     seen = []
-    at = protection.stage._at
-    protection.stage._at = lambda places, texts: (seen.append(places), at(places, texts))[1]  # type: ignore[assignment,func-returns-value]
+    monkeypatch.setattr(
+        host,
+        "logits_at",
+        lambda model, places, **texts: (seen.append(places), logits_at(model, places, **texts))[1],
+    )
     inputs = {
         "input_ids": torch.tensor([[0, 0, 0, 5, 6, 7, 8], [4, 5, 6, 7, 8, 9, 10]]),
         "attention_mask": torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1] * 7]),

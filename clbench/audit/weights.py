@@ -1,20 +1,17 @@
-"""Where a tuned model differs from its base: weights and hidden states, layer by layer."""
-
-from __future__ import annotations
+"""The weights of a tuned model and its base: how far they moved by layer, and mixtures of both."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from clbench.audit.items import length_of
 from clbench.audit.models import AuditedModel
 from clbench.models.families import family_of
-from clbench.models.groups import LayerGroup, layer_groups_of
+from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
 
 BATCH = 32
 MOST_TOKENS = 4000
@@ -106,7 +103,7 @@ def _hidden_states(model: AuditedModel, texts: Sequence[str], device: torch.devi
     """Return the hidden states behind the embeddings and each layer, shape (tokens, h) each."""
     backbone = model.backbone.to(device).eval()
     options = family_of(model.backbone).options
-    parts: list[list[Tensor]] = []
+    parts: list[list[torch.Tensor]] = []
     tokens = 0
     for start in range(0, len(texts), BATCH):
         batch = model.tokenizer(
@@ -126,18 +123,98 @@ def _hidden_states(model: AuditedModel, texts: Sequence[str], device: torch.devi
     return [torch.cat(layer)[:MOST_TOKENS].double().numpy() for layer in zip(*parts, strict=True)]
 
 
-@contextmanager
-def put_back(tuned: AuditedModel, base: AuditedModel, group: LayerGroup) -> Iterator[None]:
-    """Give the tuned model the base model's weights of a group of layers inside the block."""
-    own = dict(tuned.backbone.named_parameters())
-    theirs = dict(base.backbone.named_parameters())
-    saved = {name: own[name].detach().clone() for name in group.parameters}
-    try:
-        with torch.no_grad():
-            for name in group.parameters:
-                own[name].copy_(theirs[name])
-        yield
-    finally:
-        with torch.no_grad():
-            for name, value in saved.items():
-                own[name].copy_(value)
+DEPTHS = ("embeddings", "lower layers", "middle layers", "upper layers")
+"""Parts of a model by depth; the last one has all that is behind the layers, too."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Weights between those of two models: base + α · trimmed change.
+
+    Attributes
+    ----------
+    alpha
+        The share of the change, for all weights.
+    groups
+        Other shares, by one of `DEPTHS` or the name of a group of layers.
+    largest
+        Share of each tensor's entries whose change is kept, the largest ones; 1 keeps all (the
+        trimming of TIES merging, Yadav et al. 2023, section 3).
+    """
+
+    alpha: float
+    groups: tuple[tuple[str, float], ...] = ()
+    largest: float = 1.0
+
+    def with_group(self, name: str, alpha: float) -> "Mixture":
+        """Return the mixture with another share for a group of layers."""
+        shares = {**dict(self.groups), name: alpha}
+        return replace(self, groups=tuple((n, a) for n, a in shares.items() if a != self.alpha))
+
+    def __str__(self) -> str:
+        parts = [f"α = {self.alpha:g}"]
+        parts += [f"{name}: {value:g}" for name, value in self.groups]
+        if self.largest < 1.0:
+            parts.append(f"largest {self.largest:.0%} of the changes")
+        return ", ".join(parts)
+
+
+TUNED, BASE = Mixture(1.0), Mixture(0.0)
+
+
+class Mixer:
+    """Sets the weights of a tuned model to mixtures with those of its base."""
+
+    def __init__(self, base: AuditedModel, tuned: AuditedModel) -> None:
+        own, theirs = (dict(m.backbone.named_parameters()) for m in (tuned, base))
+        pairs = {name: (own[name], theirs[name]) for name in own if name in theirs}
+        if base.head == tuned.head:  # and so the weights of the same head
+            inside = {id(value) for value in own.values()}
+            others = dict(base.model.named_parameters())
+            for name, value in tuned.model.named_parameters():
+                if id(value) not in inside and getattr(others.get(name), "shape", 0) == value.shape:
+                    pairs[f"head: {name}"] = value, others[name]
+        self._weights = [
+            (name, target, start, target.detach().clone())
+            for name, (target, start) in pairs.items()
+        ]
+        groups = groups_of(tuned)
+        depth = sum(group.name.startswith("layer.") for group in groups)
+        position = depth_positions(depth, len(DEPTHS) + 1) | {"final": len(DEPTHS) - 1}
+        self._groups = {
+            name: (group.name, DEPTHS[position[group.name]])
+            for group in groups
+            for name in group.parameters
+        }
+
+    @torch.no_grad()
+    def apply(self, mixture: Mixture) -> None:
+        """Set the weights."""
+        shares = dict(mixture.groups)
+        for name, target, start, tuned in self._weights:
+            names = self._groups.get(name, ())
+            alpha = next((shares[n] for n in names if n in shares), mixture.alpha)
+            value = tuned
+            if alpha != 1.0 or mixture.largest != 1.0:
+                base = start.to(tuned.device)
+                change = tuned - base
+                if mixture.largest < 1.0:
+                    change = largest(change, mixture.largest)
+                value = base + alpha * change
+            target.copy_(value)
+
+    @contextmanager
+    def mixed(self, mixture: Mixture) -> Iterator[None]:
+        """Set the weights inside the block."""
+        try:
+            self.apply(mixture)
+            yield
+        finally:
+            self.apply(TUNED)
+
+
+def largest(change: torch.Tensor, share: float) -> torch.Tensor:
+    """Return a tensor with its largest entries alone, 0 elsewhere."""
+    count = max(1, round(share * change.numel()))
+    smallest = change.abs().flatten().kthvalue(change.numel() - count + 1).values
+    return torch.where(change.abs() >= smallest, change, 0.0)
