@@ -29,9 +29,8 @@ from clbench.results.score_tables import (
 )
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
-from clbench.suite.baselines import read_baseline
+from clbench.suite.baselines import own_values, read_baseline
 from clbench.suite.question import Question
-from clbench.suite.sweep import own_values
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "findings.md", ROOT / "docs" / "findings-by-scenario.md")

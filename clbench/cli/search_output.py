@@ -18,9 +18,8 @@ from clbench.runner.listener import Listener
 from clbench.search import SearchFolder, SearchListener
 from clbench.search.experiment import BEST, MEAN
 from clbench.search.trials import FAILED
-from clbench.suite.baselines import Range
+from clbench.suite.baselines import LR_MULTIPLES, Range
 from clbench.suite.read import read_suite
-from clbench.suite.sweep import LR_MULTIPLES
 
 if TYPE_CHECKING:
     from clbench.runner.resources import Resources

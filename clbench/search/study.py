@@ -21,9 +21,17 @@ from clbench.results.store import Store
 from clbench.runner.run_state import RunState
 from clbench.search.plan import TunePlan, quiet_ray
 from clbench.search.trials import FAILED, read_json
-from clbench.suite.baselines import Baseline, Cost, Range, Sweep
+from clbench.suite.baselines import (
+    Baseline,
+    Cost,
+    Range,
+    Sweep,
+    axes,
+    count_points,
+    own_values,
+    variant,
+)
 from clbench.suite.plan import make_plan
-from clbench.suite.sweep import axes, count_points, own_values, variant
 from clbench.suite.validation import check_methods
 
 ROUNDS = 4

@@ -13,14 +13,13 @@ from typing import Any
 
 from clbench.core.errors import SuiteError, UnknownNameError, display_path, join_names, raise_errors
 from clbench.core.files import user_path
-from clbench.suite.baselines import Baseline, read_baseline, read_variant
+from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
 from clbench.suite.question import Question
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.scores import SCORE
-from clbench.suite.sweep import dial_points
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.training.protocol import BY_TASK, Protocol
 

@@ -13,8 +13,7 @@ from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.core.errors import SettingsError
 from clbench.methods.class_means import NEVER, Prototypes, shrink
-from clbench.suite.baselines import read_baseline
-from clbench.suite.sweep import axes
+from clbench.suite.baselines import axes, read_baseline
 from clbench.training.batches import Batch
 
 

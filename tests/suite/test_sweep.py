@@ -10,8 +10,15 @@ from pydantic import ValidationError
 
 from clbench.core.errors import SuiteError
 from clbench.core.registry import check_name
-from clbench.suite.baselines import Range, read_baseline
-from clbench.suite.sweep import LR_MULTIPLES, axes, count_points, dial_points, own_values
+from clbench.suite.baselines import (
+    LR_MULTIPLES,
+    Range,
+    axes,
+    count_points,
+    dial_points,
+    own_values,
+    read_baseline,
+)
 
 
 @pytest.fixture(autouse=True)
