@@ -1,15 +1,13 @@
 """Baselines: methods with fixed settings, each with its source, and the points of their sweeps."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -33,6 +31,7 @@ from clbench.core.errors import (
 )
 from clbench.core.files import user_path
 from clbench.core.registry import Amount, Count, check_name
+from clbench.methods.base import METHODS, Method
 from clbench.suite.plugins import source_digest
 from clbench.suite.read import check_file, is_path, packaged_files, read_toml
 from clbench.suite.schema import Name, VariantTable
@@ -40,6 +39,11 @@ from clbench.suite.schema import Name, VariantTable
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """``module:Class``."""
 LIST = "clbench list methods"
+LR_MULTIPLES: list[Any] = [0.1, 0.2, 0.5, 1.0, 2.0]
+"""Flat rates that every method is tuned over, as multiples of its own. Few, so that methods that
+train the first stage alike share it."""
+RATES = {"lr", "lr_multiple"}
+"""Settings of the flat rate, which every method has."""
 
 
 class Range(BaseModel):
@@ -52,7 +56,7 @@ class Range(BaseModel):
     scale: Literal["log", "linear"] = "log"
 
     @model_validator(mode="after")
-    def _ordered(self) -> Range:
+    def _ordered(self) -> Self:
         if not self.low < self.high or (self.scale == "log" and self.low <= 0):
             raise ValueError("low must be below high, and above 0 on a log scale")
         return self
@@ -170,6 +174,10 @@ class Baseline:
     sweep: Sweep = field(default_factory=dict)
     family: str = ""
 
+    def build(self, **changes: Any) -> Method:
+        """Construct the method with the settings, some of them changed."""
+        return METHODS.get(self.method)(**{**self.settings, **changes})
+
     def to_toml(self) -> str:
         """Return the text of a file that `read_baseline` reads as this baseline, with its cost."""
         sweep = {
@@ -232,8 +240,6 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
     PluginError
         If ``module:Class`` does not exist.
     """
-    from clbench.methods.base import METHODS
-
     if is_path(text):
         return _read_file(user_path(text, "baseline", base or Path()).resolve())
     if CLASS.fullmatch(text):
@@ -261,8 +267,6 @@ def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
 
     Raises the errors of `read_baseline` for `of`, and an UnknownNameError if the name is taken.
     """
-    from clbench.methods.base import METHODS
-
     location = f"[baseline.{quote_key(name)}]"
     if name in packaged_files("baselines") or name in METHODS:
         raise UnknownNameError(f"{location}: {name!r} is already a baseline or method. Rename it.")
@@ -272,21 +276,19 @@ def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
         raise UnknownNameError(
             f"{location} of: {error} A variant cannot be based on another variant."
         ) from error
-    unchanged = {key: text for key, text in original.sources.items() if key not in table.settings}
+    changed = variant(original, name, table.settings)
     return replace(
-        original,
-        name=name,
-        settings={**original.settings, **table.settings},
-        sources={**unchanged, **table.sources},
+        changed,
+        sources={**changed.sources, **table.sources},
         description=table.description or original.description,
         path=suite,
         table=f"{location} settings",
         cost=None if table.settings else original.cost,
+        family="",
     )
 
 
 def _read_file(path: Path) -> Baseline:
-    from clbench.methods.base import METHODS
 
     file, errors = check_file({"name": path.stem, **read_toml(path)}, BaselineFile)
     raise_errors(path, errors)
@@ -298,7 +300,8 @@ def _read_file(path: Path) -> Baseline:
     ]
     is_known = CLASS.fullmatch(file.method) or file.method in METHODS
     digest = _digest(file.method) if is_known else None  # registers a module:Class
-    errors += _sweep_errors(file)
+    baseline = Baseline(**dict(file), path=path, digest=digest)
+    errors += _sweep_errors(baseline) if file.method in METHODS else []
     if path in packaged_files("baselines").values():
         errors += [
             f"[settings] {quote_key(key)}: has no source. Add one under [sources]"
@@ -309,24 +312,20 @@ def _read_file(path: Path) -> Baseline:
         hint = did_you_mean(file.method, METHODS, LIST)
         errors.append(f"method: there is no method {file.method!r}.{hint}")
     raise_errors(path, errors)
-    return Baseline(**dict(file), path=path, digest=digest)
+    return baseline
 
 
-def _sweep_errors(file: BaselineFile) -> list[str]:
+def _sweep_errors(baseline: Baseline) -> list[str]:
     """Return what is wrong with the ends and choices of a sweep, or nothing."""
-    from clbench.methods.base import METHODS
-
-    if not file.sweep or file.method not in METHODS:
-        return []
     try:
-        METHODS.get(file.method)(**file.settings)
+        baseline.build()
     except SettingsError:  # a package is missing, or the settings are wrong: an error of the run
         return []
     errors = []
-    for key, axis in file.sweep.items():
+    for key, axis in baseline.sweep.items():
         for value in (axis.low, axis.high) if isinstance(axis, Range) else axis:
             try:
-                METHODS.get(file.method)(**{**file.settings, key: value})
+                baseline.build(**{key: value})
             except SettingsError as error:
                 errors.append(f"[sweep] {quote_key(key)} {_toml(value)}: {error}")
                 break
@@ -342,19 +341,10 @@ def _toml(value: Any) -> str:
 
 def _digest(method: str) -> str | None:
     """Return the digest of a method's code; registers a ``module:Class``."""
-    from clbench.methods.base import METHODS
-
     digest = source_digest(method if CLASS.fullmatch(method) else METHODS.where(method))
     if CLASS.fullmatch(method):
         METHODS.add(method, method)
     return digest
-
-
-LR_MULTIPLES: list[Any] = [0.1, 0.2, 0.5, 1.0, 2.0]
-"""Flat rates that every method is tuned over, as multiples of its own. Few, so that methods that
-train the first stage alike share it."""
-RATES = {"lr", "lr_multiple"}
-"""Settings of the flat rate, which every method has."""
 
 
 def axes(baseline: Baseline, *, keep_rate: bool = False) -> Sweep:
@@ -363,18 +353,16 @@ def axes(baseline: Baseline, *, keep_rate: bool = False) -> Sweep:
     The flat rate is one of them unless `keep_rate`, or if the method takes none.
     """
     sweep = dict(baseline.sweep)
-    if not (sweep.keys() & RATES) and _takes_rate(baseline):
-        sweep["lr_multiple"] = LR_MULTIPLES
+    if not sweep.keys() & RATES:
+        with suppress(SettingsError):
+            baseline.build(lr_multiple=LR_MULTIPLES[0])
+            sweep["lr_multiple"] = LR_MULTIPLES
     return {key: axis for key, axis in sweep.items() if not (keep_rate and key in RATES)}
 
 
-def own_values(
-    baseline: Baseline, settings: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Any]:
+def own_values(baseline: Baseline, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the values of the swept settings in a baseline, or in one with other `settings`."""
-    from clbench.methods.base import METHODS
-
-    method = METHODS.get(baseline.method)(**{**baseline.settings, **settings})
+    method = baseline.build(**(settings or {}))
     return {key: getattr(method, key) for key in axes(baseline)}
 
 
@@ -388,16 +376,6 @@ def count_points(baseline: Baseline, *, keep_rate: bool = False) -> float:
         for axis in swept.values()
     ]
     return math.prod(sizes) + any(own[key] not in axis for key, axis in swept.items())
-
-
-def _takes_rate(baseline: Baseline) -> bool:
-    from clbench.methods.base import METHODS
-
-    try:
-        METHODS.get(baseline.method)(**{**baseline.settings, "lr_multiple": LR_MULTIPLES[0]})
-    except SettingsError:
-        return False
-    return True
 
 
 def variant(baseline: Baseline, name: str, settings: Mapping[str, Any]) -> Baseline:
@@ -417,41 +395,31 @@ def dial_points(baseline: Baseline, count: int) -> list[Baseline]:
 
     The first one is the baseline itself, in place of the nearest point.
     """
+    first = replace(baseline, family=baseline.name)
     swept = axes(baseline)
     if not swept:
-        return [replace(baseline, family=baseline.name)]
+        return [first]
     setting, axis = next(iter(swept.items()))
     own = own_values(baseline)[setting]
     if isinstance(axis, Range):
         values = axis.values(count)
-        nearest = values[len(values) // 2]
-        if isinstance(own, int | float):
-            nearest = axis.nearest(values, own)
+        is_number = isinstance(own, int | float)
+        nearest = axis.nearest(values, own) if is_number else values[len(values) // 2]
     else:
-        values = _spread(axis, count)
+        last = len(axis) - 1
+        chosen = {round(i * last / max(1, count - 1)) for i in range(count)}
+        values = [axis[i] for i in sorted(chosen)]
         nearest = values[-1]
     if own in values:
         values.remove(own)
     elif len(values) == count:
         values.remove(nearest)
-    labels = [_label(value) for value in values]
-    if None in labels or len({*labels}) < len(labels):  # no names of files, or not unique
+    labels = [
+        f"{value:g}" if type(value) in (int, float) and value >= 0 else "" for value in values
+    ]
+    if "" in labels or len({*labels}) < len(labels):  # no names of files, or not unique
         labels = [f"s{number}" for number in range(1, len(values) + 1)]
-    points = [
+    return [first] + [
         variant(baseline, f"{baseline.name}-{label}", {setting: value})
         for label, value in zip(labels, values, strict=True)
     ]
-    return [replace(baseline, family=baseline.name), *points]
-
-
-def _spread(choices: list[Any], count: int) -> list[Any]:
-    """Return `count` of the choices at equal distances in their list, both ends included."""
-    last = len(choices) - 1
-    chosen = {round(i * last / max(1, count - 1)) for i in range(count)}
-    return [choices[i] for i in sorted(chosen)]
-
-
-def _label(value: Any) -> str | None:
-    """Return a value as the end of a baseline's name, or None if it is no positive number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:g}" if is_number and value >= 0 else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,14 +22,13 @@ from clbench.core.errors import (
     sentence,
 )
 from clbench.core.files import user_path
+from clbench.models.locate import MODELS
+from clbench.suite.baselines import Baseline
 from clbench.suite.question import FEWEST, LOOKS, MOST_SEEDS, UNTIL_SETTLED
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
 from clbench.training.protocol import Protocol
-
-if TYPE_CHECKING:
-    from clbench.suite.baselines import Baseline
 
 MOST_POINTS = 100
 """Most points of a sweep."""
@@ -220,8 +219,6 @@ def _looks(text: str) -> tuple[int, ...]:
 
 def _model_of(suite: Suite) -> str:
     """Return the suite's model; a folder is resolved against that of the suite file."""
-    from clbench.models.locate import MODELS
-
     name = suite.file.protocol.model
     if name in MODELS:
         return name

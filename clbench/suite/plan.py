@@ -13,6 +13,8 @@ from typing import Any
 
 from clbench.core.errors import SuiteError, UnknownNameError, display_path, join_names, raise_errors
 from clbench.core.files import user_path
+from clbench.models.locate import model_identity
+from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
@@ -21,6 +23,9 @@ from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.scores import SCORE
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
+from clbench.tasks.corpus import corpus_identity
+from clbench.tasks.metrics import METRICS, TEXT_METRICS
+from clbench.tasks.registry import task_identity, template_identity
 from clbench.training.protocol import BY_TASK, Protocol
 
 MOST_UNKNOWN = 3
@@ -318,12 +323,6 @@ def _recipes(
 
     The recipe identifies models, tasks and corpora by their contents, not their paths.
     """
-    from clbench.models.locate import model_identity
-    from clbench.shifts.base import SHIFTS
-    from clbench.tasks.corpus import corpus_identity
-    from clbench.tasks.metrics import METRICS, TEXT_METRICS
-    from clbench.tasks.registry import task_identity, template_identity
-
     base = suite.base
     model = model_identity(protocol.model, protocol.revision)
     corpus = corpus_identity(protocol.corpus)

@@ -20,6 +20,11 @@ from clbench.core.errors import ClbenchError, PluginError, describe_missing, dis
 from clbench.core.files import read_file, user_path
 from clbench.core.registry import Registry
 from clbench.core.user_code import IMPORTS, GlobalState, error_text
+from clbench.methods.base import METHODS
+from clbench.models.locate import MODELS
+from clbench.shifts.base import SHIFTS
+from clbench.tasks.metrics import METRICS
+from clbench.tasks.registry import TASKS
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,6 @@ class Plugin:
 
 def registries() -> tuple[Registry[Any], ...]:
     """Return the registries that plug-ins may add to."""
-    from clbench.methods.base import METHODS
-    from clbench.models.locate import MODELS
-    from clbench.shifts.base import SHIFTS
-    from clbench.tasks.metrics import METRICS
-    from clbench.tasks.registry import TASKS
-
     return METHODS, SHIFTS, TASKS, MODELS, METRICS
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from clbench.core.errors import format_value
 from clbench.core.registry import LONGEST_NAME, NAME, check_name, is_name
+from clbench.shifts.base import SHIFTS
 from clbench.suite.question import Question
 from clbench.tasks.spec import OwnTaskTable
 from clbench.training.protocol import Protocol
@@ -165,8 +166,6 @@ def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:
     >>> derived_name("sentence-length", {"task": "glue/qnli", "unit": "words"})
     'qnli-length'
     """
-    from clbench.shifts.base import SHIFTS
-
     tasks = settings.get("tasks", settings.get("task"))
     names = tasks if isinstance(tasks, list) else [tasks]
     if not names or not all(isinstance(name, str) for name in names):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,22 +19,20 @@ from clbench.core.errors import (
 )
 from clbench.core.registry import Configured
 from clbench.core.user_code import user_code
+from clbench.methods.base import METHODS, at_rate
+from clbench.shifts.base import SHIFTS
+from clbench.shifts.scenario import Scenario
 from clbench.suite.baselines import Baseline
 from clbench.suite.question import Question
 from clbench.suite.read import Suite
 from clbench.suite.schema import ScenarioSpec
+from clbench.tasks.metrics import METRICS
+from clbench.tasks.registry import TASKS, score_metrics
 from clbench.training.protocol import BY_TASK, Protocol
-
-if TYPE_CHECKING:
-    from clbench.shifts.scenario import Scenario
 
 
 def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
     """Return an error for each task, metric or shift that does not exist."""
-    from clbench.shifts.base import SHIFTS
-    from clbench.tasks.metrics import METRICS
-    from clbench.tasks.registry import TASKS, score_metrics
-
     own, protocol = suite.file.task, suite.file.protocol
     plugin = " For your own, add --plugin FILE."
 
@@ -73,8 +71,6 @@ def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
 
 def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
     """Construct each scenario's shift; raise one SuiteError with all errors in their settings."""
-    from clbench.shifts.base import SHIFTS
-
     errors = []
     for scenario in scenarios:
         shift = SHIFTS.get(scenario.shift)
@@ -93,8 +89,6 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
     PluginError
         If a method cannot be imported.
     """
-    from clbench.methods.base import METHODS, at_rate
-
     for baseline in baselines:
         method = METHODS.get(baseline.method)
         with user_code(f"method {baseline.method!r}"):
@@ -140,8 +134,6 @@ def check_shared_head(question: Question, scenario: Scenario) -> None:
 
 def check_tasks(baselines: Iterable[Baseline], scenario: Scenario, protocol: Protocol) -> None:
     """Let each baseline's method check the tasks of a scenario; raise its SettingsError."""
-    from clbench.methods.base import METHODS, at_rate
-
     for baseline in baselines:
         where = f"{baseline.name}, on {scenario.name}"
         try:
@@ -171,8 +163,6 @@ def stages_of(scenario: ScenarioSpec) -> int:
 
     A shift that divides a task sets the number of parts in ``k``.
     """
-    from clbench.shifts.base import SHIFTS
-
     tasks = scenario.settings.get("tasks")
     default = len(tasks) if isinstance(tasks, list) else 2
     parts = getattr(SHIFTS.get(scenario.shift)(**scenario.settings), "k", default)

@@ -53,7 +53,7 @@ Make = Callable[..., Plan]
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "clbench.models.locate.model_identity", lambda name, revision=None: {"files": name}
+        "clbench.suite.plan.model_identity", lambda name, revision=None: {"files": name}
     )
     for name in ("a.csv", "a-dev.csv", "b.csv"):
         Path(name).write_text("text,label\nwell,1\nbad,0\n")
