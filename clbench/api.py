@@ -1,101 +1,49 @@
 """Run a suite from Python; the command line uses the same functions."""
 
-from __future__ import annotations
-
-import dataclasses
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from clbench.core.errors import RunFolderError
+from clbench.core.options import Option, takes
 from clbench.results.score_tables import Run, scores_frame, to_csv
 from clbench.results.score_tables import load_run as load_run
 from clbench.results.store import Store
 from clbench.runner.listener import Listener
 from clbench.runner.resources import Resources
 from clbench.runner.run_state import RunState, read_run_state
+from clbench.suite.options import RunOptions
+from clbench.suite.plan import Plan, make_plan, validate
+from clbench.suite.question import MEAN
+from clbench.suite.read import read_suite
 
 if TYPE_CHECKING:
     from clbench.runner.run_plan import Executor
-    from clbench.suite.baselines import Baseline
-    from clbench.suite.options import RunOptions
-    from clbench.suite.plan import Plan
 
 
-def run(
-    suite: str | Path = "quick",
-    *,
-    out: str | Path | None = None,
-    model: str | None = None,
-    data: str | Path | None = None,
-    methods: Sequence[str | Baseline] | None = None,
-    scenarios: Sequence[str] | None = None,
-    seeds: Sequence[int] | str | None = None,
-    limit: int | None = None,
-    subset: str | None = None,
-    epochs: int | None = None,
-    device: str = "auto",
-    precision: str | None = None,
-    head: str | None = None,
-    lm_eval: Sequence[str] | None = None,
-    corpus: str | Path | None = None,
-    plugins: Sequence[str | Path] = (),
-    references: bool | None = None,
-    sweep: int | None = None,
-    keep_stages: bool = False,
-    replace: bool = False,
-    workers: int | None = None,
-    address: str | None = None,
-    threads: int | None = None,
-    gpus: float | None = None,
-    listener: Listener | None = None,
-) -> Run:
+@dataclass(frozen=True, kw_only=True)
+class RunArguments(Resources, RunOptions):
+    """The arguments of `run`."""
+
+    suite: Annotated[
+        str | Path, Option("Name of a packaged suite, or path of a suite file.", "SUITE")
+    ] = field(default="quick", kw_only=False)
+    listener: Annotated[
+        Listener | None, Option("Receives the progress of the run.", default="nothing is printed")
+    ] = None
+
+    def __post_init__(self) -> None:
+        Resources.__post_init__(self)
+        RunOptions.__post_init__(self)
+
+
+@takes(RunArguments)
+def run(arguments: RunArguments) -> Run:
     """Run a suite, or resume it: finished cells do not run again.
 
     Parameters
     ----------
-    suite
-        Name of a packaged suite, or path of a suite file.
-    out
-        The run's folder; by default ``results/<suite>``.
-    model, limit, subset, epochs, precision, head, lm_eval
-        Override the suite's protocol: the model, the maximum rows of a split, whether each seed
-        trains on other rows (``seed``) or not (``fixed``), the passes over each task's rows (also
-        where the suite sets epochs or steps per task), the precision, the kind of head, and tasks
-        of the LM Evaluation Harness.
-    data
-        Folder with copies of hub repositories, such as ``DIR/glue``; by default the hub itself.
-    methods, scenarios, seeds
-        Select what to run instead of all of the suite: baselines by name or path, scenarios by
-        shell patterns, seeds. ``until-settled`` or ``until-settled:5,10,20`` adds seeds from 0 on
-        until every primary comparison is settled, at most as many as the last number. The run
-        is looked at after each number of seeds, and the error rate is spent over these looks.
-    device
-        ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-    corpus
-        Text corpus for methods and shifts that use the language-model loss: a file with one
-        text per line, ``wiki40b/en`` or ``built-in``.
-    plugins
-        Python files that register methods, shifts, tasks or models.
-    references
-        Whether to also train each scenario's last task alone, once for each seed, for
-        intransigence; by default what the suite says, which is yes unless it has
-        ``references = false``.
-    sweep
-        Run each baseline at this many values of its dial, the first setting of its ``[sweep]``,
-        its own value included, to compare trade-off curves.
-    keep_stages
-        Keep the weights after each cell's last stage, so that a longer order of the same sequence
-        goes on from there.
-    replace
-        Rerun cells that finished with other settings; their files move to ``cells/replaced/``.
-    workers, address, threads, gpus
-        Concurrent cells, the Ray cluster to run them on, and the CPU threads and GPUs of each;
-        see `clbench.runner.resources.Resources`. By default cells run one after another in
-        this process. On a CPU the last digits of scores depend on `threads`, never on the other
-        three.
-    listener
-        Receives the progress of the run; by default nothing is printed.
+    {options}
 
     Returns
     -------
@@ -108,46 +56,12 @@ def run(
         For errors that the user can fix: unknown names, wrong settings, missing data, a folder
         that is in use or holds cells of other settings.
     """
-    from clbench.suite.options import RunOptions
-
-    resources = Resources(workers, address, threads, gpus)
-    options = RunOptions(
-        model=model,
-        data=data,
-        corpus=corpus,
-        methods=methods,
-        scenarios=scenarios,
-        seeds=seeds,
-        limit=limit,
-        subset=subset,
-        epochs=epochs,
-        precision=precision,
-        head=head,
-        lm_eval=lm_eval,
-        device=device,
-        plugins=plugins,
-        references=references,
-        sweep=sweep,
-        keep_stages=keep_stages,
-        out=out,
-    )
-    for step in steps_of(options):
-        state = read_run_state(plan_run(suite, step), replace=replace)
-        result = execute(state, resources, listener)
-        if options.looks and not open_comparisons(result):
+    for plan in plan_run(arguments.suite, arguments).steps:
+        state = read_run_state(plan, replace=arguments.replace)
+        result = execute(state, arguments, arguments.listener)
+        if plan.looks and not open_comparisons(result):
             break
     return result
-
-
-def steps_of(options: RunOptions) -> Iterator[RunOptions]:
-    """Yield the options of each look of a run that adds seeds until it is settled, in order.
-
-    The options of any other run are yielded as they are.
-    """
-    if not options.looks:
-        yield options
-    for look in options.looks:
-        yield dataclasses.replace(options, seeds=tuple(range(look)))
 
 
 def open_comparisons(run: Run) -> list[str]:
@@ -156,8 +70,7 @@ def open_comparisons(run: Run) -> list[str]:
     A comparison of the question is open if its verdict is ``no difference shown`` or ``no
     verdict``, or if a method has no finished cell.
     """
-    from clbench.results.comparisons import comparisons_frame
-    from clbench.suite.question import MEAN
+    from clbench.results.comparisons import comparisons_frame  # imports pandas
 
     store = Store(run.path)
     question, cells = store.questions()[-1], [c for c in run.cells if c.reference_of is None]
@@ -179,12 +92,7 @@ def open_comparisons(run: Run) -> list[str]:
 
 def plan_run(suite: str | Path, options: RunOptions) -> Plan:
     """Return the plan of a run; trains and writes nothing."""
-    from clbench.suite.plan import make_plan
-    from clbench.suite.plugins import load_plugins
-    from clbench.suite.read import read_suite
-
-    load_plugins(options.plugins)
-    return make_plan(read_suite(suite), options)
+    return make_plan(read_suite(suite, options.plugins), options)
 
 
 def execute(
@@ -232,10 +140,8 @@ def check(state: RunState, resources: Resources, listener: Listener) -> None:
         check_inputs(state.plan, state.pending, resources, listener)
 
 
-def _executor(state: RunState, resources: Resources) -> Executor:
+def _executor(state: RunState, resources: Resources) -> "Executor":
     """Return what runs the pending cells, after checking their methods and shifts."""
-    from clbench.suite.plan import validate
-
     validate(state.plan, state.pending)
     # Only now: the engine takes seconds to import, and a finished run does not need it.
     from clbench.runner.run_plan import InProcessExecutor

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from helpers.fake_engine import FakeExecutor
 
 import clbench
 from clbench.api import open_comparisons
-from clbench.core.errors import RunFolderError, SettingsError
+from clbench.cli import main
+from clbench.core.errors import ClbenchError, RunFolderError, SettingsError
+from clbench.core.options import options_of
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.statistics import spend
 from clbench.results.store import Store
+from clbench.runner.resources import Resources
 from clbench.suite.question import Question
 
 
@@ -149,3 +153,60 @@ def test_comparisons_are_open_without_enough_seeds(place: Path, engine: FakeExec
 def test_looks_must_grow(seeds: str) -> None:
     with pytest.raises(SettingsError, match="growing numbers"):
         clbench.RunOptions(seeds=seeds)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0,1,2", (0, 1, 2)), ("0-4", (0, 1, 2, 3, 4)), ("7, 1-2,1", (7, 1, 2)), ("3-3", (3,))],
+)
+def test_seeds_as_lists_and_ranges(text: str, expected: tuple[int, ...]) -> None:
+    assert clbench.RunOptions(seeds=text).seeds == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,,2", "-1", "2-1", "1.5", "0-5000"])
+def test_wrong_seeds(text: str) -> None:
+    with pytest.raises(SettingsError, match=f"^seeds {text!r}: "):
+        clbench.RunOptions(seeds=text)
+
+
+def test_the_arguments_are_those_of_the_options() -> None:
+    parameters = inspect.signature(clbench.run).parameters
+    options = {**options_of(clbench.RunOptions), **options_of(Resources)}
+    assert list(parameters) == ["suite", *options, "listener"]
+    assert parameters["suite"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert parameters["limit"].annotation == int | None
+    text = " ".join((clbench.run.__doc__ or "").split())
+    for name, (_, option) in options.items():
+        assert f"{name} {option.text}" in text
+    with pytest.raises(TypeError, match=r"^run\(\) got an unexpected keyword argument 'metods'"):
+        clbench.run("quick", metods=["vanilla"])  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("methods", "vanila", "add {plugins}, or give module:Class"),
+        ("methods", "vanilla,vanilla", "{methods}: 'vanilla' is given twice"),
+        ("scenarios", "x*", "{scenarios} 'x*' matches no scenario"),
+        ("limit", 0, "{limit}: must be greater than 0"),
+        ("data", "nowhere", "{data} nowhere: there is no such folder"),
+        ("corpus", "nowhere.txt", "{corpus} 'nowhere.txt': there is no such file"),
+        ("device", "tpu", "{device} 'tpu': must be auto"),
+        ("subset", "seed", "Set {limit} (key"),
+        ("workers", 0, "{workers} 0: must be 1 or more"),
+        ("gpus", 0.5, "{gpus}: divides GPUs among workers. Also give {workers} or {address}."),
+    ],
+)
+def test_errors_name_arguments_in_python_and_options_in_the_shell(
+    place: Path, capsys: pytest.CaptureFixture[str], option: str, value: Any, problem: str
+) -> None:
+    names = ("methods", "scenarios", "limit", "data", "corpus", "device", "workers", "gpus")
+    in_shell = {name: f"--{name}" for name in (*names, "address")}
+    assert main(["run", "mine.toml", f"--{option}", str(value)]) == 2
+    assert problem.format(**in_shell, plugins="--plugin FILE") in capsys.readouterr().err
+    values = value.split(",") if option == "methods" else value
+    with pytest.raises(ClbenchError) as caught:
+        clbench.run("mine.toml", **{option: values})
+    in_python = {name: name for name in in_shell}
+    assert problem.format(**in_python, plugins="plugins='FILE'") in str(caught.value)
+    assert "--" not in str(caught.value)

@@ -1,30 +1,25 @@
 """The program: its verbs, its exit codes, and errors as one line."""
 
-from __future__ import annotations
-
 import errno
+import inspect
 import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pkgutil import resolve_name
 from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from clbench.cli.audit import audit
-from clbench.cli.check import check
-from clbench.cli.combine import combine
-from clbench.cli.list import listing
-from clbench.cli.mend import mend
-from clbench.cli.power import power
-from clbench.cli.report import compare, report
-from clbench.cli.run import run
-from clbench.cli.search import search
-from clbench.cli.tune import tune
-from clbench.core.errors import ClbenchError
+from clbench.core import __version__
+from clbench.core.errors import ClbenchError, in_words, printable, sentence
+from clbench.core.files import remedy
+from clbench.core.options import command_line
+from clbench.core.user_code import error_text
 
 STOPPED = 130
 """Exit code of a program that is interrupted by Ctrl-C."""
@@ -35,27 +30,94 @@ USER_ERRORS = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
 )
 """System errors that the user can fix wherever they occur; others may be bugs."""
+VERBS = {
+    "What did my model forget?": {
+        "audit": "Find out what fine-tuned models forgot of their base model.",
+        "mend": "Mix a model with its base model, to get back what it forgot.",
+    },
+    "Which method forgets least?": {
+        "run": "Run a suite, or resume it: finished cells do not run again.",
+        "report": "Write a report of runs: an offline page with figures and tables.",
+        "compare": "Write one report that compares two runs.",
+        "power": "Say how many seeds show a difference, from the spread of a run.",
+        "tune": "Tune methods, each with the same number of trials.",
+        "search": "Search learning rates by depth for a pair of tasks (BERTcL).",
+        "combine": "Combine the learning rates of several searches into a baseline.",
+    },
+    "Bring your own": {
+        "list": "List suites, scenarios, methods, tasks and other names.",
+        "check": "Check that a method keeps its promises, on tiny tasks.",
+    },
+}
+"""Verbs by the question that they answer; ``clbench.cli.VERB`` defines VERB."""
+PLACES = {"compare": "report:compare", "list": "list:listing"}
+"""Where the other verbs are defined."""
+SECTIONS = ("Arguments", "What to run", "How to train", "Where it runs")
+"""The first sections of a verb's help."""
 
-# Plain help is readable in logs and narrow windows, and takes a third of the time.
-app = typer.Typer(
-    name="clbench",
-    help="Compare ways to fine-tune transformers by how much they forget, and at what cost.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-for verb in (run, search, tune, listing, report, compare, power, check, combine, audit, mend):
-    app.command("list" if verb is listing else verb.__name__)(verb)
+
+class Verb(TyperCommand):
+    """A verb, whose help has a section for each group of options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections."""
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                title = getattr(parameter, "rich_help_panel", None) or kind
+                sections.setdefault(title, []).append(record)
+        _write(formatter, sections)
 
 
-@app.callback(invoke_without_command=True)
+class Program(TyperGroup):
+    """The program, whose help has a section for each question."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections."""
+        width = max(len(name) for verbs in VERBS.values() for name in verbs)
+        rows = {
+            title: [(name.ljust(width), text) for name, text in verbs.items()]
+            for title, verbs in VERBS.items()
+        }
+        _write(formatter, rows)
+
+
+def _write(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
+    for title, records in sections.items():
+        if records:
+            formatter.write(f"\n{title}{'' if title.endswith('?') else ':'}\n")
+            with formatter.indentation():
+                formatter.write_dl(records)
+
+
+def program(verb: str) -> typer.Typer:
+    """Return the program; only the module of `verb` is imported."""
+    # Plain help is readable in logs and narrow windows, and takes a third of the time.
+    app = typer.Typer(
+        name="clbench",
+        cls=Program,
+        help="Compare ways to fine-tune transformers by how much they forget, and at what cost.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(invoke_without_command=True)(_top)
+    for name in (name for verbs in VERBS.values() for name in verbs):
+        function: Callable[..., Any] = _top
+        if name == verb:
+            function = resolve_name(f"clbench.cli.{PLACES.get(name, f'{name}:{name}')}")
+        text, _, examples = (inspect.getdoc(function) or "").partition("\n\nFor example:\n\n")
+        epilog = f"\b\nExamples:\n{examples}" if examples else None
+        app.command(name, cls=Verb, help=text, epilog=epilog)(function)
+    return app
+
+
 def _top(
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
 ) -> None:
     if version:
-        from clbench.core import __version__
-
         typer.echo(f"clbench {__version__}")
         raise typer.Exit
 
@@ -94,19 +156,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # Print characters that the terminal lacks as question marks.
             stream.reconfigure(errors="replace")
+    verbs = {name for verbs in VERBS.values() for name in verbs}
+    verb = arguments[0] if arguments and arguments[0] in verbs else ""
     try:
-        with _signals_as_interrupts(signals):
+        with _signals_as_interrupts(signals), command_line():
+            app = program(verb)
             code = app(arguments or ["--help"], prog_name="clbench", standalone_mode=False) or 0
     except ClbenchError as error:
-        from clbench.core.user_code import error_text
-
         return _fail(error_text(error))
     except usage_error as error:
-        verb = next((f" {c.name}" for c in app.registered_commands if c.name in arguments[:1]), "")
-        path = getattr(getattr(error, "ctx", None), "command_path", f"clbench{verb}")
+        path = getattr(getattr(error, "ctx", None), "command_path", f"clbench {verb}".strip())
         text = str(getattr(error, "format_message", error.__str__)()).strip()
-        from clbench.core.errors import in_words, sentence
-
         return _fail(f"{sentence(in_words(text))} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED  # some versions of typer raise, others return it
@@ -135,8 +195,6 @@ def _system_error(error: OSError | ImportError | MemoryError) -> str:
         raise error
     if not error.filename:
         _drop_output()
-    from clbench.core.files import remedy
-
     where = str(error.filename or "the output cannot be written")
     short = where if len(where) <= 80 else f"{where[:79]}…"
     return f"{short}: {error.strerror}. {remedy(error).capitalize()}."
@@ -168,7 +226,5 @@ def _drop_output() -> None:
 
 
 def _fail(text: str) -> int:
-    from clbench.core.errors import printable  # not for --help: it takes a third of a second
-
     print(f"error: {printable(text)}", file=sys.stderr)
     return 2

@@ -1,97 +1,134 @@
-"""Arguments that several commands share, and the parsing of lists, times and seeds."""
+"""Options of commands, those that dataclasses declare included, and the parsing of their texts."""
 
-from __future__ import annotations
-
+import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
 from clbench.core.errors import SettingsError, did_you_mean
+from clbench.core.options import Option, dashed, options_of
+from clbench.runner.resources import Resources
+from clbench.suite.options import RunOptions
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def option(metavar: str, text: str, *names: str) -> Any:
-    """Return an option with a value, by default named after its parameter."""
-    return typer.Option(*names, metavar=metavar, help=text)
-
-
-def flag(name: str, text: str) -> Any:
-    """Return an option without a value."""
-    return typer.Option(name, help=text)
-
 
 Suite = Annotated[
     str,
     typer.Argument(metavar="SUITE", help="A packaged suite (clbench list suites) or a suite file."),
 ]
-Model = Annotated[
-    str | None,
-    option("NAME|DIR", "Built-in model, model folder, or name on the hub.  [default: the suite's]"),
-]
-Data = Annotated[
-    str | None,
-    option("DIR", "Folder with copies of hub repositories, such as DIR/glue.  [default: the hub]"),
-]
-Corpus = Annotated[
-    str | None,
-    option(
-        "FILE|NAME",
-        "Text for ewc-mlm, generic-replay and the shift pretraining: a file with one text per "
-        "line, wiki40b/en or built-in.  [default: the suite's]",
-    ),
-]
-Limit = Annotated[int | None, option("ROWS", "Maximum rows of each split.  [default: the suite's]")]
-Subset = Annotated[
-    str | None,
-    option(
-        "fixed|seed",
-        "Training rows within the limit: the same for every seed, or others for each.  "
-        "[default: the suite's]",
-    ),
-]
-Epochs = Annotated[int | None, option("N", "Passes over each task's rows.  [default: the suite's]")]
-Precision = Annotated[
-    str | None,
-    option(
-        "auto|float32|bf16",
-        "Training precision; auto is bf16 on hardware with fast bf16.  [default: the suite's]",
-    ),
-]
-Head = Annotated[
-    str | None,
-    option(
-        "classification|language-model",
-        "Heads for each task, or the model's own head, which answers in words.  "
-        "[default: the suite's]",
-    ),
-]
-Device = Annotated[str, option("DEVICE", "Device to train on: auto, cpu, cuda, cuda:N or mps.")]
-Plugins = Annotated[
-    list[Path] | None,
-    option(
-        "FILE",
-        "Python file that registers methods, shifts, tasks, models or metrics; repeatable.",
-        "--plugin",
-    ),
-]
-Address = Annotated[
-    str | None,
-    option("ADDRESS", "Ray cluster: auto, host:port or ray://host:port.  [default: this machine]"),
-]
-Workers = Annotated[
-    int | None,
-    option("N", "Worker processes, one cell each at a time.  [default: 1, this process]"),
-]
-Threads = Annotated[
-    int | None, option("N", "CPU threads per cell.  [default: cores / workers; 1 on a cluster]")
-]
-Gpus = Annotated[
-    float | None, option("X", "GPUs per cell, such as 0.5.  [default: 1, or an equal share]")
-]
+
+
+def option(metavar: str, text: str, *names: str, group: str | None = None) -> Any:
+    """Return an option of one command, by default named after its parameter."""
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group)
+
+
+def flag(name: str, text: str, *, group: str | None = None) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, help=text, rich_help_panel=group)
+
+
+class Only:
+    """The options of a dataclass that a command takes, and what None stands for if it differs."""
+
+    def __init__(self, names: str, **defaults: str) -> None:
+        self.names, self.defaults = names.split(), defaults
+
+
+def command(function: Callable[..., int]) -> Callable[..., int]:
+    """Turn a function of dataclasses into one that has a parameter for each of their options.
+
+    A parameter ``Annotated[RunOptions, Only("model data")]`` stands for these two options.
+    """
+    hints, parameters = get_type_hints(function, include_extras=True), []
+    parts: dict[str, tuple[Any, dict[str, Option]]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, *extra = get_args(hints[name]) or (hints[name],)
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            kept = parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name])
+            parameters.append(kept)
+            continue
+        declared, defaults = options_of(kind), {field.name: field.default for field in fields(kind)}
+        only = extra[0] if extra else Only(" ".join(declared))
+        parts[name] = kind, {field: declared[field][1] for field in only.names}
+        for field in only.names:
+            hint, shown = declared[field]
+            stands_for = only.defaults.get(field, shown.default)
+            parameters.append(_parameter(field, hint, defaults[field], shown, stands_for))
+
+    @wraps(function)
+    def call(**words: Any) -> int:
+        for name, (kind, options) in parts.items():
+            texts = {field: words.pop(field) for field in options}
+            given = {field: text for field, text in texts.items() if text is not None}
+            words[name] = kind(**{n: _value(n, text, options[n]) for n, text in given.items()})
+        return function(**words)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _parameter(
+    name: str, kind: Any, default: Any, shown: Option, stands_for: str
+) -> inspect.Parameter:
+    """Return Typer's parameter for an option of a dataclass."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    plain = [some for some in (str, bool, int, float) if some in members]
+    is_text = any(get_origin(member) is Literal for member in members)
+    read_as: Any = plain[0] if plain else str if is_text else list[str]
+    text = shown.text + (
+        " Repeatable." if read_as == list[str] and "," not in shown.metavar else ""
+    )
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default)) or None
+    if default is None:
+        read_as |= None
+        text += f"  [default: {stands_for}]" if stands_for else ""
+    names = dashed(name) + (
+        f"/{dashed(f'no_{name}')}" if bool in members and default is None else ""
+    )
+    info = typer.Option(
+        names, metavar=shown.metavar or None, help=text, rich_help_panel=shown.group
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[read_as, info]
+    )
+
+
+def _value(name: str, given: Any, shown: Option) -> Any:
+    """Return the value of an option of a dataclass; lists, unless of files, are split at commas."""
+    if not isinstance(given, list):
+        return given
+    return [Path(text) for text in given] if shown.metavar == "FILE" else words(dashed(name), given)
+
+
+def shared(kind: type, name: str) -> Any:
+    """Return the option of a dataclass alone."""
+    (field,) = (field for field in fields(kind) if field.name == name)
+    hint, shown = options_of(kind)[name]
+    return get_args(_parameter(name, hint, field.default, shown, shown.default).annotation)[1]
+
+
+Model = Annotated[str | None, shared(RunOptions, "model")]
+Data = Annotated[str | None, shared(RunOptions, "data")]
+Corpus = Annotated[str | None, shared(RunOptions, "corpus")]
+Limit = Annotated[int | None, shared(RunOptions, "limit")]
+Epochs = Annotated[int | None, shared(RunOptions, "epochs")]
+Precision = Annotated[str | None, shared(RunOptions, "precision")]
+Head = Annotated[str | None, shared(RunOptions, "head")]
+Device = Annotated[str, shared(RunOptions, "device")]
+Plugins = Annotated[list[Path] | None, shared(RunOptions, "plugins")]
+Address = Annotated[str | None, shared(Resources, "address")]
+Workers = Annotated[int | None, shared(Resources, "workers")]
+Threads = Annotated[int | None, shared(Resources, "threads")]
+Gpus = Annotated[float | None, shared(Resources, "gpus")]
 ReportOut = Annotated[
     Path | None, option("DIR", "Folder of the report.  [default: report/ in the first run]")
 ]
@@ -125,27 +162,3 @@ def seconds(option: str, value: str) -> float:
     if match is None or float(match[1]) == 0:
         raise SettingsError(f"{option} {value!r}: must be a time such as 90s, 30m or 2h.")
     return float(match[1]) * UNITS[match[2]]
-
-
-def seeds(value: str | None) -> list[int] | str | None:
-    """Return the seeds of a list such as ``0,1,2``, ``0-4`` or ``7,0-4``, in order, each once.
-
-    A value that starts with ``until-settled`` is returned unchanged. Raises a SettingsError for any
-    other form, an empty range, or too many seeds.
-    """
-    from clbench.suite.question import MOST_SEEDS, UNTIL_SETTLED
-
-    if value is None or value.startswith(UNTIL_SETTLED):
-        return value
-    numbers: dict[int, None] = {}
-    for part in value.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first:
-            raise SettingsError(
-                f"--seeds {value!r}: {part.strip()!r} is not a seed or range. Write 0,1,2 or 0-4."
-            )
-        if len(numbers) + last - first >= MOST_SEEDS:
-            raise SettingsError(f"--seeds {value!r}: has more than {MOST_SEEDS} seeds. Give fewer.")
-        numbers.update(dict.fromkeys(range(first, last + 1)))
-    return list(numbers)

@@ -1,16 +1,19 @@
 """`clbench check`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from clbench.cli.arguments import option
-from clbench.core.errors import SettingsError
+from clbench.cli.arguments import Only, command, option
+from clbench.cli.console import err, out
+from clbench.core.errors import SettingsError, count
+from clbench.suite.baselines import read_baseline
+from clbench.suite.options import RunOptions
+from clbench.suite.plugins import load_plugins
+from clbench.suite.read import parse_toml
 
 if TYPE_CHECKING:
     from clbench.conformance import Row
@@ -18,16 +21,15 @@ if TYPE_CHECKING:
 WORDS = {"pass": "ok", "fail": "FAILED", "skip": "-"}
 
 
+@command
 def check(
+    options: Annotated[RunOptions, Only("plugins")],
     method: Annotated[
         str,
         typer.Argument(
             metavar="METHOD", help="Baseline, registered method, baseline file or module:Class."
         ),
     ],
-    plugin: Annotated[
-        list[Path] | None, option("FILE", "Python file that registers the method; repeatable.")
-    ] = None,
     setting: Annotated[
         list[str] | None, option("KEY=VALUE", "Override a setting; repeatable.", "--set")
     ] = None,
@@ -40,12 +42,8 @@ def check(
     Tests seeds, resuming, access to rows, memory and model architectures within seconds. Exit
     code 0 if all checks pass, 1 if one fails, 2 if the command or its input is wrong.
     """
-    from clbench.cli.console import err
-    from clbench.suite.baselines import read_baseline
-    from clbench.suite.plugins import load_plugins
-
     settings = dict(_setting(text) for text in setting or ())
-    load_plugins(plugin or ())
+    load_plugins(options.plugins)
     baseline = read_baseline(method)  # report a wrong name before importing torch
     from clbench.conformance import check as run_checks
 
@@ -60,12 +58,7 @@ def check(
     return 1 if any(row.status == "fail" for row in rows) else 0
 
 
-def _show(rows: Sequence[Row]) -> None:
-    from rich.table import Table
-
-    from clbench.cli.console import out
-    from clbench.core.errors import count
-
+def _show(rows: "Sequence[Row]") -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -86,8 +79,6 @@ def _setting(text: str) -> tuple[str, Any]:
     key, _, value = (part.strip() for part in text.partition("="))
     if not key or not value:
         raise SettingsError(f"--set {text!r}: write KEY=VALUE, such as memory=20.")
-    from clbench.suite.read import parse_toml
-
     try:
         return key, parse_toml(f"value = {value}")["value"]
     except ValueError:

@@ -1,13 +1,24 @@
 """`clbench list`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from clbench.cli.arguments import Plugins, choice, option
+from clbench.cli.arguments import Only, choice, command, option
+from clbench.cli.console import out, show_table
+from clbench.core.errors import ClbenchError, display_path, printable
+from clbench.methods.base import METHODS, Method
+from clbench.models.locate import MODELS
+from clbench.results.score_tables import MARKS, marks
+from clbench.shifts.base import SHIFTS
+from clbench.suite.baselines import read_baseline
+from clbench.suite.options import RunOptions
+from clbench.suite.plugins import load_plugins
+from clbench.suite.read import packaged_files, read_suite
+from clbench.tasks.metrics import METRICS, TEXT_METRICS
+from clbench.tasks.registry import TASKS
 
 Rows = Iterator[tuple[str, ...]]
 MOST_ANSWERS = 6
@@ -15,16 +26,12 @@ MOST_ANSWERS = 6
 
 
 def _suites(suite: str | None) -> Rows:
-    from clbench.suite.read import packaged_files, read_suite
-
     for name in packaged_files("scenarios"):
         file = read_suite(name).file
         yield name, file.description or f"{len(file.scenario)} scenarios"
 
 
 def _scenarios(suite: str | None) -> Rows:
-    from clbench.suite.read import packaged_files, read_suite
-
     for name in packaged_files("scenarios") if suite is None else (suite,):
         file = read_suite(name).file
         if suite is None:
@@ -37,12 +44,6 @@ def _scenarios(suite: str | None) -> Rows:
 
 
 def _methods(suite: str | None) -> Rows:
-    from clbench.core.errors import ClbenchError
-    from clbench.methods.base import METHODS, Method
-    from clbench.results.score_tables import MARKS, marks
-    from clbench.suite.baselines import read_baseline
-    from clbench.suite.read import packaged_files
-
     files = packaged_files("baselines")
     for name in sorted({*files, *METHODS}):
         baseline = read_baseline(name)
@@ -60,10 +61,6 @@ def _methods(suite: str | None) -> Rows:
 
 
 def _tasks(suite: str | None) -> Rows:
-    from clbench.core.errors import display_path
-    from clbench.suite.read import read_suite
-    from clbench.tasks.registry import TASKS
-
     yield "task", "classes", "rows", "licence", ""
     for name in TASKS:
         loader: Any = TASKS.get(name)
@@ -97,21 +94,15 @@ def _words(loader: Any) -> str:
 
 
 def _models(suite: str | None) -> Rows:
-    from clbench.models.locate import MODELS
-
     yield from ((name, MODELS.get(name).description) for name in MODELS)
     yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or a local folder"
 
 
 def _shifts(suite: str | None) -> Rows:
-    from clbench.shifts.base import SHIFTS
-
     yield from ((name, _first_line(SHIFTS.get(name))) for name in SHIFTS)
 
 
 def _metrics(suite: str | None) -> Rows:
-    from clbench.tasks.metrics import METRICS, TEXT_METRICS
-
     for name in METRICS:
         metric = METRICS.get(name)
         kind = "regression" if metric.regression else "classification"
@@ -134,7 +125,9 @@ KINDS = {
 }
 
 
+@command
 def listing(
+    options: Annotated[RunOptions, Only("plugins")],
     kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
     suite: Annotated[
         str | None,
@@ -143,17 +136,10 @@ def listing(
             "List the scenarios or tasks of this suite.  [default: all packaged suites]",
         ),
     ] = None,
-    plugin: Plugins = None,
 ) -> int:
     """List suites, scenarios, methods, tasks and other names."""
-    from rich.table import Table
-
-    from clbench.cli.console import out, show_table
-    from clbench.core.errors import printable
-    from clbench.suite.plugins import load_plugins
-
     choice("list", kind, list(KINDS))
-    load_plugins(plugin or ())
+    load_plugins(options.plugins)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     rows = list(KINDS[kind](suite))
     table.add_column(no_wrap=True)

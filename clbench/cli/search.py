@@ -105,7 +105,7 @@ def search(
         time_limit=None if time_limit is None else seconds("--time-limit", time_limit),
         **choices,
     )
-    resources = Resources(workers, address, threads, gpus)
+    resources = Resources(workers=workers, address=address, threads=threads, gpus=gpus)
     options = RunOptions(
         model=model,
         data=data,

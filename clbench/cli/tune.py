@@ -21,7 +21,6 @@ from clbench.cli.arguments import (
     choice,
     flag,
     option,
-    seeds,
     words,
 )
 
@@ -87,14 +86,14 @@ def tune(
     from clbench.runner.resources import Resources
     from clbench.search.plan import TuneSettings, make_tuning
     from clbench.search.study import read_studies, tuning_rounds, write_tuned
-    from clbench.suite.options import RunOptions
+    from clbench.suite.options import RunOptions, read_seeds
 
     algorithm: Any = choice("--searcher", searcher, ("bayes", "random"))
-    numbers: Any = seeds(seed_list)
+    numbers = read_seeds(seed_list)
     if isinstance(numbers, str):
         raise SettingsError(f"--seeds {numbers}: must be numbers, such as 1000,1001.")
-    settings = TuneSettings(trials, minutes, tuple(numbers or ()), algorithm, keep_rate)
-    resources = Resources(workers, address, threads, gpus)
+    settings = TuneSettings(trials, minutes, numbers, algorithm, keep_rate)
+    resources = Resources(workers=workers, address=address, threads=threads, gpus=gpus)
     options = RunOptions(
         model=model,
         data=data,

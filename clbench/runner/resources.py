@@ -13,9 +13,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.core.errors import SettingsError, sentence
+from clbench.core.options import Option, named
 from clbench.core.user_code import error_text
 
 if TYPE_CHECKING:
@@ -46,22 +48,12 @@ MOST = 4096
 """Most workers, and threads of a cell; far more than a machine has."""
 
 
-@dataclass(frozen=True)
+where = partial(Option, group="Where it runs")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resources:
     """Where cells run, how many at a time, and what each gets.
-
-    Attributes
-    ----------
-    workers
-        Concurrent cells. By default one, or on a cluster as many as fit.
-    address
-        Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``. None is this machine.
-    threads
-        CPU threads per cell. By default the workers share this machine's cores; on a cluster the
-        default is 1.
-    gpus
-        GPUs per cell: a fraction below 1 or a whole number. The default for training on GPUs is
-        1, or an equal share if this machine has fewer GPUs than workers.
 
     Raises
     ------
@@ -69,30 +61,54 @@ class Resources:
         If a number is out of range, or `gpus` is given for a run in one process.
     """
 
-    workers: int | None = None
-    address: str | None = None
-    threads: int | None = None
-    gpus: float | None = None
+    workers: Annotated[
+        int | None,
+        where(
+            "Worker processes, each with one cell (of a search: trial) at a time.",
+            "N",
+            default="1, this process; on a cluster as many as fit",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        where(
+            "Ray cluster: auto, host:port or ray://host:port.", "ADDRESS", default="this machine"
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        where(
+            "CPU threads of each worker. On a CPU, the last digits of scores depend on it.",
+            "N",
+            default="cores / workers; 1 on a cluster",
+        ),
+    ] = None
+    gpus: Annotated[
+        float | None,
+        where("GPUs of each worker, such as 0.5.", "X", default="1, or an equal share"),
+    ] = None
 
     def __post_init__(self) -> None:
         for name, value in (("workers", self.workers), ("threads", self.threads)):
             if value is not None and value < 1:
-                raise SettingsError(f"--{name} {value}: must be 1 or more.")
+                raise SettingsError(f"{named(name)} {value}: must be 1 or more.")
             if value is not None and value > MOST:
-                raise SettingsError(f"--{name}: must be {MOST} or fewer.")
+                raise SettingsError(f"{named(name)}: must be {MOST} or fewer.")
         if self.address is not None and not self.address.strip():
             raise SettingsError(
-                "--address: is empty. Give auto, host:port or ray://host:port, or leave it out."
+                f"{named('address')}: is empty. Give auto, host:port or ray://host:port, or leave "
+                "it out."
             )
         gpus = self.gpus
         if gpus is not None and not (0 < gpus <= 1 or (gpus <= MOST and gpus == int(gpus) > 0)):
             raise SettingsError(
-                f"--gpus {gpus:g}: must be a fraction between 0 and 1, or a whole number up to "
-                f"{MOST}."
+                f"{named('gpus')} {gpus:g}: must be a fraction between 0 and 1, or a whole number "
+                f"up to {MOST}."
             )
         if gpus is not None and self.alone:
             raise SettingsError(
-                "--gpus: divides GPUs among workers. Also give --workers or --address."
+                f"{named('gpus')}: divides GPUs among workers. Also give {named('workers')} or "
+                f"{named('address')}."
             )
 
     @property

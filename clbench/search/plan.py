@@ -212,7 +212,7 @@ def make_search(
     cell = replace(
         options, methods=["vanilla"], scenarios=scenarios, seeds=[settings.seed], references=False
     )
-    cell.choose_scenarios(source, "--scenario")  # so that a message names this option
+    cell.choose_scenarios(source, "scenario")  # so that a message names this option
     plan = make_plan(source, cell)
     names = [spec.name for spec in plan.scenarios]
     if len(names) > 1:
@@ -347,7 +347,7 @@ def make_tuning(
     options.choose_scenarios(source)  # so that errors give the name of the suite
     file = source.file.model_copy(update={"name": f"{source.name}-tune"})
     out = options.out or Path("results") / file.name
-    options = replace(options, seeds=settings.seeds, looks=(), references=False, out=out)
+    options = replace(options, seeds=settings.seeds, references=False, out=out)
     first = make_plan(replace(source, file=file), options)
     names = {baseline.name for baseline in first.baselines}
     for name in names:

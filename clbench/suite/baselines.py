@@ -30,6 +30,7 @@ from clbench.core.errors import (
     raise_errors,
 )
 from clbench.core.files import user_path
+from clbench.core.options import named
 from clbench.core.registry import Amount, Count, check_name
 from clbench.methods.base import METHODS, Method
 from clbench.suite.plugins import source_digest
@@ -258,7 +259,8 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
         return Baseline(text, text, digest=_digest(text))
     raise UnknownNameError(
         f"Unknown baseline or method {text!r}.{did_you_mean(text, {*files, *METHODS}, LIST)} "
-        "For a method of your own, add --plugin FILE, or give module:Class or a baseline file."
+        f"For a method of your own, add {named('plugins', 'FILE')}, or give module:Class or a "
+        "baseline file."
     )
 
 
@@ -290,9 +292,7 @@ def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
 
 def _read_file(path: Path) -> Baseline:
 
-    file, errors = check_file({"name": path.stem, **read_toml(path)}, BaselineFile)
-    raise_errors(path, errors)
-    assert file is not None
+    file = check_file(path, {"name": path.stem, **read_toml(path)}, BaselineFile)
     errors = [
         f"[sources] {quote_key(key)}: is not in [settings].{did_you_mean(key, file.settings)}"
         for key in file.sources
@@ -302,12 +302,6 @@ def _read_file(path: Path) -> Baseline:
     digest = _digest(file.method) if is_known else None  # registers a module:Class
     baseline = Baseline(**dict(file), path=path, digest=digest)
     errors += _sweep_errors(baseline) if file.method in METHODS else []
-    if path in packaged_files("baselines").values():
-        errors += [
-            f"[settings] {quote_key(key)}: has no source. Add one under [sources]"
-            for key in file.settings
-            if key not in file.sources
-        ]
     if not is_known:
         hint = did_you_mean(file.method, METHODS, LIST)
         errors.append(f"method: there is no method {file.method!r}.{hint}")

@@ -1,13 +1,12 @@
-"""The options of a run, and how they change a suite."""
-
-from __future__ import annotations
+"""The options of a run, declared once, and how they change a suite."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ValidationError
 
@@ -22,6 +21,7 @@ from clbench.core.errors import (
     sentence,
 )
 from clbench.core.files import user_path
+from clbench.core.options import Option, dashed, named
 from clbench.models.locate import MODELS
 from clbench.suite.baselines import Baseline
 from clbench.suite.question import FEWEST, LOOKS, MOST_SEEDS, UNTIL_SETTLED
@@ -30,17 +30,19 @@ from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
 from clbench.training.protocol import Protocol
 
+OF_SUITE = "the suite's"
+what = partial(Option, group="What to run")
+how = partial(Option, group="How to train", default=OF_SUITE)
+where = partial(Option, group="Where it runs")
 MOST_POINTS = 100
 """Most points of a sweep."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of a run; None stands for the suite's value.
+    """The options of a run, as in `clbench.run`; None stands for the suite's value.
 
-    The attributes are parameters of `clbench.run`, which describes them. A single value may be
-    given instead of a sequence of one. `looks` are set from seeds given as
-    ``until-settled``: growing numbers of seeds, after each of which the run is looked at.
+    A single value may be given instead of a sequence of one.
 
     Raises
     ------
@@ -49,99 +51,186 @@ class RunOptions:
         ``mps``, or seeds are not unique whole numbers from 0 to 2³² - 1.
     """
 
-    model: str | None = None
-    data: str | Path | None = None
-    corpus: str | Path | None = None
-    methods: Sequence[str | Baseline] | None = None
-    scenarios: Sequence[str] | None = None
-    seeds: Sequence[int] | str | None = None
-    looks: tuple[int, ...] = ()
-    limit: int | None = None
-    subset: str | None = None
-    epochs: int | None = None
-    precision: str | None = None
-    head: str | None = None
-    lm_eval: Sequence[str] | None = None
-    device: str = "auto"
-    plugins: Sequence[str | Path] = ()
-    references: bool | None = None
-    sweep: int | None = None
-    keep_stages: bool = False
-    out: str | Path | None = None
+    model: Annotated[
+        str | None, how("Built-in model, model folder, or name on the hub.", "NAME|DIR")
+    ] = None
+    data: Annotated[
+        str | Path | None,
+        where(
+            "Folder with copies of hub repositories, such as DIR/glue.", "DIR", default="the hub"
+        ),
+    ] = None
+    corpus: Annotated[
+        str | Path | None,
+        how(
+            "Text for methods and shifts with a language loss: a file with one text "
+            "per line, wiki40b/en or built-in.",
+            "FILE|NAME",
+        ),
+    ] = None
+    methods: Annotated[
+        Sequence[str | Baseline] | None,
+        what(
+            "Baselines to run (methods with fixed settings; clbench list methods): names or files.",
+            "A,B",
+            default=OF_SUITE,
+        ),
+    ] = None
+    scenarios: Annotated[
+        Sequence[str] | None,
+        what("Scenarios to run, such as 'sst2*'.", "PATTERN", default="all"),
+    ] = None
+    seeds: Annotated[
+        Sequence[int] | str | None,
+        what(
+            "Seeds, such as 0,1,2 or 0-4. With until-settled or until-settled:5,10,20, "
+            "add seeds from 0 on until every primary comparison is settled. The run is looked at "
+            "after each of these numbers of seeds, and the error rate is spent over the looks.",
+            "SEEDS",
+            default=OF_SUITE,
+        ),
+    ] = None
+    limit: Annotated[int | None, how("Maximum rows of each split.", "ROWS")] = None
+    subset: Annotated[
+        str | None,
+        how(
+            "Training rows within the limit: the same for every seed, or others for each.",
+            "fixed|seed",
+        ),
+    ] = None
+    epochs: Annotated[
+        int | None,
+        how(
+            "Passes over each task's rows, also where the suite sets epochs or steps by task.", "N"
+        ),
+    ] = None
+    precision: Annotated[
+        str | None,
+        how("Training precision; auto is bf16 on hardware with fast bf16.", "auto|float32|bf16"),
+    ] = None
+    head: Annotated[
+        str | None,
+        how(
+            "Heads for each task, or the model's own head, which answers in words.",
+            "classification|language-model",
+        ),
+    ] = None
+    lm_eval: Annotated[
+        Sequence[str] | None,
+        how(
+            "Tasks of the LM Evaluation Harness to run on language models after the last "
+            "stage (pip install lm-eval).",
+            "A,B",
+        ),
+    ] = None
+    device: Annotated[
+        str, where("Device to train on: auto, cpu, cuda, cuda:N or mps.", "DEVICE")
+    ] = "auto"
+    plugins: Annotated[
+        Sequence[str | Path],
+        what("Python file that registers methods, shifts, tasks, models or metrics.", "FILE"),
+    ] = ()
+    references: Annotated[
+        bool | None,
+        what(
+            "Whether to also train each scenario's last task alone, once for each seed, for "
+            "intransigence.",
+            default="the suite's, normally yes",
+        ),
+    ] = None
+    sweep: Annotated[
+        int | None,
+        what(
+            "Run each baseline at N values of its dial (the first setting of its [sweep]), "
+            f"its own value included, to compare trade-off curves. From 2 to {MOST_POINTS}.",
+            "N",
+        ),
+    ] = None
+    keep_stages: Annotated[
+        bool,
+        where(
+            "Keep the weights after each cell's last stage under stages/, so that a longer "
+            "order of the same sequence can continue from them."
+        ),
+    ] = False
+    out: Annotated[
+        str | Path | None, where("Folder of the run.", "DIR", default="results/SUITE")
+    ] = None
+    replace: Annotated[
+        bool, where("Rerun cells of other settings; move their files to cells/replaced/.")
+    ] = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.seeds, str):
-            object.__setattr__(self, "looks", _looks(self.seeds))
-            object.__setattr__(self, "seeds", tuple(range(self.looks[-1])))
         for name in ("methods", "scenarios", "seeds", "plugins", "lm_eval"):
             value = getattr(self, name)
-            if value is not None:
+            if name == "seeds" and isinstance(value, str):
+                object.__setattr__(self, name, read_seeds(value))
+            elif value is not None:
                 is_list = isinstance(value, Sequence) and not isinstance(value, str)
                 values = tuple(value) if is_list else (value,)
                 object.__setattr__(self, name, values)
                 if name != "plugins" and not values:
-                    raise SettingsError(f"--{name}: is empty. Leave it out for the suite's {name}.")
+                    raise SettingsError(
+                        f"{named(name)}: is empty. Leave it out for the suite's {name}."
+                    )
         if self.sweep is not None and not 2 <= self.sweep <= MOST_POINTS:
-            raise SettingsError(f"--sweep {self.sweep}: must be from 2 to {MOST_POINTS}.")
+            raise SettingsError(f"{named('sweep')} {self.sweep}: must be from 2 to {MOST_POINTS}.")
         for name in ("data", "out"):
             if getattr(self, name) == "":
-                raise SettingsError(f"--{name}: is empty. Name a folder, or leave it out.")
+                raise SettingsError(f"{named(name)}: is empty. Name a folder, or leave it out.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise SettingsError(
-                f"--device {self.device!r}: must be auto, cpu, cuda, cuda:N such as cuda:0, or mps."
+                f"{named('device')} {self.device!r}: must be auto, cpu, cuda, cuda:N such as "
+                "cuda:0, or mps."
             )
-        for position, seed in enumerate(self.seeds or ()):
+        seeds = () if isinstance(self.seeds, str) else self.seeds or ()
+        for position, seed in enumerate(seeds):
             if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
                 raise SettingsError(
-                    f"--seeds: must be whole numbers from 0 to 4294967295, got {seed!r:.60}."
+                    f"{named('seeds')}: must be whole numbers from 0 to 4294967295, got "
+                    f"{seed!r:.60}."
                 )
-            if seed in (self.seeds or ())[:position]:
-                raise SettingsError(f"--seeds: {seed} is given twice. Remove one.")
+            if seed in seeds[:position]:
+                raise SettingsError(f"{named('seeds')}: {seed} is given twice. Remove one.")
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of seeds after which a run that adds seeds is looked at, growing; or none."""
+        if not isinstance(self.seeds, str):
+            return ()
+        return tuple(map(int, self.seeds.partition(":")[2].split(",")))
 
     def command(self, suite: Suite) -> tuple[str, ...]:
         """Return the words of a ``clbench run`` command for the same cells, without ``--out``."""
         is_packaged = packaged_files("scenarios").get(suite.path.stem) == suite.path
         words = ["clbench", "run", suite.path.stem if is_packaged else _word(suite.path)]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "out" or value == field.default:
+        for field in fields(RunOptions):
+            name, value = field.name, getattr(self, field.name)
+            if name in ("out", "replace") or value == field.default:
                 continue
-            if field.name == "looks":
-                words += ["--seeds", f"{UNTIL_SETTLED}:{','.join(map(str, value))}"]
-                continue
-            if field.name == "seeds" and self.looks:
-                continue
-            if field.name == "references":
-                words += ["--references" if value else "--no-references"]
-                continue
-            if field.name == "keep_stages":
-                words.append("--keep-stages")
-                continue
-            name = "plugin" if field.name == "plugins" else field.name.replace("_", "-")
-            option = f"--{name}"
-            if field.name in ("scenarios", "plugins"):
-                for item in value:
-                    words += [option, _word(item)]
-            elif isinstance(value, tuple):
-                words += [option, ",".join(map(_word, value))]
+            if isinstance(value, bool):
+                words.append(dashed(name if value else f"no_{name}"))
+            elif name in ("scenarios", "plugins"):
+                words += [word for item in value for word in (dashed(name), _word(item))]
             else:
-                words += [option, _word(value)]
+                items = value if isinstance(value, tuple) else (value,)
+                words += [dashed(name), ",".join(map(_word, items))]
         return tuple(words)
 
     def data_folder(self) -> Path | None:
-        """Return the absolute path of ``--data`` or None; a DataError if it is not a folder."""
+        """Return the absolute path of `data` or None; a DataError if it is not a folder."""
         if self.data is None:
             return None
-        folder = user_path(self.data, "--data")
+        folder = user_path(self.data, named("data"))
         if not folder.is_dir():
             problem = "is a file" if folder.is_file() else describe_missing(folder, "folder")
             raise DataError(
-                f"--data {self.data}: {problem}. Give a folder DIR with copies of hub "
+                f"{named('data')} {self.data}: {problem}. Give a folder DIR with copies of hub "
                 "repositories, such as DIR/glue."
             )
         return folder.resolve()
 
-    def choose_scenarios(self, suite: Suite, option: str = "--scenarios") -> list[ScenarioSpec]:
+    def choose_scenarios(self, suite: Suite, option: str = "scenarios") -> list[ScenarioSpec]:
         """Return the suite's scenarios that match any of the patterns, in the suite's order.
 
         Raises
@@ -154,7 +243,7 @@ class RunOptions:
             matches = [name for name in names if fnmatchcase(name, pattern)]
             if not matches:
                 raise UnknownNameError(
-                    f"{option} {pattern!r} matches no scenario of {suite.name}."
+                    f"{named(option)} {pattern!r} matches no scenario of {suite.name}."
                     f"{did_you_mean(pattern, names)}"
                 )
             selection.update(matches)
@@ -188,33 +277,48 @@ class RunOptions:
         if self.corpus is None:
             changes["corpus"] = resolve_corpus(protocol.corpus, suite.base, "[protocol] corpus")
         else:
-            changes["corpus"] = resolve_corpus(str(self.corpus), Path(), "--corpus")
+            changes["corpus"] = resolve_corpus(str(self.corpus), Path(), named("corpus"))
         values = {**protocol.model_dump(), **changes}
         try:
             protocol = Protocol.model_validate(values, strict=True)
         except ValidationError as error:
-            start = "--" if error.errors()[0]["loc"] else "[protocol], with the options given: "
-            raise SettingsError(sentence(f"{start}{describe_errors(error, values)[0]}")) from error
+            text = sentence(describe_errors(error, values)[0])
+            if key := str(*error.errors()[0]["loc"][:1]):
+                raise SettingsError(f"{named(key)}{text.removeprefix(key)}") from error
+            raise SettingsError(f"[protocol], with the options given: {text}") from error
         if protocol.subset == "seed" and protocol.limit is None:
             raise SettingsError(
-                "subset = 'seed' draws nothing without a limit. Give --limit N (key `limit` in "
-                "[protocol])."
+                "subset = 'seed' draws nothing without a limit. Set "
+                f"{named('limit')} (key `limit` in [protocol])."
             )
         return protocol
 
 
-def _looks(text: str) -> tuple[int, ...]:
-    """Return the looks of ``until-settled`` or ``until-settled:5,10,20``."""
-    name, colon, numbers = text.partition(":")
-    parts = numbers.split(",") if colon else list(map(str, LOOKS))
-    if name == UNTIL_SETTLED and all(re.fullmatch(r"\s*\d{1,4}\s*", part) for part in parts):
-        looks = tuple(int(part) for part in parts)
-        if looks[0] >= FEWEST and looks[-1] <= MOST_SEEDS and sorted(set(looks)) == list(looks):
-            return looks
-    raise SettingsError(
-        f"--seeds {text!r}: must be until-settled, or until-settled:5,10,20 with growing numbers "
-        f"from {FEWEST} to {MOST_SEEDS}."
-    )
+def read_seeds(text: str) -> tuple[int, ...] | str:
+    """Return the seeds of a text such as ``0,1,2``, ``0-4`` or ``7,0-4``, in order, each once.
+
+    ``until-settled`` becomes ``until-settled:5,10,20``, with its default looks.
+    """
+    name, colon, looks = text.partition(":")
+    if name == UNTIL_SETTLED:
+        parts = looks.split(",") if colon else [str(look) for look in LOOKS]
+        if all(re.fullmatch(r"\s*\d{1,4}\s*", part) for part in parts):
+            counts = [int(part) for part in parts]
+            if counts[0] >= FEWEST and counts[-1] <= MOST_SEEDS and sorted({*counts}) == counts:
+                return f"{UNTIL_SETTLED}:{','.join(map(str, counts))}"
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise SettingsError(
+                f"{named('seeds')} {text!r}: must be seeds such as 0,1,2 or 0-4, or "
+                f"{UNTIL_SETTLED}:5,10,20 with growing numbers from {FEWEST} to {MOST_SEEDS}."
+            )
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise SettingsError(f"{named('seeds')} {text!r}: has more than {MOST_SEEDS} seeds.")
+        seeds.update(dict.fromkeys(range(first, last + 1)))
+    return tuple(seeds)
 
 
 def _model_of(suite: Suite) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from clbench.core.errors import SuiteError, UnknownNameError, display_path, join_names, raise_errors
 from clbench.core.files import user_path
+from clbench.core.options import named
 from clbench.models.locate import model_identity
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
@@ -112,6 +113,12 @@ class Plan:
         """The scenarios in order."""
         return tuple({cell.scenario.name: cell.scenario for cell in self.cells}.values())
 
+    @property
+    def steps(self) -> list[Plan]:
+        """The plan of each look of a run that adds seeds; of any other run, the plan itself."""
+        cells = [tuple(c for c in self.cells if c.seed < look) for look in self.looks]
+        return [replace(self, cells=some) for some in cells] or [self]
+
     def _references(self) -> bool | str:
         """The suite's `references` as far as they show in the cells."""
         pairs = {(c.scenario.name, c.reference_of) for c in self.cells if c.reference_of}
@@ -167,8 +174,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         # The settings of a shift decide how many tasks a scenario has.
         check_shifts(suite, scenarios)
     shared_recipe = _recipes(suite, protocol, data)
-    seeds = suite.file.seeds if options.seeds is None else options.seeds
-    assert not isinstance(seeds, str)  # RunOptions expands it
+    given = range(options.looks[-1]) if isinstance(options.seeds, str) else options.seeds
+    seeds = suite.file.seeds if given is None else given
     cells = []
     for scenario in scenarios:
         # The settings are not checked yet, so that is all that is known of them.
@@ -197,7 +204,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     return Plan(
         suite=suite,
         cells=tuple(cells),
-        out=user_path(options.out or Path("results") / suite.name, "--out"),
+        out=user_path(options.out or Path("results") / suite.name, named("out")),
         data=data,
         device=options.device,
         plugins=plugins,
@@ -302,7 +309,9 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
                 break
     if options.sweep is not None:
         baselines = [point for b in baselines for point in dial_points(b, options.sweep)]
-    where = "--methods" if options.methods is not None else f"{display_path(suite.path)}, methods"
+    where = (
+        named("methods") if options.methods is not None else f"{display_path(suite.path)}, methods"
+    )
     by_name: dict[str, Baseline] = {}
     for baseline in baselines:
         if (other := by_name.setdefault(baseline.name, baseline)) is not baseline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from clbench.core.errors import (
     raise_errors,
 )
 from clbench.core.files import read_file, user_path
+from clbench.suite.plugins import load_plugins
 from clbench.suite.schema import SuiteFile, derived_name
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -74,12 +75,12 @@ def packaged_files(kind: str, pattern: str = "*.toml") -> dict[str, Path]:
     raise ClbenchError(f"{PACKAGE} lacks its folder {kind}. Install clbench again.")
 
 
-def read_suite(name_or_path: str | Path) -> Suite:
+def read_suite(name_or_path: str | Path, plugins: Iterable[str | Path] = ()) -> Suite:
     """Read a packaged suite by its name, or any suite file by its path.
 
     A text that ends in ``.toml`` or contains a path separator is a path. Names of methods, shifts
-    and tasks are checked later, by `clbench.suite.plan.make_plan`. Load plug-ins first: their
-    shifts may decide the names of scenarios.
+    and tasks are checked later, by `clbench.suite.plan.make_plan`. The shifts of `plugins` may
+    decide the names of scenarios.
 
     Raises
     ------
@@ -87,7 +88,10 @@ def read_suite(name_or_path: str | Path) -> Suite:
         If no packaged suite has that name.
     SuiteError
         If the file cannot be read or is invalid; lists all its errors.
+    PluginError
+        If a plug-in cannot be imported.
     """
+    load_plugins(plugins)
     path = _suite_path(name_or_path)
     data = {"name": path.stem, **read_toml(path)}
     if isinstance(data.get("scenario"), list):
@@ -96,10 +100,7 @@ def read_suite(name_or_path: str | Path) -> Suite:
             for number, table in enumerate(data["scenario"], 1)
             for one in _orders(table, f"{display_path(path)}: [[scenario]] {number} orders")
         ]
-    file, errors = check_file(data, SuiteFile)
-    raise_errors(path, [*errors, *_duplicates(data)])
-    assert file is not None
-    return Suite(path, file)
+    return Suite(path, check_file(path, data, SuiteFile, _duplicates(data)))
 
 
 def _suite_path(name_or_path: str | Path) -> Path:
@@ -180,14 +181,22 @@ def read_toml(path: Path) -> dict[str, Any]:
     return data
 
 
-def check_file(data: dict[str, Any], model: type[File]) -> tuple[File | None, list[str]]:
-    """Return a file's contents as an instance of `model`, or None, and its errors."""
+def check_file(
+    path: Path, data: dict[str, Any], model: type[File], errors: Iterable[str] = ()
+) -> File:
+    """Return a file's contents as an instance of `model`.
+
+    Raises a SuiteError with all errors of the file, those given included.
+    """
     try:
         # Strict JSON accepts a whole number for a float and a list for a tuple, but no text
         # for a number.
-        return model.model_validate_json(json.dumps(data), strict=True), []
+        file = model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        return None, describe_errors(error, data, model=model)
+        raise_errors(path, [*describe_errors(error, data, model=model), *errors])
+        raise
+    raise_errors(path, [*errors])
+    return file
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Sequence[Any], Any]]:

@@ -255,7 +255,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-_OPTION = " in the suite, and leave out --references and --no-references"
+_OPTION = " in the suite, and leave out the option references"
 _ALONE = "it needs the score of each task when trained alone (references)"
 LAST_ALONE = Need(
     "alone", lambda _, references: references, f"Set references = true{_OPTION}.", _ALONE

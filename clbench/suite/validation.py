@@ -17,6 +17,7 @@ from clbench.core.errors import (
     quote_key,
     raise_errors,
 )
+from clbench.core.options import named
 from clbench.core.registry import Configured
 from clbench.core.user_code import user_code
 from clbench.methods.base import METHODS, at_rate
@@ -34,7 +35,7 @@ from clbench.training.protocol import BY_TASK, Protocol
 def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
     """Return an error for each task, metric or shift that does not exist."""
     own, protocol = suite.file.task, suite.file.protocol
-    plugin = " For your own, add --plugin FILE."
+    plugin = f" For your own, add {named('plugins', 'FILE')}."
 
     def task_error(location: str, task: str) -> list[str]:
         if task in own or task in TASKS:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from clbench.cli.app import PLACES, VERBS
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -91,7 +94,7 @@ def test_what_the_system_lacks_is_one_line(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("clbench.suite.read.read_suite", fail)
+    monkeypatch.setattr("clbench.api.read_suite", fail)
     code, _, err = clbench("run", "quick", "--dry-run")
     assert code == 2
     assert err.startswith(f"error: {text}")
@@ -101,8 +104,11 @@ def test_what_the_system_lacks_is_one_line(
 def test_help_and_version(clbench: Call) -> None:
     code, out, _ = clbench()
     assert code == 0
-    for verb in ("run", "list", "report"):
-        assert f"  {verb}" in out
+    sections = re.split(r"\n(?=\S)", out)
+    for title, verbs in VERBS.items():
+        (section,) = (text for text in sections if text.startswith(title))
+        lines = [line.split(maxsplit=1) for line in section.splitlines()[1:] if line]
+        assert lines == [[verb, text] for verb, text in verbs.items()]
     code, out, _ = clbench("run", "--help")
     assert code == 0
     options = (
@@ -111,7 +117,19 @@ def test_help_and_version(clbench: Call) -> None:
     )
     for option in options.split():
         assert option in out
+    for title, option in (("What to run:", "--methods"), ("How to train:", "--epochs")):
+        section = out.partition(title)[2]
+        assert option in section.partition("\n\n")[0]
+    assert "Examples:\n    clbench run quick\n" in out
     assert clbench("--version")[1].startswith("clbench 0.")
+
+
+@pytest.mark.parametrize("verb", [verb for verbs in VERBS.values() for verb in verbs])
+def test_every_verb_has_a_help_that_begins_with_its_purpose(clbench: Call, verb: str) -> None:
+    code, out, err = clbench(verb, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: clbench {verb} ")
+    assert set(PLACES) < {verb for verbs in VERBS.values() for verb in verbs}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

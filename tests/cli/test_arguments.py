@@ -1,23 +1,19 @@
-from __future__ import annotations
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 import pytest
 
-from clbench.cli.arguments import seeds, words
+from clbench.cli.arguments import Only, command, words
 from clbench.core.errors import SettingsError
+from clbench.core.options import Option, dashed, options_of
+from clbench.runner.resources import Resources
+from clbench.suite.options import RunOptions
 
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0,1,2", [0, 1, 2]), ("0-4", [0, 1, 2, 3, 4]), ("7, 1-2,1", [7, 1, 2]), ("3-3", [3])],
-)
-def test_seeds_as_lists_and_ranges(text: str, expected: list[int]) -> None:
-    assert seeds(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "a", "1,,2", "-1", "2-1", "1.5", "0-5000"])
-def test_wrong_seeds(text: str) -> None:
-    with pytest.raises(SettingsError, match="--seeds"):
-        seeds(text)
+Call = Callable[..., tuple[int, str, str]]
 
 
 def test_words_joined_by_commas() -> None:
@@ -26,3 +22,72 @@ def test_words_joined_by_commas() -> None:
     for texts in ([","], [""], ["a", ""], ["a,,b"]):
         with pytest.raises(SettingsError, match=r"--methods .*: holds an empty name"):
             words("--methods", texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brew:
+    cups: Annotated[int, Option("Cups.", "N")] = 2
+    beans: Annotated[tuple[str, ...], Option("Beans.", "A,B", "How", "all")] = ()
+    plugins: Annotated[tuple[Path, ...], Option("Files.", "FILE")] = ()
+    roast: Annotated[Literal["dark", "light"] | None, Option("Roast.", "dark|light")] = None
+    is_hot: Annotated[bool, Option("Hot.")] = False
+    milk: Annotated[bool | None, Option("Milk.", default="the cow's")] = None
+    note: str = "not an option"
+
+
+def made(only: str | None = None) -> tuple[Callable[..., int], list[Any]]:
+    calls: list[Any] = []
+    kind: Any = Brew if only is None else Annotated[Brew, Only(only, milk="the oat's")]
+
+    def brew(brew: kind, place: str = "here") -> int:
+        calls.append((brew, place))
+        return 3
+
+    return command(brew), calls
+
+
+def test_a_dataclass_becomes_options() -> None:
+    brew, calls = made()
+    parameters = inspect.signature(brew).parameters
+    assert list(parameters) == ["cups", "beans", "plugins", "roast", "is_hot", "milk", "place"]
+    types = {name: get_args(p.annotation)[0] for name, p in list(parameters.items())[:-1]}
+    assert types == {
+        "cups": int, "beans": list[str] | None, "plugins": list[str] | None,
+        "roast": str | None, "is_hot": bool, "milk": bool | None,
+    }  # fmt: skip
+    shown = {name: get_args(p.annotation)[1] for name, p in list(parameters.items())[:-1]}
+    assert [shown[name].default for name in ("cups", "plugins", "is_hot", "milk")] == [
+        "--cups", "--plugin", "--is-hot", "--milk/--no-milk",
+    ]  # fmt: skip
+    assert shown["beans"].help == "Beans.  [default: all]"
+    assert shown["plugins"].help == "Files. Repeatable."
+    assert shown["beans"].rich_help_panel == "How"
+    given = {name: p.default for name, p in parameters.items()}
+    assert brew(**given) == 3
+    assert calls.pop() == (Brew(), "here")
+    brew(**{**given, "beans": ["a,b", "c"], "plugins": ["x,y.py"], "milk": False, "place": "x"})
+    assert calls.pop() == (
+        Brew(beans=["a", "b", "c"], plugins=[Path("x,y.py")], milk=False), "x",
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_a_command_may_take_some_options_with_other_defaults() -> None:
+    brew, calls = made("milk cups")
+    parameters = inspect.signature(brew).parameters
+    assert list(parameters) == ["milk", "cups", "place"]
+    assert get_args(parameters["milk"].annotation)[1].help == "Milk.  [default: the oat's]"
+    brew(cups=5, milk=None, place="there")
+    assert calls == [(Brew(cups=5), "there")]
+
+
+@pytest.mark.parametrize("kind", [RunOptions, Resources])
+def test_every_field_is_an_option_of_the_command_line(clbench: Call, kind: type) -> None:
+    assert options_of(kind).keys() == inspect.signature(kind).parameters.keys()
+    text = clbench("run", "--help")[1]
+    for name, (_, option) in options_of(kind).items():
+        section = text[text.index(f"\n{option.group}:") :]
+        (shown,) = re.findall(rf"\n  {dashed(name)}\b(.*?)(?=\n  -|\n\n)", section, re.DOTALL)
+        expected = f"{option.text}{f'  [default: {option.default}]' if option.default else ''}"
+        if option.metavar != "A,B" and name in ("scenarios", "plugins"):
+            expected = expected.replace(option.text, f"{option.text} Repeatable.")
+        assert "".join(expected.split()) in "".join(shown.split())

@@ -69,6 +69,11 @@ def test_help_is_quick() -> None:
     assert min(seconds() for _ in range(3)) < 0.5
 
 
+def test_help_imports_no_verb() -> None:
+    modules = loaded_after("from clbench.cli import main; main(['--help'])")
+    assert {name for name in modules if name.startswith("clbench.cli.")} == {"clbench.cli.app"}
+
+
 def test_every_export_can_be_imported() -> None:
     import clbench
 

@@ -28,13 +28,13 @@ from clbench.runner.resources import (
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"workers": 0}, "--workers 0: must be 1 or more."),
-        ({"threads": -1}, "--threads -1: must be 1 or more."),
-        ({"workers": 2, "gpus": 1.5}, "--gpus 1.5: must be a fraction"),
-        ({"workers": 2, "gpus": 0.0}, "--gpus 0: must be a fraction"),
-        ({"workers": 2, "gpus": float("nan")}, "--gpus nan: must be a fraction"),
-        ({"gpus": 0.5}, "Also give --workers or --address."),
-        ({"address": " "}, "--address: is empty."),
+        ({"workers": 0}, "workers 0: must be 1 or more."),
+        ({"threads": -1}, "threads -1: must be 1 or more."),
+        ({"workers": 2, "gpus": 1.5}, "gpus 1.5: must be a fraction"),
+        ({"workers": 2, "gpus": 0.0}, "gpus 0: must be a fraction"),
+        ({"workers": 2, "gpus": float("nan")}, "gpus nan: must be a fraction"),
+        ({"gpus": 0.5}, "Also give workers or address."),
+        ({"address": " "}, "address: is empty."),
     ],
 )
 def test_values_out_of_range_are_refused(values: dict[str, object], text: str) -> None:

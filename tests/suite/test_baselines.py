@@ -64,15 +64,6 @@ def test_errors_of_a_file_are_reported_together() -> None:
         assert error(cost + seconds).startswith("b.toml: [cost] seconds: must be ")
 
 
-def test_a_packaged_file_must_give_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "clbench"
-    (package / "_baselines").mkdir(parents=True)
-    (package / "_baselines" / "x.toml").write_text('method = "vanilla"\n[settings]\nlr = 1e-4\n')
-    monkeypatch.setattr(reading, "PACKAGE", package)
-    with pytest.raises(SuiteError, match=r"\[settings\] lr: has no source\."):
-        read_baseline("x")
-
-
 def test_a_bare_method_has_its_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "_baselines").mkdir()
     monkeypatch.setattr(reading, "PACKAGE", tmp_path)

@@ -69,7 +69,7 @@ def test_patterns_keep_the_suites_order(make: Make) -> None:
     with pytest.raises(UnknownNameError) as raised:
         make(scenarios=["a-b", "c*"])
     assert str(raised.value) == (
-        "--scenarios 'c*' matches no scenario of s. Available: a-b, b-clusters, b-length."
+        "scenarios 'c*' matches no scenario of s. Available: a-b, b-clusters, b-length."
     )
 
 
@@ -101,28 +101,28 @@ def test_a_model_folder_beside_the_suite_is_found(
 @pytest.mark.parametrize(
     ("options", "error", "expected"),
     [
-        ({"seeds": [1, 1]}, SettingsError, "--seeds: 1 is given twice"),
+        ({"seeds": [1, 1]}, SettingsError, "seeds: 1 is given twice"),
         (
             {"seeds": [-1]},
             SettingsError,
-            "--seeds: must be whole numbers from 0 to 4294967295, got -1",
+            "seeds: must be whole numbers from 0 to 4294967295, got -1",
         ),
-        ({"seeds": []}, SettingsError, "--seeds: is empty"),
-        ({"limit": 0}, SettingsError, "--limit: must be greater than 0, got 0"),
-        ({"epochs": -1}, SettingsError, "--epochs: must be greater than 0, got -1"),
-        ({"subset": "some"}, SettingsError, "--subset: must be 'fixed' or 'seed'"),
-        ({"precision": "fp16"}, SettingsError, "--precision: must be 'auto', 'float32' or 'bf16'"),
-        ({"device": "gpu"}, SettingsError, "--device 'gpu': must be auto, cpu, cuda"),
+        ({"seeds": []}, SettingsError, "seeds: is empty"),
+        ({"limit": 0}, SettingsError, "limit: must be greater than 0, got 0"),
+        ({"epochs": -1}, SettingsError, "epochs: must be greater than 0, got -1"),
+        ({"subset": "some"}, SettingsError, "subset: must be 'fixed' or 'seed'"),
+        ({"precision": "fp16"}, SettingsError, "precision: must be 'auto', 'float32' or 'bf16'"),
+        ({"device": "gpu"}, SettingsError, "device 'gpu': must be auto, cpu, cuda"),
         ({"methods": ["vanila"]}, UnknownNameError, "'vanila'. Did you mean 'vanilla'?"),
-        ({"methods": []}, SettingsError, "--methods: is empty"),
+        ({"methods": []}, SettingsError, "methods: is empty"),
         (
             {"methods": ["vanilla", "vanilla"]},
             UnknownNameError,
-            "--methods: 'vanilla' is given twice",
+            "methods: 'vanilla' is given twice",
         ),
         ({"methods": ["m.toml"]}, SuiteError, "m.toml: there is no such file"),
-        ({"data": "nowhere"}, DataError, "--data nowhere: there is no such folder"),
-        ({"data": "a.csv"}, DataError, "--data a.csv: is a file. Give a folder"),
+        ({"data": "nowhere"}, DataError, "data nowhere: there is no such folder"),
+        ({"data": "a.csv"}, DataError, "data a.csv: is a file. Give a folder"),
         ({"plugins": ["none.py"]}, PluginError, "none.py: there is no such file"),
     ],
 )
@@ -133,6 +133,7 @@ def test_wrong_options_are_errors(
         make(**options)
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
+    assert "--" not in str(raised.value)
 
 
 def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
@@ -158,7 +159,7 @@ def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
 
 def test_two_baselines_of_one_name_are_an_error(make: Make) -> None:
     Path("mine.toml").write_text('name = "vanilla"\nmethod = "vanilla"\n')
-    with pytest.raises(UnknownNameError, match="--methods: two baselines are called 'vanilla'"):
+    with pytest.raises(UnknownNameError, match="methods: two baselines are called 'vanilla'"):
         make(methods=["vanilla", "mine.toml"])
 
 
