@@ -1,15 +1,13 @@
 """The plan of a run: the cells of a suite under the options of a command, with recipes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from clbench.core.errors import SuiteError, UnknownNameError, display_path, join_names, raise_errors
 from clbench.core.files import user_path
@@ -29,6 +27,7 @@ from clbench.tasks.metrics import METRICS, TEXT_METRICS
 from clbench.tasks.registry import task_identity, template_identity
 from clbench.training.protocol import BY_TASK, Protocol
 
+Named = TypeVar("Named", Baseline, ScenarioSpec)
 MOST_UNKNOWN = 3
 """Number of unknown methods after which the other names are not checked."""
 RECIPE_VERSION = 5
@@ -100,8 +99,7 @@ class Plan:
     @property
     def baselines(self) -> tuple[Baseline, ...]:
         """The baselines in order, without references."""
-        cells = [cell for cell in self.cells if cell.reference_of is None]
-        return tuple({cell.baseline.name: cell.baseline for cell in cells}.values())
+        return once(cell.baseline for cell in self.cells if cell.reference_of is None)
 
     @property
     def question(self) -> Question:
@@ -111,29 +109,26 @@ class Plan:
     @property
     def scenarios(self) -> tuple[ScenarioSpec, ...]:
         """The scenarios in order."""
-        return tuple({cell.scenario.name: cell.scenario for cell in self.cells}.values())
+        return once(cell.scenario for cell in self.cells)
 
     @property
-    def steps(self) -> list[Plan]:
+    def steps(self) -> list[Self]:
         """The plan of each look of a run that adds seeds; of any other run, the plan itself."""
         cells = [tuple(c for c in self.cells if c.seed < look) for look in self.looks]
         return [replace(self, cells=some) for some in cells] or [self]
 
-    def _references(self) -> bool | str:
-        """The suite's `references` as far as they show in the cells."""
-        pairs = {(c.scenario.name, c.reference_of) for c in self.cells if c.reference_of}
-        return "all" if len(pairs) > len({name for name, _ in pairs}) else bool(pairs)
-
     def resolved(self) -> dict[str, Any]:
         """Return the suite with the command's options applied, as plain JSON values."""
         file = self.suite.file
+        alone = {(c.scenario.name, c.reference_of) for c in self.cells if c.reference_of}
+        has_all = len(alone) > len({name for name, _ in alone})
         return {
             "name": file.name,
             "description": file.description,
             "commands": [list(self.command)],
             "methods": [baseline.name for baseline in self.baselines],
             "seeds": list(dict.fromkeys(cell.seed for cell in self.cells)),
-            "references": self._references(),
+            "references": "all" if has_all else bool(alone),
             "plugins": {plugin.path.name: plugin.digest for plugin in self.plugins},
             **({"looks": [list(self.looks)]} if self.looks else {}),
             "questions": [self.question.model_dump(mode="json")],
@@ -149,6 +144,11 @@ class Plan:
                 for baseline in self.baselines
             },
         }
+
+
+def once(things: Iterable[Named]) -> tuple[Named, ...]:
+    """Return baselines or scenarios in order, each name once."""
+    return tuple({thing.name: thing for thing in things}.values())
 
 
 def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa: B008 - immutable
@@ -167,9 +167,9 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     errors = unknown_names(suite, scenarios)
     baselines = _baselines(suite, options, errors)
     references = suite.file.references if options.references is None else options.references
+    raise_errors(suite.path, errors)
     _check_scores(suite, protocol, references)
     _check_question(suite, options, baselines, scenarios)
-    raise_errors(suite.path, errors)
     if references:
         # The settings of a shift decide how many tasks a scenario has.
         check_shifts(suite, scenarios)
@@ -222,30 +222,30 @@ def _check_question(
     question = suite.file.asked
     names = [b.name for b in baselines if b.family in ("", b.name)]  # without points of sweeps
     is_whole = options.methods is options.scenarios is None
-    for key, known in (("methods", names), ("scenarios", [s.name for s in scenarios])):
-        for pattern in getattr(question, key) if is_whole else []:
-            if not any(fnmatchcase(name, pattern) for name in known):
-                raise SuiteError(
-                    f"{display_path(suite.path)}: [question] {key}: {pattern!r} matches none of "
-                    f"{join_names(known)}."
-                )
-    asked = any(
+    patterns = {
+        "methods": (question.methods, names),
+        "scenarios": (question.scenarios, [scenario.name for scenario in scenarios]),
+    }
+    errors = [
+        f"{key}: {pattern!r} matches none of {join_names(known)}"
+        for key, (given, known) in patterns.items()
+        for pattern in given
+        if is_whole and not any(fnmatchcase(name, pattern) for name in known)
+    ]
+    if options.methods is None and question.reference not in {"vanilla", *names}:
+        reference = repr(question.reference)
+        errors.append(f"reference: {reference} is none of the methods {join_names(names)}")
+    asked = question.reference in names and any(
         question.depends_on(scenario.name, score, name)
         for scenario in scenarios
         for score in question.scores
         for name in names
     )
-    if options.methods is None and question.reference not in {"vanilla", *names}:
-        raise SuiteError(
-            f"{display_path(suite.path)}: [question] reference: {question.reference!r} is none of "
-            f"the methods {join_names(names)}."
-        )
     is_needed = options.looks or (is_whole and "question" in suite.file.model_fields_set)
-    if is_needed and not (asked and question.reference in names):
-        raise SuiteError(
-            f"{display_path(suite.path)}: [question] compares no method with "
-            f"{question.reference!r}. Methods: {join_names(names)}."
-        )
+    if is_needed and not asked and not errors:
+        methods = join_names(names)
+        errors.append(f"compares no method with {question.reference!r}. Methods: {methods}")
+    raise_errors(suite.path, [f"[question] {error}" for error in errors])
 
 
 def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> None:
@@ -284,8 +284,8 @@ def validate(plan: Plan, cells: Iterable[Cell]) -> None:
         For a method or shift that does not come from a file, or does not fit the protocol.
     """
     cells = list(cells)
-    check_shifts(plan.suite, {cell.scenario.name: cell.scenario for cell in cells}.values())
-    check_methods({cell.baseline.name: cell.baseline for cell in cells}.values(), plan.protocol)
+    check_shifts(plan.suite, once(cell.scenario for cell in cells))
+    check_methods(once(cell.baseline for cell in cells), plan.protocol)
 
 
 def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Baseline]:
@@ -332,19 +332,11 @@ def _recipes(
 
     The recipe identifies models, tasks and corpora by their contents, not their paths.
     """
-    base = suite.base
+    base, own = suite.base, suite.file.task
     model = model_identity(protocol.model, protocol.revision)
     corpus = corpus_identity(protocol.corpus)
-
-    speaks = protocol.is_language_model
-
-    @cache
-    def template_of(name: str) -> dict[str, Any]:
-        return template_identity(name, suite.file.task)
-
-    @cache
-    def identity_of(name: str) -> dict[str, Any]:
-        return task_identity(name, data=data, base=base, own=suite.file.task)
+    template = cache(partial(template_identity, own=own))
+    identity = cache(partial(task_identity, data=data, base=base, own=own))
 
     def file_digests(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield digests of files that the settings name, such as a saved split."""
@@ -363,18 +355,22 @@ def _recipes(
         for key in BY_TASK:  # drop the values of other scenarios' tasks
             by_task = values[key].items()
             values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
-        named = [m for m in values["task_metric"].values() if m not in TEXT_METRICS]
-        digests = {m: source_digest(METRICS.where(m)) for m in named}
+        digests = {
+            name: source_digest(METRICS.where(name))
+            for name in values["task_metric"].values()
+            if name not in TEXT_METRICS
+        }
         # Metrics of clbench have no digest and are not part of the recipe.
         metrics = {name: digest for name, digest in digests.items() if digest is not None}
-        asked = {n: [identity_of(n), template_of(n)] for n in protocol.capability_tasks}
+        asked = {name: [identity(name), template(name)] for name in protocol.capability_tasks}
+        speaks = protocol.is_language_model
         return {
             "version": RECIPE_VERSION,
             "scenario": {"name": scenario.name, "shift": scenario.shift, **scenario.settings},
             "shift": source_digest(SHIFTS.where(scenario.shift)),
             "files": dict(file_digests(scenario.settings)),
-            "tasks": {name: identity_of(name) for name in tasks},
-            **({"templates": {n: template_of(n) for n in tasks}} if speaks else {}),
+            "tasks": {name: identity(name) for name in tasks},
+            **({"templates": {name: template(name) for name in tasks}} if speaks else {}),
             **({"capability_tasks": asked} if asked else {}),
             **({"metrics": metrics} if metrics else {}),
             "model": model,
