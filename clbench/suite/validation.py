@@ -1,9 +1,8 @@
 """Checks of a suite that need the registered tasks, shifts and methods."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
@@ -91,26 +90,42 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
         If a method cannot be imported.
     """
     for baseline in baselines:
-        method = METHODS.get(baseline.method)
+        kind = METHODS.get(baseline.method)
         with user_code(f"method {baseline.method!r}"):
-            errors = _settings_errors(method, baseline.settings, baseline.table)
+            errors = _settings_errors(kind, baseline.settings, baseline.table)
         if baseline.path is not None:
             raise_errors(baseline.path, errors)
         elif errors:
             raise SettingsError(f"method {baseline.method!r}: {'; '.join(errors).rstrip('.')}.")
-        try:
-            with user_code(f"{baseline.name}, with this protocol"):
-                instance = method(**baseline.settings)
-                if protocol.head not in instance.head_kinds:
-                    raise SettingsError(
-                        f"it needs head = {instance.head_kinds[0]!r} in [protocol]. Set that, or "
-                        "leave the method out."
-                    )
-                if instance.needs_decoder and protocol.is_language_model:
-                    _check_decoder(protocol)
-                instance.check_protocol(at_rate(instance, protocol))
-        except SettingsError as error:
-            raise SettingsError(f"{baseline.name}, with this protocol: {error}") from error
+        with _checks(f"{baseline.name}, with this protocol"):
+            method = baseline.build()
+            if protocol.head not in method.head_kinds:
+                raise SettingsError(
+                    f"it needs head = {method.head_kinds[0]!r} in [protocol]. Set that, or leave "
+                    "the method out."
+                )
+            if method.needs_decoder and protocol.is_language_model:
+                _check_decoder(protocol)
+            method.check_protocol(at_rate(method, protocol))
+
+
+def check_tasks(baselines: Iterable[Baseline], scenario: Scenario, protocol: Protocol) -> None:
+    """Let each baseline's method check the tasks of a scenario; raise its SettingsError."""
+    for baseline in baselines:
+        with _checks(f"{baseline.name}, on {scenario.name}"):
+            method = baseline.build()
+            method.check_protocol(at_rate(method, protocol))
+            method.check_tasks(scenario.tasks)
+
+
+@contextmanager
+def _checks(where: str) -> Iterator[None]:
+    """Begin the errors of a method's checks with `where`."""
+    try:
+        with user_code(where):
+            yield
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from error
 
 
 def _check_decoder(protocol: Protocol) -> None:
@@ -128,22 +143,9 @@ def check_shared_head(question: Question, scenario: Scenario) -> None:
     asked = "told" in question.scores and question.covers(scenario.name)
     if asked and not any(task.own for task in scenario.tasks):
         raise SuiteError(
-            f"[question] scores: scenario {scenario.name!r} will not have 'told', since each task "
-            "has its own head. Use a scenario with a shared head, or leave the score out."
+            "[question] scores: 'told' needs a head that tasks share, but each task of scenario "
+            f"{scenario.name!r} has its own. Use another scenario, or leave the score out."
         )
-
-
-def check_tasks(baselines: Iterable[Baseline], scenario: Scenario, protocol: Protocol) -> None:
-    """Let each baseline's method check the tasks of a scenario; raise its SettingsError."""
-    for baseline in baselines:
-        where = f"{baseline.name}, on {scenario.name}"
-        try:
-            with user_code(where):
-                method = METHODS.get(baseline.method)(**baseline.settings)
-                method.check_protocol(at_rate(method, protocol))
-                method.check_tasks(scenario.tasks)
-        except SettingsError as error:
-            raise SettingsError(f"{where}: {error}") from error
 
 
 def _settings_errors(kind: type[Configured], settings: Mapping[str, Any], table: str) -> list[str]:
