@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from clbench.cli.arguments import Only, command, option
-from clbench.cli.console import err, out
+from clbench.cli.console import err, say, show_rows
 from clbench.core.errors import SettingsError, count
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
@@ -59,19 +58,16 @@ def check(
 
 
 def _show(rows: "Sequence[Row]") -> None:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    lines = []
     for row in rows:
-        table.add_row(row.check, WORDS[row.status], row.reason)
+        lines.append((row.check, WORDS[row.status], row.reason))
         if row.hint:
-            table.add_row("", "", f"What to do: {row.hint}")
-    out().print(table)
+            lines.append(("", "", f"What to do: {row.hint}"))
+    show_rows(lines, unbroken=2)
     counts = Counter(row.status for row in rows)
     failed = f", {counts['fail']} failed" if counts["fail"] else ""
     skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
-    out().print(f"{count(counts['pass'], 'check')} passed{failed}{skipped}.")
+    say(f"{count(counts['pass'], 'check')} passed{failed}{skipped}.")
 
 
 def _setting(text: str) -> tuple[str, Any]:

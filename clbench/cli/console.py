@@ -1,26 +1,37 @@
 """Output: results to stdout, everything else to stderr."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from clbench.core.errors import visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
 FILE_WIDTH = 160
 """Width of a table in a file or a pipe, unless COLUMNS is set."""
 
 
+class SafeConsole(Console):
+    """A console that shows control characters instead of sending them to the terminal.
+
+    Names are printed as they are, never read as markup.
+    """
+
+    def __init__(self, *, stderr: bool) -> None:
+        super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the text with visible control characters."""
+        return super().render_str(visible(text), **options)
+
+
 def out() -> Console:
     """Return the console for results."""
-    console = _console(stderr=False)
+    console = SafeConsole(stderr=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FILE_WIDTH
     return console
@@ -28,20 +39,38 @@ def out() -> Console:
 
 def err() -> Console:
     """Return the console for progress and notes."""
-    return _console(stderr=True)
+    return SafeConsole(stderr=True)
 
 
-def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
+def say(*lines: str) -> None:
+    """Print lines of the result, unwrapped."""
+    out().print("\n".join(lines), soft_wrap=True)
 
-    class SafeConsole(Console):
-        """A console that shows control characters instead of sending them to the terminal."""
 
-        def render_str(self, text: str, **options: Any) -> Text:
-            return super().render_str(visible(text), **options)
+def note(*lines: str) -> None:
+    """Print lines on progress, unwrapped, so that logs can be searched line by line."""
+    err().print("\n".join(lines), soft_wrap=True)
 
-    # Names are printed as they are, never read as markup.
-    return SafeConsole(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+def show_rows(
+    rows: Iterable[Sequence[str]],
+    titles: Sequence[str] = (),
+    *,
+    right: Container[str] = (),
+    unbroken: int = 1,
+) -> None:
+    """Print rows in columns, with `titles` above them.
+
+    Columns in `right` are aligned there; the first `unbroken` ones have no line breaks.
+    """
+    rows = list(rows)
+    table = Table(box=None, show_header=bool(titles), pad_edge=False, padding=(0, 2, 0, 0))
+    for number, title in enumerate(titles or [""] * len(rows[0])):
+        justify: Any = "right" if title in right else "left"
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=number < unbroken)
+    for row in rows:
+        table.add_row(*row)
+    show_table(out(), table)
 
 
 @contextmanager

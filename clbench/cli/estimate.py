@@ -1,24 +1,23 @@
 """Estimate how long a plan will take."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from safetensors import safe_open
 
 from clbench.cli.console import duration
 from clbench.core.errors import count
+from clbench.models.locate import local_folder
+from clbench.models.safety import weight_files
 from clbench.results.cell import CellResult
-
-if TYPE_CHECKING:
-    from clbench.suite.plan import Cell, Plan
-    from clbench.tasks.task import Rows
+from clbench.suite.plan import Cell, Plan
+from clbench.suite.validation import stages_of
+from clbench.tasks.registry import load_task
+from clbench.tasks.task import Rows
 
 CPU_SPEED = 1e11
 """Floating-point operations per second of a training loop on a few CPU cores."""
@@ -90,11 +89,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     each scored one, without the embeddings. A first stage that several cells share counts once.
     Usually right within a factor of `GUESS`.
     """
-    from clbench.models.locate import local_folder
-    from clbench.models.safety import weight_files
     from clbench.runner.cell_stages import stage_groups
-    from clbench.suite.validation import stages_of
-    from clbench.tasks.registry import load_task
 
     protocol, suite = plan.protocol, plan.suite
     sizes: dict[str, tuple[int, float, float]] = {}  # training rows, their length, scored tokens

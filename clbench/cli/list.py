@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from clbench.cli.arguments import Only, choice, command, option
-from clbench.cli.console import out, show_table
+from clbench.cli.console import show_rows
 from clbench.core.errors import ClbenchError, display_path, printable
 from clbench.methods.base import METHODS, Method
 from clbench.models.locate import MODELS
@@ -140,12 +139,5 @@ def listing(
     """List suites, scenarios, methods, tasks and other names."""
     choice("list", kind, list(KINDS))
     load_plugins(options.plugins)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    rows = list(KINDS[kind](suite))
-    table.add_column(no_wrap=True)
-    for _ in rows[0][1:]:
-        table.add_column(overflow="fold")
-    for name, *texts in rows:
-        table.add_row(name, *map(printable, texts))
-    show_table(out(), table)
+    show_rows((name, *map(printable, texts)) for name, *texts in KINDS[kind](suite))
     return 0

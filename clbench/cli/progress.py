@@ -1,13 +1,15 @@
 """Progress of a run: bars and a growing table on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
 
 from clbench.cli.console import duration, err
 from clbench.cli.table import results_table
@@ -15,14 +17,8 @@ from clbench.core.errors import count, printable
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import means, reference_score, score_rows, visible_scores
 from clbench.runner.listener import Listener
-
-if TYPE_CHECKING:
-    from rich.console import Console, Group
-    from rich.progress import TaskID
-    from rich.table import Table
-
-    from clbench.runner.run_state import RunState
-    from clbench.suite.plan import Cell
+from clbench.runner.run_state import RunState
+from clbench.suite.plan import Cell
 
 HEARTBEAT = 60.0
 """Seconds between lines about a running cell in a plain log."""
@@ -141,10 +137,6 @@ class Bars(Lines):
         clock: Callable[[], float] = time.monotonic,
         reference: str = "vanilla",
     ) -> None:
-        # Imported here, as a plain log and a finished run do not need rich.
-        from rich.live import Live
-        from rich.progress import BarColumn, Progress, TextColumn
-
         super().__init__(suite, out, console, clock)
         self.reference = reference
         self.cell_bars: dict[str, TaskID] = {}
@@ -165,8 +157,6 @@ class Bars(Lines):
 
     def view(self) -> Group:
         """Return the table above the bars; called by the thread that refreshes the window."""
-        from rich.console import Group
-
         start = self.clock()
         if not self.is_current and start >= self.next_table:
             self.is_current = True

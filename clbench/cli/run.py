@@ -3,11 +3,9 @@
 import gc
 from typing import Annotated
 
-from rich.table import Table
-
 from clbench import api
 from clbench.cli.arguments import Suite, command, flag
-from clbench.cli.console import err, out, show_table
+from clbench.cli.console import err, note, say, show_rows
 from clbench.cli.estimate import MUCH_SCORING, from_finished, from_sizes
 from clbench.cli.progress import Lines, progress_listener
 from clbench.cli.table import show_results
@@ -69,11 +67,9 @@ def run(
             break
         after = f"After {len({cell.seed for cell in step.cells})} seeds"
         if not (comparisons := api.open_comparisons(result)):
-            err().print(f"{after} every primary comparison is settled.", soft_wrap=True)
+            note(f"{after} every primary comparison is settled.")
             break
-        err().print(
-            f"{after} these comparisons are open: {join_names(comparisons)}.", soft_wrap=True
-        )
+        note(f"{after} these comparisons are open: {join_names(comparisons)}.")
     return show_results(result.path, result.cells, reference)
 
 
@@ -85,11 +81,7 @@ def show_plan(state: RunState) -> None:
     states |= dict.fromkeys(state.replaced, "finished with other settings, to run again")
     failed = {cell.key for cell in state.present if cell.status == "failed"}
     states |= dict.fromkeys(failed, "failed before, to run again")
-    table = Table("cell", "state", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for cell in plan.cells:
-        table.add_row(cell.key, states[cell.key])
-    console = out()
-    show_table(console, table)
+    show_rows(((cell.key, states[cell.key]) for cell in plan.cells), ("cell", "state"))
     cells = count(len(plan.cells), "cell")
     lines = [f"{cells}, {len(state.pending)} to run, results in {plan.out}"]
     if plan.looks:
@@ -103,5 +95,4 @@ def show_plan(state: RunState) -> None:
                 f"Scoring all tasks so far after each stage takes about {estimate.scoring:.0%} of "
                 "the time of training. With a smaller `scored_limit` it takes less."
             )
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    say(*lines)
