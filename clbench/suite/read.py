@@ -1,12 +1,11 @@
 """Find suite files by name or path, read them, and check them against the schema."""
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,8 +29,6 @@ from clbench.suite.schema import SuiteFile, derived_name
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
-MOST_LEVELS = 100
-"""Deepest nesting of a TOML file; libraries fail at 200."""
 SCENARIO_KEYS = ("name", "shift", "note")
 """Keys of a ``[[scenario]]`` table that are not settings of its shift."""
 
@@ -130,13 +127,12 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     try:
         data = tomllib.loads(text)
-        for location, value in _leaves(data):
-            if len(location) > MOST_LEVELS:
-                raise RecursionError
-            if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                raise ValueError(f"{describe_path(location, data)}: must fit into 64 bits")
+        json.dumps(data, default=str)  # as deep as its readers can go
     except RecursionError:
-        raise ValueError(f"tables are nested more than {MOST_LEVELS} deep") from None
+        raise ValueError("its tables or lists are nested too deep") from None
+    for location, value in _leaves(data):
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{describe_path(location, data)}: must fit into 64 bits")
     return data
 
 
@@ -170,12 +166,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SuiteError(f"{file}: is not valid TOML: {str(error).partition(';')[0]}.") from error
     errors = []
     for location, value in _leaves(data):
+        key = describe_path(location, data)
         if isinstance(value, float) and not math.isfinite(value):
-            errors.append(f"{describe_path(location, data)}: must be a finite number, got {value}")
-        elif "\0" in "".join(map(str, (*location, value))):
-            errors.append(f"{describe_path(location, data)}: must not have a NUL character")
+            errors.append(f"{key}: must be a finite number, got {value}")
         elif not isinstance(value, str | int | float):
-            key = describe_path(location, data)
             errors.append(f"{key}: must not be a date or time; put {value} in quotes")
     raise_errors(path, errors)
     return data
@@ -215,22 +209,23 @@ def _orders(table: Any, where: str) -> list[Any]:
     """
     if not isinstance(table, dict) or table.get("shift") != "sequence":
         return [table]
-    if "orders" not in table:
-        if "order" in table:
-            raise SuiteError(f"{where}: `order` names one of several `orders`. Leave it out.")
+    if not table.keys() & {"orders", "order"}:
         return [table]
-    orders = table["orders"]
-    if "tasks" in table:
-        raise SuiteError(f"{where}: give either tasks, for a single order, or orders.")
+    orders, problem = table.get("orders", {}), ""
     is_table = isinstance(orders, dict) and all(isinstance(some, list) for some in orders.values())
-    if not is_table or not orders:
-        raise SuiteError(
-            f"{where}: must be a table of lists of tasks, such as "
+    if "orders" not in table:
+        problem = "`order` names one of several `orders`. Leave it out."
+    elif "tasks" in table:
+        problem = "give either tasks, for a single order, or orders."
+    elif not is_table or not orders:
+        problem = (
+            "must be a table of lists of tasks, such as "
             'orders = { one = ["a", "b"], two = ["b", "a"] }.'
         )
-    for name, tasks in orders.items():
-        if same := [other for other in orders if other != name and orders[other] == tasks]:
-            raise SuiteError(f"{where}: {name!r} and {same[0]!r} are equal. Keep one of them.")
+    elif equal := [pair for pair in combinations(orders, 2) if orders[pair[0]] == orders[pair[1]]]:
+        problem = f"{equal[0][0]!r} and {equal[0][1]!r} are equal. Keep one of them."
+    if problem:
+        raise SuiteError(f"{where}: {problem}")
     rest = {key: value for key, value in table.items() if key != "orders"}
     name = rest.get("name") or rest.get("shift")
     return [
@@ -244,27 +239,27 @@ def _with_partition(table: Any, suite: Path) -> Any:
     name = table.get("partition") if isinstance(table, dict) else None
     if not isinstance(name, str):
         return table
-    if "classes" in table:
-        raise SuiteError(f"{display_path(suite)}: give either partition or classes, not both.")
     packaged = packaged_files("scenarios/partitions")
+    if "classes" in table:
+        raise_errors(suite, ["give either partition or classes, not both"])
     if name not in packaged and not is_path(name):
         hint = did_you_mean(name, packaged)
-        raise SuiteError(
-            f"{display_path(suite)}: there is no partition {name!r}.{hint} Or give the path of a "
-            ".toml file."
-        )
+        raise_errors(suite, [f"there is no partition {name!r}.{hint} Or give a .toml file."])
     path = packaged.get(name) or user_path(name, "partition", suite.parent).resolve()
     classes = read_toml(path)
     if set(classes) == {"classes"} and isinstance(classes["classes"], dict):
         classes = classes["classes"]
-    for step, names in classes.items():
-        if not (isinstance(names, list) and names and all(isinstance(n, str | int) for n in names)):
-            raise SuiteError(
-                f"{display_path(path)}: {step}: must be a list of class names, such as kitchen = "
-                '["recipe", "calories"].'
-            )
+    raise_errors(
+        path,
+        [
+            f'{step}: must be a list of class names, such as kitchen = ["recipe", "calories"]'
+            for step, names in classes.items()
+            if not (isinstance(names, list) and names)
+            or not all(isinstance(n, str | int) for n in names)
+        ],
+    )
     if len(classes) < 2:
-        raise SuiteError(f"{display_path(path)}: must name the classes of two steps or more.")
+        raise_errors(path, ["must name the classes of two steps or more"])
     return {**table, "classes": classes}
 
 

@@ -252,10 +252,10 @@ def test_the_folder_inside_an_installed_package_comes_first(
     ("old", "new", "message"),
     [
         ("epochs = 2", f"epochs = {'9' * 5000}", "is not valid TOML: Exceeds the limit"),
-        ("epochs = 2", f"limit = 0x{'f' * 5000}", "[protocol] limit: must fit into 64 bits"),
-        ("[protocol]", f"{'a.' * 3000}a = 1\n[protocol]", "tables are nested more than 100 deep"),
+        ("epochs = 2", f"limit = 0x{'f' * 5000}", "is not valid TOML: Exceeds the limit"),
+        ("epochs = 2", f"limit = {2**63}", "[protocol] limit: must fit into 64 bits"),
+        ("[protocol]", f"{'a.' * 3000}a = 1\n[protocol]", "lists are nested too deep"),
         ("epochs = 2", "curve_points = 1000000000000", "must be less than or equal to 1000000000"),
-        ('"vanilla"', r'"a\u0000b.toml"', "methods item 1: must not have a NUL character"),
         (
             "[protocol]",
             '[task."a[b]"]\nsynthetic = "qa"\n[protocol]',
