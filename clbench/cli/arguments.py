@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import UnionType
@@ -42,32 +42,40 @@ class Only:
 
 
 def command(function: Callable[..., int]) -> Callable[..., int]:
-    """Turn a function of dataclasses into one that has a parameter for each of their options.
+    """Turn a function of options and of dataclasses of options into a command for Typer.
 
-    A parameter ``Annotated[RunOptions, Only("model data")]`` stands for these two options.
+    ``Annotated[int, Option(…)]`` is an option; ``Annotated[RunOptions, Only("model data")]`` are
+    these two options of the dataclass, and `RunOptions` all of them.
     """
     hints, parameters = get_type_hints(function, include_extras=True), []
-    parts: dict[str, tuple[Any, dict[str, Option]]] = {}
+    parts: dict[str, tuple[Any, list[str]]] = {}
+    shown: dict[str, tuple[Any, Option]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind, *extra = get_args(hints[name]) or (hints[name],)
-        if not (isinstance(kind, type) and is_dataclass(kind)):
+        if isinstance(kind, type) and is_dataclass(kind):
+            declared = options_of(kind)
+            only = extra[0] if extra else Only(" ".join(declared))
+            defaults = {field.name: field.default for field in fields(kind)}
+            parts[name] = kind, only.names
+            for field in only.names:
+                hint, option = declared[field]
+                option = replace(option, default=only.defaults.get(field, option.default))
+                shown[field] = hint, option
+                parameters.append(_parameter(field, hint, defaults[field], option))
+        elif extra and isinstance(extra[0], Option):
+            shown[name] = kind, extra[0]
+            parameters.append(_parameter(name, kind, parameter.default, extra[0]))
+        else:
             kept = parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name])
             parameters.append(kept)
-            continue
-        declared, defaults = options_of(kind), {field.name: field.default for field in fields(kind)}
-        only = extra[0] if extra else Only(" ".join(declared))
-        parts[name] = kind, {field: declared[field][1] for field in only.names}
-        for field in only.names:
-            hint, shown = declared[field]
-            stands_for = only.defaults.get(field, shown.default)
-            parameters.append(_parameter(field, hint, defaults[field], shown, stands_for))
 
     @wraps(function)
     def call(**words: Any) -> int:
-        for name, (kind, options) in parts.items():
-            texts = {field: words.pop(field) for field in options}
-            given = {field: text for field, text in texts.items() if text is not None}
-            words[name] = kind(**{n: _value(n, text, options[n]) for n, text in given.items()})
+        for name in shown:
+            words[name] = _value(name, words[name], *shown[name])
+        for name, (kind, names) in parts.items():
+            values = {field: words.pop(field) for field in names}
+            words[name] = kind(**{n: value for n, value in values.items() if value is not None})
         return function(**words)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -75,45 +83,50 @@ def command(function: Callable[..., int]) -> Callable[..., int]:
     return call
 
 
-def _parameter(
-    name: str, kind: Any, default: Any, shown: Option, stands_for: str
-) -> inspect.Parameter:
-    """Return Typer's parameter for an option of a dataclass."""
-    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    plain = [some for some in (str, bool, int, float) if some in members]
-    is_text = any(get_origin(member) is Literal for member in members)
-    read_as: Any = plain[0] if plain else str if is_text else list[str]
-    text = shown.text + (
-        " Repeatable." if read_as == list[str] and "," not in shown.metavar else ""
-    )
+def _parameter(name: str, kind: Any, default: Any, option: Option) -> inspect.Parameter:
+    """Return Typer's parameter for an option."""
+    members = _members(kind)
+    plain = [some for some in (str, Path, bool, int, float) if some in members]
+    read_as: Any = plain[0] if plain else str if _choices(kind) else list[str]
+    text, names = option.text, dashed(name)
+    if read_as == list[str] and "," not in option.metavar:
+        text += " Repeatable."
     if isinstance(default, tuple):
         default = ",".join(map(str, default)) or None
     if default is None:
         read_as |= None
-        text += f"  [default: {stands_for}]" if stands_for else ""
-    names = dashed(name) + (
-        f"/{dashed(f'no_{name}')}" if bool in members and default is None else ""
-    )
-    info = typer.Option(
-        names, metavar=shown.metavar or None, help=text, rich_help_panel=shown.group
-    )
+        text += f"  [default: {option.default}]" if option.default else ""
+        names += f"/{dashed(f'no_{name}')}" if bool in members else ""
+    metavar, group = option.metavar or None, option.group or None
+    info = typer.Option(names, metavar=metavar, help=text, rich_help_panel=group)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[read_as, info]
     )
 
 
-def _value(name: str, given: Any, shown: Option) -> Any:
-    """Return the value of an option of a dataclass; lists, unless of files, are split at commas."""
+def _value(name: str, given: Any, kind: Any, option: Option) -> Any:
+    """Return the value of an option; lists, unless of files, are split at commas."""
+    if given is not None and _choices(kind):
+        return choice(dashed(name), given, _choices(kind))
     if not isinstance(given, list):
         return given
-    return [Path(text) for text in given] if shown.metavar == "FILE" else words(dashed(name), given)
+    is_files = option.metavar == "FILE"
+    return [Path(text) for text in given] if is_files else words(dashed(name), given)
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    return next((get_args(some) for some in _members(kind) if get_origin(some) is Literal), ())
 
 
 def shared(kind: type, name: str) -> Any:
     """Return the option of a dataclass alone."""
     (field,) = (field for field in fields(kind) if field.name == name)
     hint, shown = options_of(kind)[name]
-    return get_args(_parameter(name, hint, field.default, shown, shown.default).annotation)[1]
+    return get_args(_parameter(name, hint, field.default, shown).annotation)[1]
 
 
 Model = Annotated[str | None, shared(RunOptions, "model")]
