@@ -105,10 +105,10 @@ def _parameter(name: str, kind: Any, default: Any, option: Option) -> inspect.Pa
 
 
 def _value(name: str, given: Any, kind: Any, option: Option) -> Any:
-    """Return the value of an option; lists, unless of files, are split at commas."""
+    """Return the value of an option; lists of names are split at commas."""
     if given is not None and _choices(kind):
         return choice(dashed(name), given, _choices(kind))
-    if not isinstance(given, list):
+    if not isinstance(given, list) or "=" in option.metavar:
         return given
     is_files = option.metavar == "FILE"
     return [Path(text) for text in given] if is_files else words(dashed(name), given)

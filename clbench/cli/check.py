@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clbench.cli.arguments import Only, command, option
+from clbench.cli.arguments import Only, command
 from clbench.cli.console import err, say, show_rows
 from clbench.core.errors import SettingsError, count
+from clbench.core.options import Option
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
@@ -22,26 +23,21 @@ WORDS = {"pass": "ok", "fail": "FAILED", "skip": "-"}
 
 @command
 def check(
-    options: Annotated[RunOptions, Only("plugins")],
+    options: Annotated[RunOptions, Only("plugins model", model="tiny")],
     method: Annotated[
         str,
         typer.Argument(
             metavar="METHOD", help="Baseline, registered method, baseline file or module:Class."
         ),
     ],
-    setting: Annotated[
-        list[str] | None, option("KEY=VALUE", "Override a setting; repeatable.", "--set")
-    ] = None,
-    model: Annotated[
-        str, option("NAME|DIR", "Built-in model, model folder, or name on the hub.")
-    ] = "tiny",
+    set_: Annotated[list[str] | None, Option("Override a setting.", "KEY=VALUE")] = None,
 ) -> int:
     """Check that a method keeps its promises, on tiny tasks.
 
     Tests seeds, resuming, access to rows, memory and model architectures within seconds. Exit
     code 0 if all checks pass, 1 if one fails, 2 if the command or its input is wrong.
     """
-    settings = dict(_setting(text) for text in setting or ())
+    settings = dict(_setting(text) for text in set_ or ())
     load_plugins(options.plugins)
     baseline = read_baseline(method)  # report a wrong name before importing torch
     from clbench.conformance import check as run_checks
@@ -52,6 +48,7 @@ def check(
         def started(name: str) -> None:
             status.update(console.render_str(f"checking {method}: {name}"))
 
+        model = options.model or "tiny"
         rows = run_checks(baseline, settings=settings, model=model, started=started)
     _show(rows)
     return 1 if any(row.status == "fail" for row in rows) else 0

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from clbench.cli.arguments import Only, choice, command, option
+from clbench.cli.arguments import Only, choice, command
 from clbench.cli.console import show_rows
 from clbench.core.errors import ClbenchError, display_path, printable
+from clbench.core.options import Option
 from clbench.methods.base import METHODS, Method
 from clbench.models.locate import MODELS
 from clbench.results.score_tables import MARKS, marks
@@ -130,9 +131,10 @@ def listing(
     kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
     suite: Annotated[
         str | None,
-        option(
+        Option(
+            "List the scenarios or tasks of this suite.",
             "NAME|FILE",
-            "List the scenarios or tasks of this suite.  [default: all packaged suites]",
+            default="all packaged suites",
         ),
     ] = None,
 ) -> int:

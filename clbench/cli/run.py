@@ -4,12 +4,13 @@ import gc
 from typing import Annotated
 
 from clbench import api
-from clbench.cli.arguments import Suite, command, flag
+from clbench.cli.arguments import Suite, command
 from clbench.cli.console import err, note, say, show_rows
 from clbench.cli.estimate import MUCH_SCORING, from_finished, from_sizes
 from clbench.cli.progress import Lines, progress_listener
 from clbench.cli.table import show_results
 from clbench.core.errors import ClusterError, count, join_names
+from clbench.core.options import Option
 from clbench.results.store import garbage_collection_paused
 from clbench.runner.listener import TensorBoard
 from clbench.runner.resources import Resources
@@ -23,11 +24,10 @@ def run(
     resources: Resources,
     suite: Suite = "quick",
     tensorboard: Annotated[
-        bool,
-        flag("--tensorboard", "Also write TensorBoard logs to tensorboard/ in the run's folder."),
+        bool, Option("Also write TensorBoard logs to tensorboard/ in the run's folder.")
     ] = False,
     dry_run: Annotated[
-        bool, flag("--dry-run", "Print the cells and the estimated time; write nothing.")
+        bool, Option("Print the cells and the estimated time; write nothing.")
     ] = False,
 ) -> int:
     """Run a suite, or resume it: finished cells do not run again.

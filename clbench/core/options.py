@@ -107,4 +107,4 @@ def named(name: str, value: object = None) -> str:
 
 def dashed(name: str) -> str:
     """Return the name of an option on the command line."""
-    return f"--{SHELL_NAMES.get(name, name).replace('_', '-')}"
+    return f"--{SHELL_NAMES.get(name, name).rstrip('_').replace('_', '-')}"
