@@ -93,6 +93,7 @@ def _parameter(name: str, kind: Any, default: Any, option: Option) -> inspect.Pa
         text += " Repeatable."
     if isinstance(default, tuple):
         default = ",".join(map(str, default)) or None
+        default = [default] if default and read_as == list[str] else default
     if default is None:
         read_as |= None
         text += f"  [default: {option.default}]" if option.default else ""

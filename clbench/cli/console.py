@@ -44,12 +44,14 @@ def err() -> Console:
 
 def say(*lines: str) -> None:
     """Print lines of the result, unwrapped."""
-    out().print("\n".join(lines), soft_wrap=True)
+    for line in lines:
+        out().print(line, soft_wrap=True)
 
 
 def note(*lines: str) -> None:
     """Print lines on progress, unwrapped, so that logs can be searched line by line."""
-    err().print("\n".join(lines), soft_wrap=True)
+    for line in lines:
+        err().print(line, soft_wrap=True)
 
 
 def show_rows(

@@ -1,38 +1,61 @@
 """`clbench report` and `clbench compare`."""
 
-from __future__ import annotations
-
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clbench.cli.arguments import Formats, ReportOut
+from clbench.cli.arguments import choice, command
+from clbench.cli.console import note, say
+from clbench.cli.table import show_results
+from clbench.core.errors import RunFolderError, SettingsError
+from clbench.core.options import Option
+from clbench.results.score_tables import scores_frame, to_csv
+from clbench.results.store import Store, garbage_collection_paused
+
+Out = Annotated[
+    Path | None, Option("Folder of the report.", "DIR", default="report/ in the first run")
+]
+Formats = Annotated[Sequence[str], Option("File formats of the figures: png, svg, pdf.", "A,B")]
 
 
+@command
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
-    out: ReportOut = None,
-    formats: Formats = "png,svg,pdf",
+    out: Out = None,
+    formats: Formats = ("png", "svg", "pdf"),
 ) -> int:
     """Write a report of runs: an offline page with figures and tables.
 
     Also prints the table of results and updates scores.csv. A run may still be in progress.
     Invalid files under cells/ are reported and left out. Exit code 1 if a cell failed.
     """
-    from clbench.cli.arguments import choice, words
-    from clbench.cli.console import err
-    from clbench.cli.console import out as stdout
-    from clbench.cli.table import show_results
-    from clbench.core.errors import RunFolderError, SettingsError
+    return _report(runs, out, formats)
+
+
+@command
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of a run.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another run.")],
+    out: Out = None,
+    formats: Formats = ("png", "svg", "pdf"),
+) -> int:
+    """Write one report that compares two runs.
+
+    A method that is in both runs is labelled with the name of its run.
+    """
+    return _report([run_a, run_b], out, formats)
+
+
+def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> int:
+    # These import pandas and matplotlib, for which --help should not wait.
     from clbench.report.files import FORMATS
     from clbench.report.reading import read_runs
     from clbench.report.write import write_report
-    from clbench.results.score_tables import scores_frame, to_csv
-    from clbench.results.store import Store, garbage_collection_paused
 
-    kinds = [choice("--formats", name, FORMATS) for name in words("--formats", [formats]) or ()]
+    kinds = [choice("--formats", name, FORMATS) for name in formats]
     resolved = [run.resolve() for run in runs]
     for number, run in enumerate(runs):
         if resolved[number] in resolved[:number]:
@@ -46,23 +69,9 @@ def report(
             Store(runs[0]).write_scores(to_csv(scores_frame(cells, reference)))
         except RunFolderError as error:
             # The run may be on a read-only disk; the report can go elsewhere.
-            err().print(f"scores.csv is left unchanged: {error}", soft_wrap=True)
-    for line in notes:
-        err().print(line, soft_wrap=True)
+            note(f"scores.csv is left unchanged: {error}")
+    note(*notes)
     code = show_results(runs[0] if len(runs) == 1 else None, cells, reference)
     files = write_report(runs, out, formats=kinds, contents=(cells, notes))
-    stdout().print(f"Report: {files.page}", soft_wrap=True)
+    say(f"Report: {files.page}")
     return code
-
-
-def compare(
-    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of a run.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another run.")],
-    out: ReportOut = None,
-    formats: Formats = "png,svg,pdf",
-) -> int:
-    """Write one report that compares two runs.
-
-    A method that is in both runs is labelled with the name of its run.
-    """
-    return report([run_a, run_b], out, formats)
