@@ -107,7 +107,7 @@ def test_seeds_are_added_until_no_comparison_is_open(
     ran = len(engine.ran)
     clbench.run("mine.toml", seeds="until-settled:3,6", **options)
     assert len(engine.ran) == ran  # a finished run stays as it is
-    with pytest.raises(RunFolderError, match="was started with --seeds until-settled:3,6"):
+    with pytest.raises(RunFolderError, match="was started with seeds='until-settled:3,6'"):
         clbench.run("mine.toml", seeds="until-settled:3,7", **options)
 
 

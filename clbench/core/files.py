@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clbench.core.errors import DataError, RunFolderError, format_value
+from clbench.core.options import named
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -218,7 +219,7 @@ def as_folder_error(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be written: {error.strerror or error}. "
-            f"{remedy(error).capitalize()}, or choose another --out."
+            f"{remedy(error).capitalize()}, or choose another {named('out')}."
         ) from error
 
 
@@ -281,7 +282,7 @@ def _acquire(handle: int, out: Path) -> None:
         holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip()
         raise RunFolderError(
             f"{out} is in use by another clbench process{f' ({holder})' if holder else ''}. "
-            "Wait until it ends, or choose another --out."
+            f"Wait until it ends, or choose another {named('out')}."
         ) from error
     except (ImportError, OSError) as error:
         # Windows and some network file systems have no such locks; runs there go unlocked.

@@ -71,7 +71,7 @@ class QuadraticPull:
             if not largest < float("inf"):
                 raise PluginError(
                     f"the importance of {key} is not a finite number. Lower lr, "
-                    "or use --precision float32."
+                    "or train in float32."
                 )
             nonzero = nonzero or (parameters[key].requires_grad and self._scale * largest > 0)
         if not nonzero:

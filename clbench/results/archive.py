@@ -14,6 +14,7 @@ from pathlib import Path
 
 from clbench.core.errors import RunFolderError
 from clbench.core.files import as_folder_error, locked, read_file, write_atomically
+from clbench.core.options import named
 
 ARCHIVE = "cells.tar.xz"
 
@@ -43,7 +44,7 @@ def read_archive(folder: Path) -> dict[str, bytes]:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (lzma.LZMAError, EOFError, tarfile.TarError) as error:
         raise RunFolderError(
-            f"{path} is damaged ({error}). Restore it, or choose another --out."
+            f"{path} is damaged ({error}). Restore it, or choose another {named('out')}."
         ) from error
     cells = {name.removeprefix("cells/"): data for name, data in files.items()}
     return {name: data for name, data in cells.items() if name[0] != "." and "/" not in name}
@@ -66,7 +67,9 @@ def pack(folder: str | Path) -> Path:
         files = cell_files(folder)
         cells = read_archive(folder) | {file.name: read_file(file) for file in files}
         if not cells:
-            raise RunFolderError(f"{folder} has no cells. Give the folder of a run, its --out.")
+            raise RunFolderError(
+                f"{folder} has no cells. Give the folder of a run, its {named('out')}."
+            )
 
         with as_folder_error(path):
             _write(path, _packed(cells))

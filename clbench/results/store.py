@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors
 from clbench.core.files import as_folder_error, locked, read_file, write_atomically
+from clbench.core.options import named
 from clbench.results.archive import ARCHIVE, cell_files, extract, read_archive
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.resume import conflicts, merge_suites, parse_suite
@@ -160,11 +161,12 @@ class Store:
             key, difference = next(iter(different.items()))
             more = len(different) - 1
             others = f" (and {more} more cell{'s' if more > 1 else ''})" if more else ""
-            replace = ", or --replace to run again and keep the old files in cells/replaced/"
+            again = named("replace", True)
+            replace = f", or {again} to run again and keep the old files in cells/replaced/"
             path = self._cell_path(key)
             path = path if path.exists() else self.out / ARCHIVE / path.name
             raise RunFolderError(
-                f"{path} {difference}{others}. Choose another --out"
+                f"{path} {difference}{others}. Choose another {named('out')}"
                 f"{replace if can_replace else ''}."
             )
         return {cell.key for cell in cells} & {cell.key for cell in results if cell.status == "ok"}
@@ -258,7 +260,7 @@ class Store:
         if self.out.exists():
             no_run = f"holds no run: it has no folder cells/ and no {ARCHIVE}"
             problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
-        raise RunFolderError(f"{problem}. Give the folder of a run, its --out.")
+        raise RunFolderError(f"{problem}. Give the folder of a run, its {named('out')}.")
 
     def check(self, suite: str | None = None, looks: Sequence[int] | None = None) -> None:
         """Raise a RunFolderError unless a run of the suite with this name may write here.
@@ -275,7 +277,8 @@ class Store:
         elif looks is not None and before and list(looks) != before[0]:
             started = ",".join(map(str, before[0]))
             problem = (
-                f"{self.out} was started with --seeds until-settled:{started}, which cannot change"
+                f"{self.out} was started with "
+                f"{named('seeds', f'until-settled:{started}')}, which cannot change"
             )
         elif looks and not before and self.stamps():
             problem = (
@@ -295,7 +298,7 @@ class Store:
         elif self.scores_path.exists() and not (self.suite_path.exists() or self.cells.exists()):
             problem = f"{self.scores_path} belongs to no run and would be overwritten"
         if problem:
-            raise RunFolderError(f"{problem}. Choose another --out.")
+            raise RunFolderError(f"{problem}. Choose another {named('out')}.")
 
     def _cell_path(self, key: str) -> Path:
         return self.cells / f"{key}.json"
@@ -353,7 +356,7 @@ def _read_cell(path: Path, content: bytes | None) -> CellResult | str:
         if first["loc"] == ("schema_version",) and newer:
             raise RunFolderError(
                 f"{path} was written by a newer clbench (schema {version}; this one reads "
-                f"{SCHEMA_VERSION}). Update clbench, or choose another --out."
+                f"{SCHEMA_VERSION}). Update clbench, or choose another {named('out')}."
             ) from error
         if first["type"] == "json_invalid":
             return "truncated or not JSON"

@@ -137,7 +137,7 @@ class Split:
             if key not in splits or splits[key].digest != self.digests.get(key):
                 raise ShiftError(
                     f"{where} was made from other {key} rows of {task.name!r} (other data, "
-                    "--limit or data_seed). Use the same rows, or leave `split` out to divide "
+                    "limit or data_seed). Use the same rows, or leave `split` out to divide "
                     "these anew."
                 )
         tasks = []

@@ -85,7 +85,7 @@ class ClassIncremental(Shift):
                 if missing := _missing(rows, part, own):
                     raise ShiftError(
                         f"{self._where}: {part.name!r} has no {split} rows of "
-                        f"{join_names(missing)}. Use more rows (a larger --limit or "
+                        f"{join_names(missing)}. Use more rows (a larger limit or "
                         "tuning_fraction)."
                     )
             steps.append(part)

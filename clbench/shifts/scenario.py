@@ -196,7 +196,7 @@ def _check_rows(scenario: str, task: Task) -> None:
     """Raise a ShiftError if a split of a task is empty or has rows of one class only."""
     for split, rows in task.splits.items():
         where = f"scenario {scenario!r}: the {split} rows of {task.name!r}"
-        remedy = "Use more rows (a larger --limit or tuning_fraction), or change the shift."
+        remedy = "Use more rows (a larger limit or tuning_fraction), or change the shift."
         if len(rows) == 0:
             raise ShiftError(f"{where} would be empty. {remedy}")
         if task.labels and not task.own and len(np.unique(rows.labels)) == 1:

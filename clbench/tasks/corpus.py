@@ -12,6 +12,7 @@ from typing import Any
 
 from clbench.core.errors import DataError
 from clbench.core.files import digest, user_path
+from clbench.core.options import named
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.spec import SUFFIXES
 from clbench.tasks.synthetic import SIZES, TEXTS, unlabelled
@@ -139,7 +140,7 @@ def _from_hub(count: int, split: str) -> list[str]:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"corpus {WIKI40B!r}: {HUB_NAME} could not be downloaded ({reason}). Check the "
-            f"network, or give --corpus FILE or --corpus {BUILT_IN}."
+            f"network, or give {named('corpus', 'FILE')} or {named('corpus', BUILT_IN)}."
         ) from error
     if not texts:
         raise DataError(f"corpus {WIKI40B!r}: {HUB_NAME} contains no text.")

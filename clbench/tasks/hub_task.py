@@ -8,6 +8,7 @@ from typing import Any
 
 from clbench.core.errors import DataError, join_names
 from clbench.core.files import digest, read_file
+from clbench.core.options import named
 from clbench.tasks.spec import SPLITS, HubTaskSpec
 from clbench.tasks.tables import Table, TableTask, check_columns
 from clbench.tasks.task import Task, TaskSource
@@ -142,7 +143,7 @@ class HubTask(TableTask):
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
             problem = (
                 f"{spec.hub} could not be downloaded ({reason}). Check the network, or give a "
-                f"copy with --data DIR, as DIR/{spec.hub.rpartition('/')[2]}."
+                f"copy with {named('data', 'DIR')}, as DIR/{spec.hub.rpartition('/')[2]}."
                 if root is None
                 else f"{root} cannot be read ({reason}). Copy the files of {spec.hub} again."
             )
@@ -221,8 +222,9 @@ class Newsgroups(TableTask):
             posts = news.load_files(root / FOLDERS[split], encoding="latin1", shuffle=False)
         except (OSError, ValueError) as error:
             raise DataError(
-                f"task {self.name!r}: {error}. Check the network, or give --data DIR with the "
-                f"folders of the unpacked archive as DIR/{self.name}/{FOLDERS[split]}."
+                f"task {self.name!r}: {error}. Check the network, or give {named('data', 'DIR')} "
+                "with the folders of the unpacked archive as "
+                f"DIR/{self.name}/{FOLDERS[split]}."
             ) from error
         for strip in (
             news.strip_newsgroup_header,

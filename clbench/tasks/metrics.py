@@ -197,7 +197,7 @@ def score(
         rows = int((~np.isfinite(outputs)).reshape(len(outputs), -1).any(axis=1).sum())
         raise NonFiniteLossError(
             f"the model's outputs are not finite numbers for {rows} of {len(outputs)} rows: "
-            "training diverged. Lower the learning rate, set clip_norm, or use --precision float32."
+            "training diverged. Lower the learning rate, set clip_norm, or train in float32."
         )
     scores: dict[str, float] = {}
     for name in metrics:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clbench.core.errors import DataError
+from clbench.core.options import named
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.template import Template
@@ -257,7 +258,7 @@ class Task:
                 key = "limit" if most == limit else "scored_limit"
                 raise DataError(
                     f"task {self.name!r}: a limit of {most} is less than the number of classes, "
-                    f"{classes}. Use --limit {classes} or more (key `{key}` in [protocol])."
+                    f"{classes}. Use {named('limit', classes)} or more (key `{key}` in [protocol])."
                 )
             rng = numpy_stream("limit", self.name, split, seed)
             if in_classes and classes:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from clbench.core.errors import SettingsError
+from clbench.core.options import named
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -27,7 +28,7 @@ def resolve_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise SettingsError(
-            f"--device {name!r} is not a device. Use auto, cpu, cuda, cuda:N or mps."
+            f"{named('device')} {name!r} is not a device. Use auto, cpu, cuda, cuda:N or mps."
         ) from error
     available = {
         "cpu": True,
@@ -36,8 +37,8 @@ def resolve_device(name: str = "auto") -> torch.device:
     }
     if not available.get(device.type, False):
         raise SettingsError(
-            f"--device {name}: torch {torch.__version__} finds no such device on this machine. "
-            "Use auto or cpu."
+            f"{named('device')} {name}: torch {torch.__version__} finds no such device on this "
+            "machine. Use auto or cpu."
         )
     return device
 

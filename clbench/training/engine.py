@@ -307,7 +307,7 @@ class _Curve:
                 step = f"step {stage.done_before + stage.step + 1} of {stage.total_steps}"
                 raise NonFiniteLossError(
                     f"stage {stage.index} ({stage.name}): the {name} was no longer a finite number "
-                    f"at {step}. Lower lr, set clip_norm, or use --precision float32."
+                    f"at {step}. Lower lr, set clip_norm, or train in float32."
                 )
         return float(self._loss)
 

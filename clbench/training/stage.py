@@ -149,7 +149,7 @@ def _finite(outputs: npt.NDArray[np.float32], data: TaskData) -> npt.NDArray[np.
     if not np.isfinite(outputs).all():
         raise NonFiniteLossError(
             f"the outputs for {data.name} are not finite: training diverged. Lower lr, set "
-            "clip_norm, or use --precision float32."
+            "clip_norm, or train in float32."
         )
     return outputs
 

@@ -109,7 +109,7 @@ def test_a_conflict_names_the_file_the_difference_and_the_remedy(store: Store) -
         store.finished([asked])
     assert str(caught.value) == (
         f"{store.cells / 'sst2-mrpc--vanilla--seed0.json'} was run with epochs = 3, now 1. "
-        "Choose another --out, or --replace to run again and keep the old files in "
+        "Choose another out, or replace=True to run again and keep the old files in "
         "cells/replaced/."
     )
 
@@ -127,7 +127,7 @@ def test_replace_moves_conflicting_cells(store: Store) -> None:
 def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
-    with pytest.raises(RunFolderError, match=r"is a file, not a folder\. Choose another --out\."):
+    with pytest.raises(RunFolderError, match=r"is a file, not a folder\. Choose another out\."):
         Store(path).check()
     with pytest.raises(RunFolderError, match="cannot be written"), Store(path / "in").lock():
         pass

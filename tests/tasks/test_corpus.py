@@ -152,5 +152,5 @@ def test_wiki40b_gives_the_first_paragraph_of_each_article(monkeypatch: pytest.M
         raise ConnectionError("no route\nat all")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(DataError, match=r"\(no route\)\. Check the network, or give --corpus FILE"):
+    with pytest.raises(DataError, match=r"\(no route\)\. Check the network, or give corpus='FILE'"):
         read_corpus("wiki40b/en", 5)

@@ -272,7 +272,7 @@ def test_without_network_the_error_names_the_folder_to_give(tmp_path: Path) -> N
             load("cola", data)
         message = str(caught.value)
         assert message.startswith(f"task 'glue/cola': {HUB} could not be downloaded (")
-        assert "--data DIR, as DIR/glue" in message
+        assert "data='DIR', as DIR/glue" in message
         assert "\n" not in message
 
 

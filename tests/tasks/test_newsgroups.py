@@ -59,5 +59,5 @@ def test_folders_that_differ_or_lack_are_reported(data: Path) -> None:
         post.unlink()
     (place / "rec.autos").rmdir()
     place.rmdir()
-    with pytest.raises(DataError, match="give --data DIR with the folders of the unpacked archive"):
+    with pytest.raises(DataError, match="give data='DIR' with the folders of the unpacked archive"):
         load(data)

@@ -162,7 +162,7 @@ def test_a_limit_below_the_number_of_classes_is_an_error() -> None:
     with pytest.raises(DataError) as caught:
         task.limited(1)
     assert str(caught.value) == (
-        "task 'mine': a limit of 1 is less than the number of classes, 2. Use --limit 2 or more "
+        "task 'mine': a limit of 1 is less than the number of classes, 2. Use limit=2 or more "
         "(key `limit` in [protocol])."
     )
     assert len(task.limited(2).train) == 2
