@@ -82,7 +82,7 @@ class TableSpec(BaseModel):
     target
         Column of a text to write, in place of `label`: a task for language models without classes.
     prompt, answers
-        What a language model reads and writes: see `clbench.tasks.task.Template`. Answers are
+        What a language model reads and writes: see `clbench.tasks.template.Template`. Answers are
         in the order of the classes, or a table by class; for regression, numbers.
     choices
         For multiple choice, the columns of the choices; the label is the number of the right one.

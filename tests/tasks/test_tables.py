@@ -1,13 +1,24 @@
+"""Rows of tables, and tables in files."""
+
 from __future__ import annotations
 
+import io
+import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from clbench.core.errors import DataError
+from clbench.tasks.registry import load_task, task_identity
 from clbench.tasks.spec import FileTaskSpec
 from clbench.tasks.tables import Table, check_columns
+from clbench.tasks.task import Task
 
 
 def columns(*labels: Any, texts: list[Any] | None = None, **keys: Any) -> Table:
@@ -109,3 +120,254 @@ def test_rows_without_a_text_can_be_skipped_and_are_counted() -> None:
 def test_a_column_that_occurs_twice_is_named() -> None:
     with pytest.raises(DataError, match=r"^here: 2 columns are called 'a'\. Rename one\.$"):
         check_columns(["a"], ["a", "b", "a"], "here")
+
+
+FRAME = pd.DataFrame(
+    {
+        "subject": ["Hi", 'a "quoted" one', "tab or, comma", "ünïcode\u2028text"],
+        "body": ["NA", "two\nlines", "null", "z"],
+        "kind": ["spam", "ham", "spam", "eggs"],
+        "stars": [1, 5, 1, 3],
+    }
+)
+
+
+def write(frame: pd.DataFrame, path: Path) -> None:
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True, force_ascii=False)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., Task]:
+    """Load a task of `content` as `file`; its validation rows are the same by default."""
+
+    def loaded(content: Any, file: str = "t.csv", **changes: Any) -> Task:
+        path = tmp_path / file
+        for target in (path, path.with_stem("v")):
+            if isinstance(content, pd.DataFrame):
+                write(content, target)
+            else:
+                target.write_bytes(content if isinstance(content, bytes) else content.encode())
+        keys: dict[str, Any] = {"train": file, "text": "text", "label": "label", **changes}
+        if "validation_fraction" not in keys:
+            keys.setdefault("validation", path.with_stem("v").name)
+        own = {"mine": FileTaskSpec(**keys)}
+        task_identity("mine", data=None, base=tmp_path, own=own)
+        return load_task("mine", data=None, base=tmp_path, own=own)
+
+    return loaded
+
+
+@pytest.mark.parametrize("file", ["t.csv", "t.jsonl", "t.parquet"])
+def test_every_format_gives_the_same_rows(load: Callable[..., Task], file: str) -> None:
+    task = load(FRAME, file, text=["subject", "body"], label="kind")
+    assert task.labels == ("eggs", "ham", "spam")
+    assert task.metrics == ("accuracy",)
+    assert task.name == task.head == "mine"
+    for rows in (task.train, task.validation):
+        assert list(rows.first) == FRAME["subject"].tolist()
+        assert list(rows.second or ()) == FRAME["body"].tolist()
+        assert rows.labels.tolist() == [2, 1, 2, 0]
+        assert rows.labels.dtype == np.int64
+        assert rows.index.tolist() == [0, 1, 2, 3]
+
+
+def test_tsv_as_pandas_writes_it(load: Callable[..., Task]) -> None:
+    task = load(FRAME.drop(columns="body"), "t.tsv", text="subject", label="stars")
+    assert list(task.train.first) == FRAME["subject"].tolist()
+    assert task.labels == ("1", "3", "5")
+
+
+def test_tsv_with_plain_quotes(load: Callable[..., Task]) -> None:
+    content = 'text\tlabel\n"half a quote\ta\n5" long\tb\n'
+    assert list(load(content, "t.tsv", quotes=False).train.first) == ['"half a quote', '5" long']
+    for broken in (content + "c\ta\n", 'text\tlabel\n"half\ta\nother"\tb\nc\ta\n'):
+        with pytest.raises(DataError, match=r"spans several lines.* Set quotes = false"):
+            load(broken, "t.tsv")
+
+
+def test_another_separator(load: Callable[..., Task]) -> None:
+    content = "text;label\na, b;x\nc;y\n"
+    assert list(load(content, separator=";").train.first) == ["a, b", "c"]
+    with pytest.raises(DataError, match="no column 'text'"):
+        load(content.replace(",", ""))
+
+
+def test_typed_labels_keep_their_types_or_are_an_error(load: Callable[..., Task]) -> None:
+    def lines(*labels: Any) -> str:
+        return "".join(json.dumps({"text": "a", "label": label}) + "\n" for label in labels)
+
+    assert load(lines(0, 1.0, 1), "t.jsonl").train.labels.tolist() == [0, 1, 1]
+    for labels in ((1, "1", 0), (True, 1)):
+        with pytest.raises(DataError, match=r"not a valid jsonl file .*label\) changed from"):
+            load(lines(*labels), "t.jsonl")
+    frame = pd.DataFrame({"text": ["a", "b"], "label": pd.Categorical(["no", "yes"])})
+    assert load(frame, "t.parquet").labels == ("no", "yes")
+
+
+def test_declared_labels_keep_their_order_and_may_be_absent(load: Callable[..., Task]) -> None:
+    task = load(FRAME, text="body", label="kind", labels=["spam", "ham", "eggs", "bacon"])
+    assert task.labels == ("spam", "ham", "eggs", "bacon")
+    assert task.train.labels.tolist() == [0, 1, 0, 2]
+
+
+def test_regression(load: Callable[..., Task]) -> None:
+    task = load(FRAME, text="body", label="stars", regression=True)
+    assert task.regression
+    assert task.outputs == 1
+    assert task.metrics == ("pearson", "spearman")
+    assert task.train.labels.tolist() == [1.0, 5.0, 1.0, 3.0]
+    assert task.train.labels.dtype == np.float32
+
+
+def test_one_file_for_both_splits_is_an_error(load: Callable[..., Task], tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to("t.csv")
+    for name in ("t.csv", "./t.csv", "link.csv"):
+        with pytest.raises(DataError, match="train and validation are the same file"):
+            load("text,label\na,x\nb,y\n", validation=name)
+
+
+def test_validation_rows_are_held_out_of_one_file(load: Callable[..., Task]) -> None:
+    frame = pd.DataFrame({"text": [f"t{i}" for i in range(20)], "label": ["a", "b"] * 10})
+    task = load(frame, validation_fraction=0.2)
+    assert np.bincount(task.validation.labels).tolist() == [2, 2]
+    assert sorted([*task.train.index, *task.validation.index]) == list(range(20))
+    assert task.validation.first[0] == f"t{task.validation.index[0]}"
+    assert task.validation.index.tolist() == HELD_OUT
+    with pytest.raises(DataError, match=r"validation_fraction = 0\.01 of 20 rows leaves one side"):
+        load(frame, validation_fraction=0.01)
+
+
+HELD_OUT = [2, 3, 4, 9]
+"""Always the same rows, in every version."""
+
+
+def test_a_long_text_and_a_byte_order_mark(load: Callable[..., Task]) -> None:
+    long = "word " * 50_000
+    task = load(b"\xef\xbb\xbftext,label\r\n" + f'"{long}",a\r\n\r\nshort,b\r\n'.encode())
+    assert list(task.train.first) == [long, "short"]
+
+
+JSON_ROW = json.dumps({"text": "a", "label": "x"}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "file", "message"),
+    [
+        ("", "t.csv", "is empty"),
+        ("\n \n", "t.jsonl", "is empty"),
+        ("text,label\n", "t.csv", "the file has no rows"),
+        ("text,label\na,x\nb,y,z\n", "t.csv", "Row #3: Expected 2 columns, got 3: b,y,z"),
+        ("text,label\na\n", "t.csv", "Row #2: Expected 2 columns, got 1"),
+        ('text,label\na,x\n"b,y\nc,x\n', "t.csv", "Row #3: Expected 2 columns"),
+        ("txt,label\na,x\n", "t.csv", "there is no column 'text'. Did you mean 'txt'?"),
+        ("text,label\na,x\n  ,y\n,y\n", "t.csv", "column 'text' is empty in 2 of 3 rows"),
+        (JSON_ROW + "{'text': 1}\n", "t.jsonl", "Missing a name for object member. in row 1"),
+        (JSON_ROW + "[1]\n", "t.jsonl", "changed from object to array in row 1"),
+        ('{"txt": "a", "label": 1}\n', "t.jsonl", "there is no column 'text'. Did you mean 'txt'?"),
+        (JSON_ROW + '{"label": "y"}\n', "t.jsonl", "column 'text' is empty in 1 of 2 rows"),
+        (JSON_ROW + '{"text": 7, "label": "y"}', "t.jsonl", "changed from string to number"),
+        ("text,label\na,x\ncafé,x\n".encode("latin-1"), "t.csv", "Row #3: CSV conversion error"),
+        ("text,label\ncafé,x\n".encode("latin-1"), "t.jsonl", "not a valid jsonl file in UTF-8"),
+        (b"PAR1 cut off", "t.parquet", "not a valid Parquet file ("),
+    ],
+)
+def test_a_broken_file_is_an_error_of_one_line(
+    load: Callable[..., Task], content: str | bytes, file: str, message: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        load(content, file)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("task 'mine', train = ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_label_that_the_training_rows_lack(load: Callable[..., Task], tmp_path: Path) -> None:
+    (tmp_path / "dev.csv").write_text("text,label\na,ham\nb,spma\n")
+    with pytest.raises(DataError) as caught:
+        load("text,label\na,ham\nb,spam\n", validation="dev.csv")
+    assert "validation = 'dev.csv': label 'spma' on row 1 (counted from 0) is not" in str(
+        caught.value
+    )
+    assert "Did you mean 'spam'?" in str(caught.value)
+
+
+def test_a_missing_file_is_named_with_those_that_exist(
+    load: Callable[..., Task], tmp_path: Path
+) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "dev.csv").write_text("")
+    with pytest.raises(DataError, match=r"devv.csv cannot be read: No such.* Did you mean 'dev"):
+        load(FRAME, validation="devv.csv", text="body", label="kind")
+    with pytest.raises(DataError, match=r"none/dev.csv cannot be read: No such"):
+        load(FRAME, validation="none/dev.csv", text="body", label="kind")
+    with pytest.raises(DataError, match=r"folder.csv cannot be read: Is a directory"):
+        load(FRAME, validation="folder.csv", text="body", label="kind")
+
+
+def test_an_unknown_metric_is_an_error_before_the_run(load: Callable[..., Task]) -> None:
+    with pytest.raises(DataError, match=r"\[task.mine\] metrics: 'f2' is not a classification met"):
+        load(FRAME, text="body", label="kind", metrics=["f2"])
+
+
+def test_identity_follows_content_and_settings_but_not_the_folder(tmp_path: Path) -> None:
+    def identity(folder: str, content: str, **changes: Any) -> dict[str, Any]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "t.csv").write_text(content)
+        keys = {"train": "t.csv", "validation_fraction": 0.5, "text": "text", "label": "label"}
+        own = {"mine": FileTaskSpec(**{**keys, **changes})}
+        return task_identity("mine", data=None, base=tmp_path / folder, own=own)
+
+    first = identity("a", "text,label\na,x\n")
+    assert first == {
+        "name": "mine",
+        "files": {"train": "d5f2949f788280b57331b7d51df3586f"},
+        "formats": {"train": "csv"},
+        "validation_fraction": 0.5,
+        "text": ["text"],
+        "label": "label",
+        "labels": None,
+        "regression": False,
+        "metrics": None,
+        "quotes": True,
+    }
+    assert json.loads(json.dumps(first)) == first
+    assert identity("b", "text,label\na,x\n") == first
+    assert identity("b", "text,label\na,y\n") != first
+    assert identity("a", "text,label\na,x\n", validation_fraction=0.4) != first
+
+
+def test_rows_without_text_are_left_out_on_request(load: Callable[..., Task]) -> None:
+    content = "text,label\na,x\n,y\n  ,x\nd,y\n"
+    with pytest.raises(DataError, match="column 'text' is empty in 2 of 4 rows"):
+        load(content)
+    task = load(content, skip_blank=True)
+    assert list(task.train.first) == ["a", "d"]
+    assert task.source["blank"] == {"train": 2, "validation": 2}
+    assert task.source["skip_blank"] is True
+
+
+def test_the_identity_of_a_task_without_blanks_stays(load: Callable[..., Task]) -> None:
+    assert not {"skip_blank", "blank"} & load("text,label\na,x\nb,y\n").source.keys()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.csv")
+    spec = FileTaskSpec(train="t.csv", validation_fraction=0.5, text="text", label="label")
+    with pytest.raises(DataError, match="cannot be read: it is not a regular file"):
+        task_identity("mine", data=None, base=tmp_path, own={"mine": spec})
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+def test_a_damaged_parquet_file_is_one_line(load: Callable[..., Task], part: float) -> None:
+    buffer = io.BytesIO()
+    FRAME.to_parquet(buffer)
+    content = bytearray(buffer.getvalue())
+    start = int(part * len(content))
+    content[start : start + 300] = b"\xff" * 300
+    with pytest.raises(DataError, match=r"not a valid Parquet file \("):
+        load(bytes(content), "t.parquet", text=["subject", "body"], label="kind")
