@@ -17,7 +17,7 @@ import torch
 from clbench.core.errors import DataError, ModelError, ShiftError
 from clbench.core.files import write_atomically
 from clbench.core.seeds import numpy_stream
-from clbench.core.user_code import IMPORTS, user_code
+from clbench.core.user_code import WARNINGS, user_code
 from clbench.measure.capabilities import check_harness
 from clbench.measure.pretraining_scorer import make_scorer
 from clbench.measure.rows import PreparedScenario
@@ -115,7 +115,7 @@ class ScenarioPreparer:
 
     @staticmethod
     def _building(spec: ScenarioSpec) -> AbstractContextManager[None]:
-        return user_code(f"scenario {spec.name!r} cannot be built", without=IMPORTS)
+        return user_code(f"scenario {spec.name!r} cannot be built", without=[WARNINGS])
 
     def check_model(self) -> None:
         """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
