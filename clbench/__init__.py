@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clbench.models.likelihood import likelihood as likelihood
     from clbench.results.score_tables import Run as Run
     from clbench.results.score_tables import load_run as load_run
+    from clbench.runner.resources import Resources as Resources
     from clbench.shifts.base import Shift as Shift
     from clbench.shifts.base import shift as shift
     from clbench.suite.options import RunOptions as RunOptions
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "ClbenchError": "clbench.core.errors",
     "Method": "clbench.methods.base",
+    "Resources": "clbench.runner.resources",
     "Rows": "clbench.tasks.task",
     "Run": "clbench.results.score_tables",
     "RunOptions": "clbench.suite.options",

@@ -91,7 +91,7 @@ def run(
         Rerun cells that finished with other settings; their files move to ``cells/replaced/``.
     workers, address, threads, gpus
         Concurrent cells, the Ray cluster to run them on, and the CPU threads and GPUs of each;
-        see `clbench.runner.resources.Resources`. By default cells run one after another in
+        see `clbench.Resources`. By default cells run one after another in
         this process. On a CPU the last digits of scores depend on `threads`, never on the other
         three.
     listener

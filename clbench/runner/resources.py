@@ -7,9 +7,7 @@ import math
 import os
 import signal
 import socket
-import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,11 +22,10 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 """Timeout for connecting to a cluster, in seconds."""
 START_ATTEMPTS = 3
-"""How often to start Ray here: it gives its own agents 15 s, which a busy machine may exceed."""
+"""How often to start Ray here: it gives its own agents 15 s, which a busy machine may exceed.
+Processes of a failed start end with this one."""
 ANSWER_SECONDS = 5.0
 """Timeout for an answer of Ray's servers on this machine, in seconds."""
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""First bytes of an HTTP/2 client, with empty settings; the server answers with its own."""
 LEAST_FILES = 256
 """Open files that a process of Ray may need; with fewer, it waits for ever."""
 RETRIES = 2
@@ -190,12 +187,12 @@ def connected(resources: Resources) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    check_reachable(resources)
     handler = signal.getsignal(signal.SIGTERM)
     try:
         _start(ray, resources)
     finally:
-        # `ray.init` replaces this handler in the main thread.
-        if threading.current_thread() is threading.main_thread() and handler is not None:
+        with suppress(ValueError, TypeError):  # `ray.init` replaces it, but only in a main thread
             signal.signal(signal.SIGTERM, handler)
     # Ray prints dead workers to stdout, among the results, and has no public switch for that.
     ray._private.worker._worker_logs_enabled = False
@@ -209,37 +206,30 @@ def connected(resources: Resources) -> Iterator[Any]:
 def _start(ray: Any, resources: Resources) -> None:
     """Start Ray on this machine, again if it fails, or join a cluster."""
     options: dict[str, Any] = {
+        "address": resources.address or "local",
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         "configure_logging": False,
     }
-    where, attempts, log = f"--address {resources.address}", 1, ""
-    check_reachable(resources)
+    where, attempts, hint = f"--address {resources.address}", 1, ""
     if resources.address is None:
-        check_open_files()
         where, attempts = "this machine", START_ATTEMPTS
+        hint = f" ({attempts} attempts; logs are in /tmp/ray/session_latest/logs)"
         options |= {
-            "address": "local",
             "num_cpus": (resources.workers or 1) * resources.threads_here,
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
         }
     for attempt in range(1, attempts + 1):
         try:
-            if resources.address is not None:
-                options["address"] = resources.address
             ray.init(**options)
             return
         except Exception as error:  # Ray raises a bare one if its raylet does not start
-            for frame, _ in traceback.walk_tb(error.__traceback__):
-                node: Any = frame.f_locals.get("self")
-                if hasattr(node, "kill_all_processes"):  # Ray leaves those of a failed start
-                    node.kill_all_processes(check_alive=False, allow_graceful=False)
-                    log = f" Its log is {node.get_logs_dir_path()}/raylet.err."
             if attempt == attempts:
-                times = f" ({attempts} attempts)" if attempts > 1 else ""
-                line = sentence(f"Ray cannot be reached or started{times}: {error_text(error)}")
-                raise SettingsError(f"{where}: {line}{log}") from error
+                line = sentence(error_text(error))
+                raise SettingsError(
+                    f"{where}: Ray cannot be reached or started{hint}: {line}"
+                ) from error
 
 
 def check_reachable(resources: Resources) -> None:
@@ -290,23 +280,14 @@ class LocalServers:
             self._addresses.append((host, int(port)))
 
     def alive(self) -> bool:
-        """Whether all servers answer, at once or a second later."""
+        """Whether all servers accept connections, at once or a second later."""
         for pause in (0.0, 1.0):
             time.sleep(pause)
             with suppress(OSError):
-                if all(map(_answers, self._addresses)):
-                    return True
+                for address in self._addresses:
+                    socket.create_connection(address, ANSWER_SECONDS).close()
+                return True
         return False
-
-
-def _answers(address: tuple[str, int]) -> bool:
-    """Whether a gRPC server answers; one that is being killed still accepts connections."""
-    with socket.create_connection(address, ANSWER_SECONDS) as connection:
-        if os.environ.get("RAY_USE_TLS", "0") == "0":
-            connection.sendall(GREETING)
-            with suppress(TimeoutError):  # a busy server
-                return connection.recv(1) != b""
-    return True
 
 
 def check_listening(address: str) -> None:
