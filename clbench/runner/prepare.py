@@ -18,18 +18,17 @@ from clbench.core.errors import DataError, ModelError, ShiftError
 from clbench.core.files import write_atomically
 from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import WARNINGS, user_code
-from clbench.measure.capabilities import check_harness
+from clbench.measure.capabilities import capability_data, check_harness
 from clbench.measure.pretraining_scorer import make_scorer
 from clbench.measure.rows import PreparedScenario
 from clbench.measure.writer import Writer
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
-from clbench.models.families import usable_length
+from clbench.models.families import attention_window, usable_length
 from clbench.models.language import load_generator
 from clbench.models.locate import model_identity
 from clbench.models.prompts import PromptEncoder
-from clbench.runner.words import capability_data, prompt_encoder
 from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus
@@ -40,7 +39,7 @@ from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from clbench.suite.plan import Plan
     from clbench.tasks.spec import OwnTaskSpec
@@ -318,6 +317,45 @@ class ScenarioPreparer:
                 "score_on = 'tuning' needs. Give the part the `tuning` rows of its task."
             )
         return rows
+
+
+def prompt_encoder(
+    protocol: Protocol, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> PromptEncoder | None:
+    """Return the encoder of prompts and answers for a protocol; None without a language model.
+
+    Raises
+    ------
+    ModelError
+        If the tokenizer has no end token, or no usable chat template that is asked for, or rows
+        cannot be packed.
+    """
+    if not protocol.is_language_model:
+        return None
+    config = load_config(protocol.model, protocol.revision)
+    encodes = bool(getattr(config, "is_encoder_decoder", False))
+    if protocol.packing:
+        _check_packing(protocol.model, config, max_length)
+    chat = bool(tokenizer.chat_template) if protocol.chat is None else protocol.chat
+    try:
+        return PromptEncoder(tokenizer, max_length, protocol.answer_length, chat, encodes)
+    except ModelError as error:
+        raise ModelError(f"model {protocol.model!r}: {error}") from error
+
+
+def _check_packing(model: str, config: PreTrainedConfig, max_length: int) -> None:
+    """Raise a ModelError if packed rows would be read differently."""
+    window = attention_window(config)
+    if getattr(config, "is_encoder_decoder", False):
+        problem = "packing is for decoders"
+    elif window is not None and window < max_length:
+        problem = (
+            f"packing needs rows within its attention window of {window} tokens, and max_length = "
+            f"{max_length}"
+        )
+    else:
+        return
+    raise ModelError(f"model {model!r}: {problem}. Set packing = false in [protocol].")
 
 
 def _keep(items: dict[Hashable, Any], name: Hashable, value: Any) -> None:

@@ -22,9 +22,9 @@ from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult, plain
 from clbench.results.scores import scores_of
-from clbench.runner.cell_runner import CellRunner
+from clbench.runner.cell_runner import CellRunner, CellScores
+from clbench.runner.cell_stages import ComputeSettings
 from clbench.runner.listener import Listener
-from clbench.runner.outcome import ComputeSettings, Outcome
 from clbench.runner.stage_cache import StageCache
 from clbench.suite.plan import Cell
 from clbench.training.memory import PeakMemory
@@ -57,8 +57,8 @@ def run_cell(
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
         settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
         result["needs_task_id"], result["control"] = method.needs_task_id, method.control
-        outcome = CellRunner(cell, prepared, method, compute, cache, listener).run()
-        result |= _measured(cell, prepared, outcome)
+        finished = CellRunner(cell, prepared, method, compute, cache, listener).run()
+        result |= _measured(cell, prepared, finished)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -152,53 +152,20 @@ def _identity(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _measured(cell: Cell, prepared: PreparedScenario, outcome: Outcome) -> dict[str, Any]:
-    tasks, stages = prepared.scenario.tasks, outcome.stages
-    rows = [stage.row for stage in stages]
-    if outcome.before is not None:
-        rows.insert(0, outcome.before)
-    matrix = [prepared.scenario.main_scores(row) for row in rows]
-    correct = [stage.correct for stage in stages]
-    if outcome.before is not None:
-        correct.insert(0, [None] * len(outcome.before))
+def _measured(cell: Cell, prepared: PreparedScenario, finished: CellScores) -> dict[str, Any]:
+    matrix = [prepared.scenario.main_scores(row) for row in finished.metrics]
     if cell.reference_of is None:
-        indices, scores = list(range(len(tasks))), scores_of(matrix)
+        scores = scores_of(matrix)
     else:
-        indices = [cell.reference_of]
         scores = {"reference": next(score for score in matrix[0] if score is not None)}
+    stages = finished.stages
     return {
+        **vars(finished),
         "status": "ok",
-        "metrics": rows,
         "R": matrix,
-        "correct": [
-            [text if i in (j, len(correct) - 1) else None for j, text in enumerate(row)]
-            for i, row in enumerate(correct)
-        ],
-        "probes": [outcome.probes_before, *(stage.probes for stage in stages)]
-        if outcome.probes_before
-        else [],
-        "capabilities": [outcome.capabilities_before, *(stage.capabilities for stage in stages)]
-        if outcome.capabilities_before
-        else [],
-        "lm_eval": outcome.harness,
         "scores": scores,
-        "stages": [
-            {
-                "task": tasks[index].name,
-                "rows": stage.trace.rows,
-                "steps": stage.trace.steps,
-                "epochs": round(stage.trace.steps / stage.trace.epoch_steps, 4),
-                "examples": stage.trace.examples,
-                "tokens": stage.trace.tokens,
-                "train_seconds": stage.trace.train_seconds,
-                "eval_seconds": stage.trace.probe_seconds + stage.eval_seconds,
-                "memory_mb": stage.trace.memory_bytes / 1e6 or None,
-                "cached": stage.cached,
-                "curves": stage.trace.curves,
-            }
-            for index, stage in zip(indices, stages, strict=True)
-        ],
-        "train_seconds": sum(stage.trace.train_seconds for stage in stages),
-        "training_memory_mb": stages[-1].trace.memory_bytes / 1e6 or None,
-        "notes": [*prepared.scenario.report.notes, *outcome.notes],
+        "stages": [dict(stage) for stage in stages],
+        "train_seconds": sum(stage.train_seconds for stage in stages),
+        "training_memory_mb": stages[-1].memory_mb,
+        "notes": [*prepared.scenario.report.notes, *finished.notes],
     }

@@ -15,9 +15,8 @@ from clbench.measure.rows import PreparedScenario
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.store import Store
-from clbench.runner.cell_stages import stages_to_share
+from clbench.runner.cell_stages import ComputeSettings, stages_to_share
 from clbench.runner.listener import Listener
-from clbench.runner.outcome import ComputeSettings
 from clbench.runner.prepare import InputChecker, ScenarioPreparer
 from clbench.runner.resources import Resources, check_reachable
 from clbench.runner.run_cell import numerics, run_cell

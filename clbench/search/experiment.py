@@ -194,7 +194,7 @@ def _search(
     past: list[TrialRecord],
     pending: int,
 ) -> None:
-    from clbench.runner.cell_model import start_model
+    from clbench.runner.cell_runner import start_model
     from clbench.runner.prepare import ScenarioPreparer
     from clbench.runner.ray_worker import WorkerSetup
     from clbench.runner.resources import cell_resources, connected
