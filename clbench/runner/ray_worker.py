@@ -200,19 +200,18 @@ def run_in_worker(
     import ray
     import sklearn.metrics  # noqa: F401 - so that no cell's scoring waits for it
 
-    from clbench.runner.run_cell import run_cell
-    from clbench.runner.run_plan import compute_settings, thread_count
+    from clbench.runner.run_plan import computing, run_cell
     from clbench.runner.stage_cache import StageCache
 
     prepared, folder = ray.get(scenario[0]), setup.plan.out / "stages"
-    with thread_count(setup.threads), TemporaryDirectory(prefix="clbench-stages-") as temporary:
+    stages = TemporaryDirectory(prefix="clbench-stages-")
+    with computing(setup.plan, setup.threads) as compute, stages as temporary:
         if not setup.sees_folder:
             folder = Path(temporary)
             for name, content in (shared or {}).items():
                 (folder / name).write_bytes(content)
-        compute, listener = compute_settings(setup.plan), RemoteListener(actor)
         cache = StageCache(folder, setup.sharing, keeps_last=setup.plan.keep_stages)
-        result = run_cell(cell, lambda cell: prepared, compute, cache, listener)
+        result = run_cell(cell, lambda cell: prepared, compute, cache, RemoteListener(actor))
         if leads and folder == Path(temporary):
             return result, {file.name: file.read_bytes() for file in folder.iterdir()}
     return result, None

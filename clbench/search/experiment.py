@@ -198,7 +198,7 @@ def _search(
     from clbench.runner.prepare import ScenarioPreparer
     from clbench.runner.ray_worker import WorkerSetup
     from clbench.runner.resources import cell_resources, connected
-    from clbench.runner.run_cell import versions
+    from clbench.runner.run_plan import versions
     from clbench.search.objective import TrialSetup, run_trial
 
     run, settings = plan.run, plan.settings

@@ -39,7 +39,7 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
     from clbench.core.user_code import explain
     from clbench.methods.by_depth import Layerwise
     from clbench.runner.cell_runner import CellRunner
-    from clbench.runner.run_plan import compute_settings, thread_count
+    from clbench.runner.run_plan import computing
 
     def after_epoch(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
         scores = [s for s in setup.scenario.scenario.main_scores(row) if s is not None]
@@ -47,12 +47,12 @@ def run_trial(rates: list[float], setup: TrialSetup, report: Report) -> None:
 
     try:
         setup.worker.apply()
-        with thread_count(setup.worker.threads):
+        with computing(setup.plan, setup.worker.threads) as compute:
             CellRunner(
                 setup.plan.cells[0],
                 setup.scenario,
                 Layerwise(rates=rates, division=setup.division),
-                compute_settings(setup.plan),
+                compute,
                 after_epoch=after_epoch,
                 model=setup.model,
             ).run()
