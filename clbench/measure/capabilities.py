@@ -5,13 +5,11 @@ choices among texts, divergence from and agreement with the base model's next to
 whether answers are among the allowed ones.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -28,6 +26,7 @@ from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import GlobalState
 from clbench.measure.writer import Writer, chosen_answers
 from clbench.models.answering import AnsweringModel
+from clbench.models.classifier import Classifier
 from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompt_rows import PromptRows
 from clbench.models.prompts import PromptEncoder
@@ -74,16 +73,16 @@ class CapabilityData:
     continuations: tuple[tuple[str, ...], ...]
     right: tuple[int, ...]
     tasks: tuple[TaskData, ...]
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
 
     @classmethod
     def of(
         cls,
         texts: Sequence[str],
         tasks: Sequence[TaskData],
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: "PreTrainedTokenizerBase",
         seed: int,
-    ) -> CapabilityData:
+    ) -> Self:
         """Return the data made of held-out texts.
 
         The second half of a text has to be told from those of three other texts.
@@ -306,8 +305,8 @@ def check_harness(tasks: Sequence[str]) -> None:
 
 
 def harness_scores(
-    model: AnsweringModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: Classifier,
+    tokenizer: "PreTrainedTokenizerBase",
     tasks: Sequence[str],
     *,
     batch_size: int,

@@ -1,7 +1,5 @@
 """Rows of R and of P: score the tasks of a cell, and linear probes of its features."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

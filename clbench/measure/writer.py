@@ -1,9 +1,7 @@
 """What a language model writes for the prompts of a task, and scores of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,15 +37,13 @@ class Writer:
         Whether tasks with classes are scored by what is written, too.
     """
 
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
     stops: tuple[int, ...]
     most: int
     answer_by: Literal["likelihood", "generation"]
 
     @classmethod
-    def of(
-        cls, prompts: PromptEncoder, *, answer_by: Literal["likelihood", "generation"]
-    ) -> Writer:
+    def of(cls, prompts: PromptEncoder, *, answer_by: Literal["likelihood", "generation"]) -> Self:
         """Return the writer for prompts of an encoder."""
         tokenizer = prompts.tokenizer
         return cls(tokenizer, tuple(stop_tokens(tokenizer)), prompts.max_answer, answer_by)

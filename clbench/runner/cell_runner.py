@@ -1,7 +1,5 @@
 """Train one model on one scenario with one method, and fill the score matrix R."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ from clbench.core.seeds import stream_seed
 from clbench.measure.capabilities import Capabilities, HarnessScores, Measures, harness_scores
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
 from clbench.methods.base import Method, Vanilla, at_rate
-from clbench.models.answering import AnsweringModel, build_answering_model
+from clbench.models.answering import build_answering_model
 from clbench.models.classifier import Classifier, build_classifier
 from clbench.runner.cell_stages import CellStages, ComputeSettings
 from clbench.runner.listener import Listener
@@ -95,20 +93,14 @@ class CellRunner:
         task, count = self.cell.reference_of, len(self.scenario.train)
         self._stages = list(range(count)) if task is None else [task]
         self._scorers = self.scenario.scorers if task is None else ()
+        self._is_probed = bool(self.scenario.probed) and task is None
         if task is not None and task >= count:
             raise PluginError(
                 f"scenario {self.cell.scenario.name!r} has {count} tasks, so task {task} (from 0) "
                 "has no reference. A shift's `k` must be its number of parts."
             )
-        self._stored = CellStages(
-            self.cell,
-            self.scenario,
-            self.method,
-            self._protocol,
-            self.compute,
-            self.cache,
-            tuple(self._stages),
-        )
+        work = self.cell, self.scenario, self.method, self._protocol
+        self._stored = CellStages(*work, self.compute, self.cache, tuple(self._stages))
 
     def run(self) -> CellScores:
         """Train and score all stages, resuming after the latest cached one; sets `context`."""
@@ -130,7 +122,6 @@ class CellRunner:
         lm_eval: HarnessScores = {}
         model, writer, protocol = self.context.model, self.scenario.writer, self._protocol
         if protocol.lm_eval and writer is not None and self.cell.reference_of is None:
-            assert isinstance(model, AnsweringModel)
             size = protocol.eval_batch_size
             lm_eval = harness_scores(model, writer.tokenizer, protocol.lm_eval, batch_size=size)
         stages, last = self._scored, len(self._before) + len(self._scored) - 1
@@ -228,10 +219,6 @@ class CellRunner:
         """Return the main score of a task that the method has not been trained on."""
         return RowScorer(self.scenario, Vanilla(), self.context, None).main_score(task)
 
-    @property
-    def _is_probed(self) -> bool:
-        return bool(self.scenario.probed) and self.cell.reference_of is None
-
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
         index = self._stages[position]
@@ -257,18 +244,19 @@ class CellRunner:
         yield
         if _versions(self.context.model) == before:
             return
-        start = f"method {self.method.name!r} changes the model in {hook}, but "
+        reason, remedy = f"acts_in({index}) is False", f"Return True from acts_in({index})."
         if self.method.only_consolidates:
-            raise PluginError(
-                f"{start}declares only_consolidates, so stage {index} would be trained as by "
-                "vanilla. Remove only_consolidates, or return True from acts_in for the stage "
-                "after which it changes the model."
+            reason = "declares only_consolidates"
+            remedy = (
+                "Remove only_consolidates, or return True from acts_in for the stage after which "
+                "it changes the model."
             )
-        if not self.method.acts_in(index):
-            raise PluginError(
-                f"{start}acts_in({index}) is False, so stage {index} would be trained as by "
-                f"vanilla. Return True from acts_in({index})."
-            )
+        elif self.method.acts_in(index):
+            return
+        raise PluginError(
+            f"method {self.method.name!r} changes the model in {hook}, but {reason}, so stage "
+            f"{index} would be trained as by vanilla. {remedy}"
+        )
 
     def _train(self, stage: Stage, position: int) -> StageRecord:
         cell, listener, after_epoch = self.cell, self.listener, self.after_epoch
@@ -284,9 +272,8 @@ class CellRunner:
 
         def record_drift() -> None:
             # Drift is undefined if the method adds weights to the backbone, such as adapters.
-            if self._scorers and (
-                self._pretrained.keys() == stage.model.backbone_parameters().keys()
-            ):
+            weights = stage.model.backbone_parameters()
+            if self._scorers and self._pretrained.keys() == weights.keys():
                 stage.record("drift", stage.squared_distance(self._pretrained).sqrt())
 
         held = self._begin(stage)

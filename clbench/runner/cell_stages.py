@@ -1,7 +1,5 @@
 """The trained stages of a cell: their identity, which are cached, and who can share them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence

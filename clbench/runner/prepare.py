@@ -1,7 +1,5 @@
 """Prepare scenarios for training: load, shift and tokenise the rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
@@ -30,19 +28,18 @@ from clbench.models.language import load_generator
 from clbench.models.locate import model_identity
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.scenario import Scenario, build_scenario
+from clbench.suite.plan import Plan
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus
 from clbench.tasks.metrics import floor_score
 from clbench.tasks.registry import load_column, load_task
+from clbench.tasks.spec import OwnTaskSpec
 from clbench.tasks.task import IntArray, Rows, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from clbench.suite.plan import Plan
-    from clbench.tasks.spec import OwnTaskSpec
 
 MOST_IN_MEMORY = 4
 """Scenarios and tasks to keep in memory; cells run scenario by scenario."""
@@ -201,7 +198,7 @@ class ScenarioPreparer:
         )
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The model's tokenizer."""
         protocol = self.protocol
         plain = protocol.is_language_model
@@ -304,7 +301,7 @@ class ScenarioPreparer:
         return read_corpus(self.protocol.corpus, count, self.seed, held_out=True)
 
     @cached_property
-    def _backbone(self) -> PreTrainedModel:
+    def _backbone(self) -> "PreTrainedModel":
         protocol = self.protocol
         if not protocol.is_language_model:
             return load_backbone(protocol.model, protocol.revision)

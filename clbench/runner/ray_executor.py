@@ -1,7 +1,5 @@
 """Run cells as Ray tasks, on this machine or on a cluster."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Run a cell in a Ray worker, on the rows that the driver prepared."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -9,16 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from clbench.core import __version__
 from clbench.core.errors import PluginError
+from clbench.results.cell import CellResult
 from clbench.runner.listener import Listener
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.plugins import load_plugin, registries
-
-if TYPE_CHECKING:
-    from clbench.results.cell import CellResult
 
 PROGRESS_SECONDS = 1.0
 """Minimum time between two progress messages of a cell."""
@@ -58,7 +54,7 @@ class WorkerSetup:
     sharing: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan, threads: int) -> WorkerSetup:
+    def of(cls, plan: Plan, threads: int) -> Self:
         """Return the setup; called in the driver.
 
         Raises

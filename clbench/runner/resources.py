@@ -1,7 +1,5 @@
 """The resources of cells: those that the user requests, those of a node, and the Ray session."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -102,7 +100,7 @@ class Resources:
         """Threads per cell on this machine."""
         return self.threads or max(1, cores() // (self.workers or 1))
 
-    def device_here(self, name: str) -> torch.device:
+    def device_here(self, name: str) -> "torch.device":
         """Return the device of this process: the one called `name`, or the best if others train."""
         from clbench.training.device import resolve_device
 

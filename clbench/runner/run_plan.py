@@ -1,7 +1,5 @@
 """Run the pending cells of a plan, and write each result as soon as it is ready."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
@@ -58,7 +56,7 @@ TRIMMED = (
 """Note on stages that hardly any other order can use."""
 
 
-def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[CellResult]:
+def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[CellResult]:
     """Run the pending cells of a plan.
 
     Errors in the data or the model are raised before the first cell trains; later errors only

@@ -4,8 +4,6 @@ A cached stage holds the weights right after training, before `after_stage`, so 
 share it. The folder only saves time and is safe to delete.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
