@@ -6,7 +6,7 @@ whether answers are among the allowed ones.
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -172,28 +172,20 @@ class Capabilities:
             )
         return measures
 
-    def _batches(self) -> Iterator[dict[str, Tensor]]:
-        for start in range(0, len(self.data.texts), BATCH):
-            texts = list(self.data.texts[start : start + BATCH])
-            batch = self.data.tokenizer(
-                texts,
-                padding=True,
-                truncation=True,
-                max_length=TEXT_LENGTH,
-                return_tensors="pt",
-            )
-            yield {n: batch[n].to(self.context.device) for n in ("input_ids", "attention_mask")}
-
     def _on_texts(self, model: AnsweringModel) -> Measures:
         """Return loss, divergence and agreement on the held-out texts."""
         total = count = divergence = same = 0.0
         places, is_base = 0, not self._base
         rng = numpy_stream("capability places", self.context.protocol.data_seed)
-        for number, batch in enumerate(self._batches()):
+        starts = range(0, len(self.data.texts), BATCH)
+        for number, start in enumerate(starts):
+            texts = list(self.data.texts[start : start + BATCH])
+            options = {"truncation": True, "max_length": TEXT_LENGTH, "return_tensors": "pt"}
+            batch = self.data.tokenizer(texts, padding=True, **options).to(self.context.device)
             ids, mask = batch["input_ids"], batch["attention_mask"]
             lengths = mask.sum(1)
             at = torch.arange(ids.shape[1] - 1, device=ids.device).expand(len(ids), -1)
-            logits = logits_at(model.backbone, at, **batch).float()
+            logits = logits_at(model.backbone, at, input_ids=ids, attention_mask=mask).float()
             chosen = logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
             real = mask[:, 1:].bool()
             total += float((logits.logsumexp(-1) - chosen)[real].sum())

@@ -18,7 +18,7 @@ from clbench.methods.base import METHODS, Method, Vanilla, at_rate
 from clbench.runner.stage_cache import CachedStage, StageCache, recipe_digest
 from clbench.suite.plan import Cell
 from clbench.suite.validation import stages_of
-from clbench.tasks.task import IntArray, Task
+from clbench.tasks.task import Task
 from clbench.tasks.template import Template
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
@@ -167,7 +167,9 @@ class CellStages:
                 "model": recipe.get("model"),
                 "scenario": cell.scenario.series,
                 "heads": {task.head: grown.get(task.head, task.outputs) for task in tasks},
-                "vocabulary": None if vocabulary is None else _digest_of(vocabulary),
+                "vocabulary": None
+                if vocabulary is None
+                else hashlib.blake2b(vocabulary.tobytes(), digest_size=16).hexdigest(),
                 "seed": cell.seed,
                 "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
                 "scored": [[tasks[i].validation.digest] for i in stages],
@@ -185,10 +187,6 @@ def _words_of(task: Task) -> dict[str, Any]:
     template = task.template or Template.default(task.is_pair)
     answers = [template.answer(label) for label in task.labels]
     return {**template.to_json(), "answers": answers, "labels": list(task.labels)}
-
-
-def _digest_of(numbers: IntArray) -> str:
-    return hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest()
 
 
 def vanilla_stages(method: Method, stages: int) -> int:

@@ -20,6 +20,7 @@ from clbench.measure.capabilities import capability_data, check_harness
 from clbench.measure.pretraining_scorer import make_scorer
 from clbench.measure.rows import PreparedScenario
 from clbench.measure.writer import Writer
+from clbench.models.answering import stop_tokens
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
@@ -182,7 +183,11 @@ class ScenarioPreparer:
             )
             for task, rows, held in zip(tasks, train, scored, strict=True)
         ]
-        prompts = self._prompts
+        prompts, writer, capabilities = self._prompts, None, None
+        if prompts is not None:
+            stops = tuple(stop_tokens(prompts.tokenizer))
+            writer = Writer(prompts.tokenizer, stops, prompts.max_answer, protocol.answer_by)
+            capabilities = capability_data(self, protocol, prompts, scenario)
         return PreparedScenario(
             scenario,
             data(train),
@@ -192,9 +197,9 @@ class ScenarioPreparer:
             scorers,
             (*[None] * len(scorers), *floors),
             probed,
-            None if prompts is None else Writer.of(prompts, answer_by=protocol.answer_by),
+            writer,
             tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
-            None if prompts is None else capability_data(self, protocol, prompts, scenario),
+            capabilities,
         )
 
     @cached_property

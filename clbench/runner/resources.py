@@ -24,8 +24,6 @@ START_ATTEMPTS = 3
 Processes of a failed start end with this one."""
 ANSWER_SECONDS = 5.0
 """Timeout for an answer of Ray's servers on this machine, in seconds."""
-LEAST_FILES = 256
-"""Open files that a process of Ray may need; with fewer, it waits for ever."""
 RETRIES = 2
 """How often a cell restarts after its worker has died."""
 ENVIRONMENT = {
@@ -231,28 +229,20 @@ def _start(ray: Any, resources: Resources) -> None:
 
 
 def check_reachable(resources: Resources) -> None:
-    """Raise a SettingsError if workers cannot start here, or no cluster listens."""
-    if resources.address is not None:
-        try:
-            check_listening(resources.address)
-        except ConnectionError as error:
-            raise SettingsError(f"--address {resources.address}: {error}") from error
-    elif not resources.alone:
-        check_open_files()
-
-
-def check_open_files() -> None:
-    """Raise a SettingsError if the limit of open files is too low for Ray."""
+    """Raise a SettingsError if nothing listens at the cluster's address; Ray would wait minutes."""
+    address = resources.address or ""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return  # this machine, auto without an address, or a form that Ray itself checks
     try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to it
-    if 0 <= limit < LEAST_FILES:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
         raise SettingsError(
-            f"--workers: the limit of open files is {limit}, and Ray needs {LEAST_FILES}. Raise it "
-            "with `ulimit -n 4096`, or leave out --workers."
-        )
+            f"--address {resources.address}: Ray cannot be reached: {error}. Does `ray status` "
+            "show the cluster?"
+        ) from error
 
 
 class LocalServers:
@@ -286,18 +276,3 @@ class LocalServers:
                     socket.create_connection(address, ANSWER_SECONDS).close()
                 return True
         return False
-
-
-def check_listening(address: str) -> None:
-    """Raise ConnectionError if nothing listens at `address`; Ray would retry for minutes."""
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "auto")
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdecimal():
-        return  # auto without an address, or a form that Ray itself checks
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise ConnectionError(
-            f"Ray cannot be reached: {error}. Does `ray status` show the cluster?"
-        ) from error
