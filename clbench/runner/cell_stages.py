@@ -140,11 +140,9 @@ class CellStages:
     def _digest(self, position: int, grown: Mapping[str, int]) -> str:
         """Return the digest of what decides the weights; `grown` are the outputs that count."""
         cell, protocol, stages = self.cell, self.protocol, self.tasks[: position + 1]
-        recipe, vocabulary, every = (
-            cell.recipe,
-            self.scenario.vocabulary,
-            self.scenario.scenario.tasks,
-        )
+        recipe, every, vocabulary = cell.recipe, self.scenario.scenario.tasks, None
+        if (ids := self.scenario.vocabulary) is not None:
+            vocabulary = hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
         tasks, shared = every[: stages[-1] + 1], self.is_shared(position)
         scorers = self.scenario.scorers if cell.reference_of is None else ()
         speaks, measured = protocol.is_language_model, bool(protocol.capability_rows)
@@ -167,9 +165,7 @@ class CellStages:
                 "model": recipe.get("model"),
                 "scenario": cell.scenario.series,
                 "heads": {task.head: grown.get(task.head, task.outputs) for task in tasks},
-                "vocabulary": None
-                if vocabulary is None
-                else hashlib.blake2b(vocabulary.tobytes(), digest_size=16).hexdigest(),
+                "vocabulary": vocabulary,
                 "seed": cell.seed,
                 "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
                 "scored": [[tasks[i].validation.digest] for i in stages],

@@ -4,7 +4,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache as cache_result
@@ -32,7 +32,7 @@ from clbench.runner.prepare import InputChecker, ScenarioPreparer
 from clbench.runner.resources import Resources, check_reachable
 from clbench.runner.run_state import RunState, read_run_state
 from clbench.runner.stage_cache import StageCache
-from clbench.suite.baselines import Baseline
+from clbench.shifts.scenario import Scenario
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.validation import check_shared_head, check_tasks
@@ -50,8 +50,8 @@ SCORES_SHARE = 0.05
 """Largest share of the time to spend on them: each takes longer the more cells there are."""
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "tokenizers")
 TRIMMED = (
-    "--keep-stages with trim_embeddings: an order with other tasks has other words, so it cannot "
-    "continue from these stages. Set trim_embeddings = false in [protocol]."
+    "--keep-stages with trim_embeddings: kept stages know only the words of their own tasks, so an "
+    "order with other tasks cannot continue from them. Set trim_embeddings = false in [protocol]."
 )
 """Note on stages that hardly any other order can use."""
 
@@ -126,8 +126,7 @@ def check_inputs(
             listener.note(str(error))
             continue
         if scenario is not None:
-            check_shared_head(plan.question, scenario)
-            check_tasks(_baselines(pending, spec), scenario, plan.protocol)
+            _check_methods(plan, pending, scenario)
 
 
 def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:
@@ -135,10 +134,12 @@ def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:
     return list({cell.scenario.name: cell.scenario for cell in pending}.values())
 
 
-def _baselines(pending: Sequence[Cell], spec: ScenarioSpec) -> Iterable[Baseline]:
-    """Return the baselines of the pending cells of a scenario, each once."""
-    cells = [c for c in pending if c.scenario.name == spec.name and c.reference_of is None]
-    return {cell.baseline.name: cell.baseline for cell in cells}.values()
+def _check_methods(plan: Plan, pending: Sequence[Cell], scenario: Scenario) -> None:
+    """Raise a ClbenchError if the question or a pending method does not fit a scenario's tasks."""
+    check_shared_head(plan.question, scenario)
+    cells = [c for c in pending if c.scenario.name == scenario.name and c.reference_of is None]
+    baselines = {cell.baseline.name: cell.baseline for cell in cells}
+    check_tasks(baselines.values(), scenario, plan.protocol)
 
 
 def _prepare_all(
@@ -160,8 +161,7 @@ def _prepare_all(
             continue
         seconds = time.perf_counter() - start
         scenario = prepared.scenario
-        check_shared_head(plan.question, scenario)
-        check_tasks(_baselines(pending, spec), scenario, plan.protocol)
+        _check_methods(plan, pending, scenario)
         severity = scenario.report.severity
         suffix = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)
