@@ -145,41 +145,42 @@ class CellStages:
             vocabulary = hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
         tasks, shared = every[: stages[-1] + 1], self.is_shared(position)
         scorers = self.scenario.scorers if cell.reference_of is None else ()
-        speaks, measured = protocol.is_language_model, bool(protocol.capability_rows)
-        seen, probes = [tasks[i].seen for i in stages], bool(protocol.probe_rows)
+        measured = bool(protocol.capability_rows)
         # Only plug-in metrics have a digest.
         codes = [recipe.get("metrics")]
         codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
         return recipe_digest(
             {
-                **({"metric_code": codes} if any(codes) else {}),
-                **({"seen": seen} if any(seen) else {}),
-                # The history holds scores for classes of the task's own, too.
-                **({"grown": [list(task.own) for task in tasks]} if grown else {}),
-                **({"templates": [_words_of(tasks[i]) for i in stages]} if speaks else {}),
                 "clbench": __version__,
                 "numerics": dict(self.compute.identity),
                 "protocol": protocol.model_dump(mode="json", exclude={"corpus", "lm_eval"}),
                 "corpus": recipe.get("corpus") if scorers or measured or not shared else None,
-                **({"asked": recipe.get("capability_tasks")} if measured else {}),
+                "asked": recipe.get("capability_tasks") if measured else None,
                 "model": recipe.get("model"),
                 "scenario": cell.scenario.series,
                 "heads": {task.head: grown.get(task.head, task.outputs) for task in tasks},
+                # The history holds scores for classes of the task's own, too.
+                "grown": [list(task.own) for task in tasks] if grown else None,
                 "vocabulary": vocabulary,
                 "seed": cell.seed,
                 "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
+                "seen": [tasks[i].seen for i in stages],
+                "templates": [_template_of(tasks[i]) for i in stages]
+                if protocol.is_language_model
+                else None,
                 "scored": [[tasks[i].validation.digest] for i in stages],
+                "metric_code": codes if any(codes) else None,
                 # The history holds scores of extra columns, which depend on the shift's settings.
                 "columns": recipe.get("scenario") if scorers else None,
                 # The history holds scores of probes on later tasks, too.
-                **({"probed": [task.train.digest for task in every]} if probes else {}),
+                "probed": [task.train.digest for task in every] if protocol.probe_rows else None,
                 "method": None if shared else recipe.get("method"),
-                **({"length": len(every)} if self.method.needs_length and not shared else {}),
+                "length": len(every) if self.method.needs_length and not shared else None,
             }
         )
 
 
-def _words_of(task: Task) -> dict[str, Any]:
+def _template_of(task: Task) -> dict[str, Any]:
     template = task.template or Template.default(task.is_pair)
     answers = [template.answer(label) for label in task.labels]
     return {**template.to_json(), "answers": answers, "labels": list(task.labels)}
