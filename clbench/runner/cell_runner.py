@@ -20,15 +20,13 @@ from clbench.models.answering import build_answering_model
 from clbench.models.classifier import Classifier, build_classifier
 from clbench.runner.cell_stages import CellStages, ComputeSettings
 from clbench.runner.listener import Listener
-from clbench.runner.stage_cache import CachedStage, ScoredStage, StageCache, holds_tensors
+from clbench.runner.stage_cache import CachedStage, ScoredStage, StageCache
 from clbench.suite.plan import Cell
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, train_stage
-from clbench.training.memory import bytes_held
+from clbench.training.memory import bytes_held, walk
 from clbench.training.stage import Context, Stage
 from clbench.training.stage_record import StageRecord
-
-EpochScores = Callable[[int, int, Row], None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class CellRunner:
     cache: StageCache | None = None
     listener: Listener = field(default_factory=Listener)
     _: KW_ONLY
-    after_epoch: EpochScores | None = None
+    after_epoch: Callable[[int, int, Row], None] | None = None
     model: Classifier | None = None
 
     def __post_init__(self) -> None:
@@ -146,10 +144,8 @@ class CellRunner:
         They are trained on a model that this method never sees: what `setup` does to modules, such
         as adding hooks or adapters, then cannot affect them.
         """
-        count = self._stored.vanilla_stages
+        count = 0 if isinstance(self.method, Vanilla) else self._stored.vanilla_stages
         shared: list[tuple[CachedStage, bool]] = []
-        if isinstance(self.method, Vanilla):
-            return shared
         while len(shared) < count and (stored := self._stored.load(len(shared))):
             shared.append((stored, True))
         if len(shared) == count:
@@ -324,7 +320,8 @@ class CellRunner:
         weights = {n: v for n, v in self.context.model.state_dict().items() if n not in later}
         state = {} if self._stored.is_shared(position) else self.method.state()
         outputs = self.context.model.growing_outputs()
-        self._grows = self._grows and bool(outputs) and not holds_tensors(state)
+        has_tensors = any(not isinstance(value, list) for value in walk([state], skip=()))
+        self._grows = self._grows and bool(outputs) and not has_tensors
         if self._grows:
             weights |= {name: weights[name][:count] for name, count in (outputs or {}).items()}
         return CachedStage(

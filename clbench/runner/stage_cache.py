@@ -197,15 +197,6 @@ def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
     return _pack(value, tensors, "state"), tensors
 
 
-def holds_tensors(value: Any) -> bool:
-    """Whether a nested value of `pack` has a tensor or an array, found without copying any."""
-    if isinstance(value, dict):
-        return any(map(holds_tensors, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(holds_tensors, value))
-    return isinstance(value, Tensor | np.ndarray)
-
-
 def unpack(skeleton: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
     """Return the value that `pack` has split.
 
