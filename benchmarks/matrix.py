@@ -37,8 +37,8 @@ STUB = '''
 """Cells without training."""
 
 import clbench
-from clbench.runner.cell_runner import CellRunner, Outcome, StageOutcome
-from clbench.training.engine import Trace
+from clbench.runner.cell_runner import CellRunner, CellScores
+from clbench.training.stage_record import StageRecord
 
 POINTS = 24
 
@@ -49,7 +49,7 @@ class Stub(clbench.Method):
 
 
 def run(runner):
-    tasks, stages = runner.scenario.scenario.tasks, []
+    tasks, stages, rows = runner.scenario.scenario.tasks, [], []
     for last in range(len(tasks)):
         noise = (hash((runner.cell.seed, last)) % 1000) / 1e5
         steps = list(range(1, POINTS + 1))
@@ -62,14 +62,19 @@ def run(runner):
                 for task in tasks[: last + 1]
             },
         }
-        trace = Trace(500, 16, 48, 1500, 27000, 0.1, 0.1, 10**8, curves)
-        row = [
+        stages.append(
+            StageRecord(
+                task=tasks[last].name, rows=500, steps=48, epochs=3.0, examples=1500, tokens=27000,
+                train_seconds=0.1, eval_seconds=0.2, memory_mb=100.0, curves=curves,
+            )
+        )
+        rows.append([
             {metric: 0.5 + noise + task / 10 for metric in tasks[task].metrics}
             if task <= last else None
             for task in range(len(tasks))
-        ]
-        stages.append(StageOutcome(trace, row, 0.1, False, [None] * len(row), []))
-    return Outcome(stages, [], None, [])
+        ])
+    correct = [[None] * len(tasks) for _ in tasks]
+    return CellScores(stages, rows, correct, [], [], {}, [])
 
 
 CellRunner.run = run

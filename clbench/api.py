@@ -144,10 +144,10 @@ def _executor(state: RunState, resources: Resources) -> "Executor":
     """Return what runs the pending cells, after checking their methods and shifts."""
     validate(state.plan, state.pending)
     # Only now: the engine takes seconds to import, and a finished run does not need it.
-    from clbench.runner.run_plan import InProcessExecutor
+    from clbench.runner.run_plan import Executor
 
     if resources.alone:
-        return InProcessExecutor(resources.threads)
+        return Executor(resources.threads)
     from clbench.runner.ray_executor import RayExecutor
 
     return RayExecutor(resources)

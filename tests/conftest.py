@@ -77,7 +77,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeExecutor:
     """A fake executor, and no preparation of scenarios."""
     fake = FakeExecutor()
-    monkeypatch.setattr("clbench.runner.run_plan.InProcessExecutor", lambda threads: fake)
+    monkeypatch.setattr("clbench.runner.run_plan.Executor", lambda threads: fake)
     monkeypatch.setattr("clbench.runner.run_plan._prepare_all", lambda *arguments: None)
     return fake
 

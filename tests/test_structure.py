@@ -19,6 +19,7 @@ ROOMS = (
     "search",
     "report",
     "figures",
+    "evaluation",
     "runner",
     "measure",
     "results",

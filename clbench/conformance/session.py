@@ -123,7 +123,7 @@ def run_candidate(
         toy = replace(toy, scenario=replace(toy.scenario, train=tuple(train)))
     method = _observe(candidate.method, run, references, after_stage)
     with LiveBytes() if count_bytes else nullcontext() as live:
-        state = GlobalState(without=RANDOM)  # LiveBytes is one of torch's modes itself
+        state = GlobalState(without=RANDOM)
         try:
             _train(run, toy, candidate, method, resume)
         finally:

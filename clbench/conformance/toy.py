@@ -21,7 +21,7 @@ from clbench.core.seeds import numpy_stream
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import Method
 from clbench.models.checkpoint import quiet
-from clbench.runner.outcome import ComputeSettings
+from clbench.runner.cell_stages import ComputeSettings
 from clbench.runner.prepare import ScenarioPreparer
 from clbench.shifts.scenario import Scenario, ScenarioReport
 from clbench.suite.baselines import Baseline

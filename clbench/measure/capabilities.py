@@ -5,27 +5,36 @@ choices among texts, divergence from and agreement with the base model's next to
 whether answers are among the allowed ones.
 """
 
-from __future__ import annotations
-
 import importlib.util
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clbench.core.errors import DataError, NonFiniteLossError, SettingsError, did_you_mean
+from clbench.core.errors import (
+    DataError,
+    ModelError,
+    NonFiniteLossError,
+    SettingsError,
+    did_you_mean,
+)
 from clbench.core.seeds import numpy_stream
+from clbench.core.user_code import GlobalState
 from clbench.measure.writer import Writer, chosen_answers
 from clbench.models.answering import AnsweringModel
+from clbench.models.classifier import Classifier
 from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompt_rows import PromptRows
-from clbench.tasks.task import Task
+from clbench.models.prompts import PromptEncoder
+from clbench.shifts.base import ShiftContext
+from clbench.shifts.scenario import Scenario
+from clbench.tasks.task import Task, stratified
 from clbench.training.batches import TaskData
+from clbench.training.protocol import Protocol
 from clbench.training.stage import Context
 
 if TYPE_CHECKING:
@@ -64,16 +73,16 @@ class CapabilityData:
     continuations: tuple[tuple[str, ...], ...]
     right: tuple[int, ...]
     tasks: tuple[TaskData, ...]
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
 
     @classmethod
     def of(
         cls,
         texts: Sequence[str],
         tasks: Sequence[TaskData],
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: "PreTrainedTokenizerBase",
         seed: int,
-    ) -> CapabilityData:
+    ) -> Self:
         """Return the data made of held-out texts.
 
         The second half of a text has to be told from those of three other texts.
@@ -116,7 +125,7 @@ class Capabilities:
     context
         The cell's.
     scored, writer
-        Rows of the scenario's tasks, few of each, and how the model writes.
+        Rows of the scenario's tasks, of which few are answered, and how the model writes.
     scoring
         Gives a context with the weights that the method has for a task, for its answers; all else
         is measured with the weights that a stage leaves.
@@ -163,28 +172,20 @@ class Capabilities:
             )
         return measures
 
-    def _batches(self) -> Iterator[dict[str, Tensor]]:
-        for start in range(0, len(self.data.texts), BATCH):
-            texts = list(self.data.texts[start : start + BATCH])
-            batch = self.data.tokenizer(
-                texts,
-                padding=True,
-                truncation=True,
-                max_length=TEXT_LENGTH,
-                return_tensors="pt",
-            )
-            yield {n: batch[n].to(self.context.device) for n in ("input_ids", "attention_mask")}
-
     def _on_texts(self, model: AnsweringModel) -> Measures:
         """Return loss, divergence and agreement on the held-out texts."""
         total = count = divergence = same = 0.0
         places, is_base = 0, not self._base
         rng = numpy_stream("capability places", self.context.protocol.data_seed)
-        for number, batch in enumerate(self._batches()):
+        starts = range(0, len(self.data.texts), BATCH)
+        for number, start in enumerate(starts):
+            texts = list(self.data.texts[start : start + BATCH])
+            options = {"truncation": True, "max_length": TEXT_LENGTH, "return_tensors": "pt"}
+            batch = self.data.tokenizer(texts, padding=True, **options).to(self.context.device)
             ids, mask = batch["input_ids"], batch["attention_mask"]
             lengths = mask.sum(1)
             at = torch.arange(ids.shape[1] - 1, device=ids.device).expand(len(ids), -1)
-            logits = self._logits(model, batch, at)
+            logits = logits_at(model.backbone, at, input_ids=ids, attention_mask=mask).float()
             chosen = logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
             real = mask[:, 1:].bool()
             total += float((logits.logsumexp(-1) - chosen)[real].sum())
@@ -207,9 +208,6 @@ class Capabilities:
             "same_token": same / places,
         }
 
-    def _logits(self, model: AnsweringModel, batch: dict[str, Tensor], at: Tensor) -> Tensor:
-        return logits_at(model.backbone, at, **batch).float()
-
     def _zero_shot(self, model: AnsweringModel) -> Measures:
         """Return the accuracy of choices that no task trains."""
         data, backbone = self.data, model.backbone
@@ -227,11 +225,12 @@ class Capabilities:
         """Return the share of written answers that are allowed ones, if tasks have any."""
         allowed: list[bool] = []
         for data in self.scored[:tasks]:
-            rows: Any = data.rows
-            if isinstance(rows, PromptRows) and rows.names is not None:
+            if isinstance(data.rows, PromptRows) and data.rows.names is not None:
+                few = np.arange(len(data.rows))[: self.context.protocol.capability_rows]
+                rows = data.rows.take(few)
                 own = nullcontext() if is_base else self.scoring(data.task)
                 with own:
-                    texts = self.writer.texts(self.context, data)
+                    texts = self.writer.texts(self.context, replace(data, rows=rows))
                 allowed += (chosen_answers(texts, rows) >= 0).tolist()
         return {"obedience": float(np.mean(allowed))} if allowed else {}
 
@@ -244,6 +243,40 @@ def check_not_trained(names: Sequence[str], tasks: Sequence[Task]) -> None:
             raise DataError(
                 f"capability_tasks: the scenario trains {name!r}. Name a task that it does not."
             )
+
+
+def capability_data(
+    context: ShiftContext, protocol: Protocol, prompts: PromptEncoder, scenario: Scenario
+) -> CapabilityData | None:
+    """Return what a language model is measured on in a scenario; None if nothing is asked for.
+
+    Raises
+    ------
+    DataError, ModelError
+        If a task is trained or has no classes, the corpus is too short, or the model is an
+        encoder-decoder.
+    """
+    count = protocol.capability_rows
+    if count is None:
+        return None
+    if prompts.encoder_decoder:
+        raise ModelError(
+            f"model {protocol.model!r}: capability_rows needs a decoder, but this is "
+            "an encoder-decoder. Remove capability_rows from [protocol]."
+        )
+    check_not_trained(protocol.capability_tasks, scenario.tasks)
+    tasks = []
+    for name in protocol.capability_tasks:
+        task = context.task(name)
+        if not task.labels:
+            raise DataError(f"capability_tasks: {name!r} has no classes to choose from.")
+        rng = numpy_stream("capability rows", name, context.seed)
+        rows = task.scored.take(stratified(task.scored.labels, count, rng))
+        encoded = prompts.encode(task, rows, to_train=False).lock()
+        pad = int(prompts.tokenizer.pad_token_id or 0)
+        tasks.append(TaskData(0, name, name, False, encoded, pad))
+    texts = context.held_out_texts(count)
+    return CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed)
 
 
 HarnessScores = dict[str, dict[str, float]]
@@ -264,8 +297,8 @@ def check_harness(tasks: Sequence[str]) -> None:
 
 
 def harness_scores(
-    model: AnsweringModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: Classifier,
+    tokenizer: "PreTrainedTokenizerBase",
     tasks: Sequence[str],
     *,
     batch_size: int,
@@ -274,9 +307,13 @@ def harness_scores(
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
+    model.eval()
     harness: Any = HFLM(pretrained=model.backbone, tokenizer=tokenizer, batch_size=batch_size)
-    with _random_state():  # which the harness seeds
+    state = GlobalState()  # the harness seeds all random numbers
+    try:
         results: Any = simple_evaluate(model=harness, tasks=list(tasks), bootstrap_iters=0)
+    finally:
+        state.restore()
     return {
         name: {
             metric.removesuffix(",none"): float(value)
@@ -285,15 +322,3 @@ def harness_scores(
         }
         for name, scores in results["results"].items()
     }
-
-
-@contextmanager
-def _random_state() -> Iterator[None]:
-    """Restore the global random state of Python, NumPy and PyTorch."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002

@@ -1,7 +1,5 @@
 """Rows of R and of P: score the tasks of a cell, and linear probes of its features."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -121,46 +119,42 @@ class RowScorer:
         """Return the tasks to score after stage `index`: all so far, or that of a reference."""
         return range(index + 1) if self.task is None else [index]
 
-    def row(
-        self, index: int, *, curve: bool = False, correct: list[str | None] | None = None
-    ) -> Row:
-        """Return the row of R after stage `index`; with `curve`, on the rows for curves only.
+    def row(self, index: int, *, curve: bool = False) -> tuple[Row, list[str | None]]:
+        """Return the row of R after stage `index`, and which rows of each task are right.
 
-        If `correct` is given, add to it which rows of each task are right.
+        With `curve`, on the rows for curves only.
         """
         context, data = self.context, self.scenario.curve if curve else self.scenario.scored
         row: Row = [None] * len(data)
-        packed: list[str | None] = [None] * len(data)
+        correct: list[str | None] = [None] * len(data)
         writer = self.scenario.writer
         for j in self.tasks(index):
-            metrics = self.scenario.scenario.tasks[j].metrics
-            rows, own = data[j].rows, self.scenario.scenario.tasks[j].own
+            task, rows = self.scenario.scenario.tasks[j], data[j].rows
+            metrics, own = task.metrics, task.own
             with self.method.scoring(j):
                 if writer is not None and writer.writes(data[j]):
                     assert isinstance(rows, PromptRows)
                     texts = writer.texts(context, data[j])
                     if rows.targets is not None:
                         row[j] = score_texts(metrics, texts, rows.targets)
-                        packed[j] = pack_rows(right_texts(texts, rows.targets))
+                        correct[j] = pack_rows(right_texts(texts, rows.targets))
                         continue
                     choices = chosen_answers(texts, rows)
                     outputs, own = as_outputs(choices, rows), ()  # no second choice is written
                 else:
                     outputs = context.outputs(data[j])
-            labels = rows.labels
-            scores = score(metrics, outputs, labels, data[j].rows.groups)
+            scores = score(metrics, outputs, rows.labels, rows.groups)
             if own:
-                scores |= told_scores(outputs, labels, np.asarray(own))
+                scores |= told_scores(outputs, rows.labels, np.asarray(own))
             row[j] = scores
-            if not self.scenario.scenario.tasks[j].regression:
-                packed[j] = pack_rows(correct_rows(outputs, data[j].rows.labels))
-        if correct is not None:
-            correct += [*[None] * len(self.scenario.scorers), *packed]
-        return [*self.extra_columns(part=curve), *row]
+            if not task.regression:
+                correct[j] = pack_rows(correct_rows(outputs, rows.labels))
+        extra = self.extra_columns(part=curve)
+        return [*extra, *row], [*[None] * len(extra), *correct]
 
     def main_score(self, task: int) -> float:
         """Return the main score of a task, trained or not."""
-        row = replace(self, task=task).row(task)
+        row, _ = replace(self, task=task).row(task)
         score = self.scenario.scenario.main_scores(row)[len(self.scenario.scorers) + task]
         assert score is not None
         return score

@@ -1,17 +1,14 @@
 """What a language model writes for the prompts of a task, and scores of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from clbench.models.answering import AnsweringModel, stop_tokens
+from clbench.models.answering import AnsweringModel
 from clbench.models.families import usable_length
 from clbench.models.prompt_rows import PromptRows
-from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import IntArray
 from clbench.training.batches import TaskData
 from clbench.training.stage import Context
@@ -39,18 +36,10 @@ class Writer:
         Whether tasks with classes are scored by what is written, too.
     """
 
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
     stops: tuple[int, ...]
     most: int
     answer_by: Literal["likelihood", "generation"]
-
-    @classmethod
-    def of(
-        cls, prompts: PromptEncoder, *, answer_by: Literal["likelihood", "generation"]
-    ) -> Writer:
-        """Return the writer for prompts of an encoder."""
-        tokenizer = prompts.tokenizer
-        return cls(tokenizer, tuple(stop_tokens(tokenizer)), prompts.max_answer, answer_by)
 
     def writes(self, data: TaskData) -> bool:
         """Whether a task is scored by what the model writes."""

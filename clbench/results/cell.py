@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -25,17 +25,15 @@ from clbench.core.errors import count, printable
 from clbench.core.registry import LARGEST, Amount, Count
 from clbench.results.scores import scores_of
 from clbench.suite.scores import SCORES, Steps
+from clbench.training.stage_record import OPEN, Name
+from clbench.training.stage_record import StageRecord as StageRecord
 
 SCHEMA_VERSION = 1
 """Version of the file format. Raise it when a change makes older files unreadable."""
 TOLERANCE = 1e-6
 """Largest difference between a score in a file and the one that R gives."""
 
-LONGEST_STORED_NAME = 200
-"""Characters after which a name is cut: a part of a task has a longer name than the task."""
-
 Text = Annotated[str, AfterValidator(lru_cache(printable))]
-Name = Annotated[str, AfterValidator(lru_cache(partial(printable, longest=LONGEST_STORED_NAME)))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Matrix = list[list[Number]]
 Bits = npt.NDArray[np.bool_]
@@ -53,9 +51,6 @@ PackedRows = Annotated[
 ]
 Correct = list[list[PackedRows | None]]
 Metrics = list[list[dict[str, Number] | None]]
-Value = Annotated[float, Field(ge=-1e39, le=1e39)] | None
-"""A value of a curve: at most a float32, as diverging losses are; None where it is not finite."""
-Point = Annotated[list[Value], Field(min_length=2, max_length=2)]
 
 
 def plain(value: Any) -> Any:
@@ -74,18 +69,7 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=convert), parse_constant=lambda name: None)
 
 
-_OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
-
-@with_config(_OPEN)
-class _Curves(TypedDict, total=False, extra_items=list[Point]):  # type: ignore[call-arg]
-    step: list[Count]
-    loss: list[Value]
-    lr: list[Value]
-    scores: dict[str, list[Point]]
-
-
-@with_config(_OPEN)
+@with_config(OPEN)
 class _Settings(TypedDict, total=False):
     protocol: dict[str, Any]
     method: dict[str, Any]
@@ -93,7 +77,7 @@ class _Settings(TypedDict, total=False):
     sources: dict[str, Any]
 
 
-@with_config(_OPEN)
+@with_config(OPEN)
 class _Search(TypedDict, total=False):
     trials: Count
     epochs: Amount
@@ -101,57 +85,7 @@ class _Search(TypedDict, total=False):
     seeds: list[Count]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class StageRecord(_Record):
-    """Training on one task of a cell.
-
-    Attributes
-    ----------
-    task
-        Name of the task or of a part of it, such as ``glue/sst2[short]``.
-    rows, steps, epochs
-        Training rows, optimizer steps, passes over the rows.
-    examples, tokens
-        Rows and real tokens (without padding) that went through the model.
-    train_seconds, eval_seconds
-        Time of training, and of scoring during and after it, in seconds.
-    memory_mb
-        Peak size of a training step's tensors in megabytes (1e6 bytes), at the largest batches of
-        the stage, see `clbench.training.memory.StepMemory`.
-    cached
-        Whether the stage came from the stage cache. Times are then those of the run that
-        trained it.
-    curves
-        ``step``, ``loss`` and ``lr`` as lists of equal length, ``scores`` as a list of
-        ``[step, score]`` for each task, and the method's own curves.
-    """
-
-    task: Name
-    rows: Count
-    steps: Count
-    epochs: Amount
-    examples: Count
-    tokens: Count
-    train_seconds: Amount
-    eval_seconds: Amount = 0.0
-    memory_mb: Amount | None = None
-    cached: bool = False
-    curves: _Curves = {}
-
-    def points(self, curve: str, task: str | None = None) -> list[tuple[float, float]]:
-        """Return steps and finite values of a curve, of ``scores`` those on one task."""
-        curves: Mapping[str, Any] = self.curves
-        if curve in ("loss", "lr"):
-            pairs = zip(curves.get("step", []), curves.get(curve, []), strict=False)
-        else:
-            pairs = curves.get(curve, []) if task is None else curves.get(curve, {}).get(task, [])
-        return [(step, value) for step, value in pairs if None not in (step, value)]
-
-
-class CellResult(_Record):
+class CellResult(BaseModel):
     """One scenario × baseline × seed, finished or failed.
 
     Attributes
@@ -206,6 +140,8 @@ class CellResult(_Record):
     family
         Baseline of which this one is a setting among several, as in a sweep; else empty.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     key: str
@@ -298,7 +234,7 @@ def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:
     """
     return scores_of(
         cell.R,
-        curves=[dict(stage)["curves"].get("scores", {}) for stage in cell.stages],
+        curves=[stage.curves.get("scores", {}) for stage in cell.stages],
         floors=cell.floors,
         metrics=cell.metrics[-1] if cell.metrics else (),
         measures=cell.capabilities,

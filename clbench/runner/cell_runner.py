@@ -1,12 +1,10 @@
 """Train one model on one scenario with one method, and fill the score matrix R."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -14,22 +12,37 @@ from typing import Any
 import torch
 
 from clbench.core.errors import PluginError
-from clbench.measure.capabilities import Measures
+from clbench.core.seeds import stream_seed
+from clbench.measure.capabilities import Capabilities, HarnessScores, Measures, harness_scores
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
 from clbench.methods.base import Method, Vanilla, at_rate
-from clbench.models.classifier import Classifier
-from clbench.runner.cell_model import capabilities_of, last_scores, start_model
-from clbench.runner.cell_stages import CellStages
+from clbench.models.answering import build_answering_model
+from clbench.models.classifier import Classifier, build_classifier
+from clbench.runner.cell_stages import CellStages, ComputeSettings
 from clbench.runner.listener import Listener
-from clbench.runner.outcome import ComputeSettings, Outcome, StageOutcome
-from clbench.runner.stage_cache import CachedStage, StageCache, holds_tensors
+from clbench.runner.stage_cache import CachedStage, ScoredStage, StageCache
 from clbench.suite.plan import Cell
 from clbench.training.dropout import install
-from clbench.training.engine import ENGINE_CURVES, Probe, Trace, train_stage
-from clbench.training.memory import bytes_held
+from clbench.training.engine import ENGINE_CURVES, Probe, train_stage
+from clbench.training.memory import bytes_held, walk
 from clbench.training.stage import Context, Stage
+from clbench.training.stage_record import StageRecord
 
-EpochScores = Callable[[int, int, Row], None]
+
+@dataclass(frozen=True)
+class CellScores:
+    """What a cell's file holds when all stages are done, in fields of the same names.
+
+    `metrics` are the rows of R with all metrics.
+    """
+
+    stages: list[StageRecord]
+    metrics: list[Row]
+    correct: list[list[str | None]]
+    probes: list[ProbeRow]
+    capabilities: list[Measures]
+    lm_eval: HarnessScores
+    notes: list[str]
 
 
 @dataclass(eq=False)
@@ -63,40 +76,35 @@ class CellRunner:
     cache: StageCache | None = None
     listener: Listener = field(default_factory=Listener)
     _: KW_ONLY
-    after_epoch: EpochScores | None = None
+    after_epoch: Callable[[int, int, Row], None] | None = None
     model: Classifier | None = None
 
     def __post_init__(self) -> None:
-        self._outcomes: list[StageOutcome] = []
-        self._probes_before: ProbeRow = []
-        self._capabilities_before: Measures = {}
-        self._grows = True  # whether a head that grows further could go on from here
+        self._scored: list[ScoredStage] = []
+        self._probes_before: list[ProbeRow] = []
+        self._capabilities: Capabilities | None = None
+        self._capabilities_before: list[Measures] = []
         self._zero_shot: list[float] = []  # the base model's scores on all tasks
+        self._grows = True  # whether a head that grows further could go on from here
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
         task, count = self.cell.reference_of, len(self.scenario.train)
         self._stages = list(range(count)) if task is None else [task]
         self._scorers = self.scenario.scorers if task is None else ()
+        self._is_probed = bool(self.scenario.probed) and task is None
         if task is not None and task >= count:
             raise PluginError(
                 f"scenario {self.cell.scenario.name!r} has {count} tasks, so task {task} (from 0) "
                 "has no reference. A shift's `k` must be its number of parts."
             )
-        self._stored = CellStages(
-            self.cell,
-            self.scenario,
-            self.method,
-            self._protocol,
-            self.compute,
-            self.cache,
-            tuple(self._stages),
-        )
+        work = self.cell, self.scenario, self.method, self._protocol
+        self._stored = CellStages(*work, self.compute, self.cache, tuple(self._stages))
 
-    def run(self) -> Outcome:
+    def run(self) -> CellScores:
         """Train and score all stages, resuming after the latest cached one; sets `context`."""
         shared = [] if self._stored.any() else self._shared_stages()
-        before = self._load(probe=True)
-        notes: list[str] = []
+        self._load(probe=True)
+        notes: dict[str, None] = {}
         start = self._resume()
         if not start:
             for start, (entry, cached) in enumerate(shared or self._shared_stages(), 1):
@@ -104,22 +112,30 @@ class CellRunner:
         del shared
         for position in range(start, len(self._stages)):
             stage = self._stage(position)
-            held = self._begin(stage)
-            trace = self._train(stage, position)
-            trace.memory_bytes += held
-            note = self._stored.save(position, self._to_cache(position, trace))
-            if note is not None and note not in notes:
-                notes.append(note)
-            self._finish(stage, trace, cached=False)
+            record = self._train(stage, position)
+            if note := self._stored.save(position, self._to_cache(position, record)):
+                notes[note] = None
+            self._finish(stage, record, cached=False)
         self._stored.drop_own()
-        notes += self.context.notes
-        return Outcome(
-            self._outcomes,
-            notes,
-            before,
-            self._probes_before,
-            self._capabilities_before,
-            last_scores(self.cell, self.scenario, self.context),
+        lm_eval: HarnessScores = {}
+        model, writer, protocol = self.context.model, self.scenario.writer, self._protocol
+        if protocol.lm_eval and writer is not None and self.cell.reference_of is None:
+            size = protocol.eval_batch_size
+            lm_eval = harness_scores(model, writer.tokenizer, protocol.lm_eval, batch_size=size)
+        stages, last = self._scored, len(self._before) + len(self._scored) - 1
+        correct = [[None] * len(row) for row in self._before] + [each.correct for each in stages]
+        return CellScores(
+            stages=[each.record for each in stages],
+            metrics=self._before + [each.metrics for each in stages],
+            correct=[
+                [text if i in (j, last) else None for j, text in enumerate(row)]
+                for i, row in enumerate(correct)
+            ],
+            probes=self._probes_before + [each.probes for each in stages if each.probes],
+            capabilities=self._capabilities_before
+            + [each.capabilities for each in stages if each.capabilities],
+            lm_eval=lm_eval,
+            notes=[*notes, *self.context.notes],
         )
 
     def _shared_stages(self) -> list[tuple[CachedStage, bool]]:
@@ -128,10 +144,8 @@ class CellRunner:
         They are trained on a model that this method never sees: what `setup` does to modules, such
         as adding hooks or adapters, then cannot affect them.
         """
-        count = self._stored.vanilla_stages
+        count = 0 if isinstance(self.method, Vanilla) else self._stored.vanilla_stages
         shared: list[tuple[CachedStage, bool]] = []
-        if isinstance(self.method, Vanilla):
-            return shared
         while len(shared) < count and (stored := self._stored.load(len(shared))):
             shared.append((stored, True))
         if len(shared) == count:
@@ -143,23 +157,20 @@ class CellRunner:
             runner._adopt(position, entry, cached=True)
         for position in range(len(shared), count):
             stage = runner._stage(position)
-            trace = runner._train(stage, position)
-            entry = runner._to_cache(position, trace)
+            record = runner._train(stage, position)
+            entry = runner._to_cache(position, record)
             if note := self._stored.save(position, entry):
                 entry.notes.append(note)
             weights = {name: value.clone() for name, value in entry.weights.items()}
             shared.append((replace(entry, weights=weights), False))
             if position + 1 < count:
-                runner._finish(stage, trace, cached=False)
+                runner._finish(stage, record, cached=False)
         return shared
 
-    def _load(self, *, probe: bool = False) -> Row | None:
-        """Load the model and set the method up; return the row of R before training, or None.
-
-        With `probe`, the pretrained model is probed first.
-        """
-        protocol, cell = self._protocol, self.cell
-        model, self.model = self.model or start_model(cell, self.scenario), None
+    def _load(self, *, probe: bool = False) -> None:
+        """Load the model, measure it, and set the method up; with `probe`, probe it first."""
+        protocol, cell, scenario = self._protocol, self.cell, self.scenario
+        model, self.model = self.model or start_model(cell, scenario), None
         model.to(self.compute.device)
         self.context = context = Context(
             model=model,
@@ -170,42 +181,39 @@ class CellRunner:
             precision=self.compute.precision,
             seed=cell.seed,
             scenario=cell.scenario.series,
-            stages=len(self.scenario.train),
+            stages=len(scenario.train),
             masks=None,
         )
-        self._scorer = RowScorer(self.scenario, self.method, context, cell.reference_of)
-        self._probes = LinearProbes(self.scenario, self.method, context)
+        self._scorer = RowScorer(scenario, self.method, context, cell.reference_of)
+        self._probes = LinearProbes(scenario, self.method, context)
         if probe and self._is_probed:
-            self._probes_before = self._probes.row(BEFORE)
-        self._capabilities = capabilities_of(cell, self.scenario, context, self.method)
-        if self._capabilities is not None:
-            self._capabilities_before = self._capabilities.measure(1)
-            self._zero_shot = [self._untrained(j) for j in range(len(self.scenario.scored))]
-            self._capabilities_before["average"] = fmean(self._zero_shot)
-        row: Row | None = None
+            self._probes_before = [self._probes.row(BEFORE)]
+        data, writer = scenario.capabilities, scenario.writer
+        if data is not None and writer is not None and cell.reference_of is None:
+            scoring = self.method.scoring
+            self._capabilities = Capabilities(data, context, scenario.curve, writer, scoring)
+            measures = self._capabilities.measure(1)
+            self._zero_shot = [self._untrained(j) for j in range(len(scenario.scored))]
+            self._capabilities_before = [{**measures, "average": fmean(self._zero_shot)}]
+        self._before: list[Row] = []
         if self._scorers:
             self._pretrained = context.snapshot()
-            columns = self._scorer.extra_columns()
-            for scorer, values in zip(self._scorers, columns, strict=True):
+            scores = self._scorer.extra_columns()
+            for scorer, values in zip(self._scorers, scores, strict=True):
                 context.note(scorer.describe(values))
-            row = [*columns, *[None] * len(self.scenario.scored)]
-        model.shown = self.scenario.shown(1)
+            self._before = [[*scores, *[None] * len(scenario.scored)]]
+        model.shown = scenario.shown(1)
         with self._model_unchanged("setup", 0):
             self.method.setup(context)
-        for note in self.scenario.notes:
+        for note in scenario.notes:
             context.note(note)
         if not protocol.gradient_checkpointing:  # which draws dropout twice, from torch's state
             context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
-        return row
 
     def _untrained(self, task: int) -> float:
         """Return the main score of a task that the method has not been trained on."""
         return RowScorer(self.scenario, Vanilla(), self.context, None).main_score(task)
-
-    @property
-    def _is_probed(self) -> bool:
-        return bool(self.scenario.probed) and self.cell.reference_of is None
 
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
@@ -217,13 +225,13 @@ class CellRunner:
         self.context.model.shown = self.scenario.shown(index + 1)
         return stage
 
-    def _begin(self, stage: Stage) -> int:
-        """Begin a stage of a method that only consolidates; return the bytes that it holds."""
+    def _begin(self, stage: Stage) -> float:
+        """Begin a stage of a method that only consolidates; return the megabytes that it holds."""
         if not self.method.only_consolidates or not self.method.acts_in(stage.index):
-            return 0
+            return 0.0
         with self._model_unchanged("before_stage", stage.index):
             self.method.before_stage(stage)
-        return bytes_held(self.method)
+        return bytes_held(self.method) / 1e6
 
     @contextmanager
     def _model_unchanged(self, hook: str, index: int) -> Iterator[None]:
@@ -232,77 +240,79 @@ class CellRunner:
         yield
         if _versions(self.context.model) == before:
             return
-        start = f"method {self.method.name!r} changes the model in {hook}, but "
+        reason, remedy = f"acts_in({index}) is False", f"Return True from acts_in({index})."
         if self.method.only_consolidates:
-            raise PluginError(
-                f"{start}declares only_consolidates, so stage {index} would be trained as by "
-                "vanilla. Remove only_consolidates, or return True from acts_in for the stage "
-                "after which it changes the model."
+            reason = "declares only_consolidates"
+            remedy = (
+                "Remove only_consolidates, or return True from acts_in for the stage after which "
+                "it changes the model."
             )
-        if not self.method.acts_in(index):
-            raise PluginError(
-                f"{start}acts_in({index}) is False, so stage {index} would be trained as by "
-                f"vanilla. Return True from acts_in({index})."
-            )
+        elif self.method.acts_in(index):
+            return
+        raise PluginError(
+            f"method {self.method.name!r} changes the model in {hook}, but {reason}, so stage "
+            f"{index} would be trained as by vanilla. {remedy}"
+        )
 
-    def _train(self, stage: Stage, position: int) -> Trace:
+    def _train(self, stage: Stage, position: int) -> StageRecord:
         cell, listener, after_epoch = self.cell, self.listener, self.after_epoch
         acts = self.method.acts_in(stage.index)
         passes = itertools.count(1)
 
         def score_epoch() -> None:
             assert after_epoch is not None
-            after_epoch(position, next(passes), self._scorer.row(stage.index))
+            after_epoch(position, next(passes), self._scorer.row(stage.index)[0])
 
         def score_curve() -> dict[str, float]:
-            return self._scorer.by_name(self._scorer.row(stage.index, curve=True))
+            return self._scorer.by_name(self._scorer.row(stage.index, curve=True)[0])
 
         def record_drift() -> None:
             # Drift is undefined if the method adds weights to the backbone, such as adapters.
-            if self._scorers and (
-                self._pretrained.keys() == stage.model.backbone_parameters().keys()
-            ):
+            weights = stage.model.backbone_parameters()
+            if self._scorers and self._pretrained.keys() == weights.keys():
                 stage.record("drift", stage.squared_distance(self._pretrained).sqrt())
 
-        tokens = self._scorer.curve_tokens(stage.index)
-        return train_stage(
+        held = self._begin(stage)
+        record = train_stage(
             stage,
             Vanilla() if self.method.only_consolidates or not acts else self.method,
-            probe=Probe(score_curve, tokens, record_drift),
+            probe=Probe(score_curve, self._scorer.curve_tokens(stage.index), record_drift),
             progress=partial(listener.progress, cell, position + 1, len(self._stages)),
             points=partial(listener.point, cell, position + 1),
             after_epoch=None if after_epoch is None else score_epoch,
         )
+        record.memory_mb = ((record.memory_mb or 0.0) + held) or None
+        return record
 
-    def _finish(self, stage: Stage, trace: Trace, *, cached: bool) -> None:
+    def _finish(self, stage: Stage, record: StageRecord, *, cached: bool) -> None:
         """Let the method consolidate, then score a row of R."""
-        following = len(self._outcomes) + 1
+        following = len(self._scored) + 1
         checked = following < len(self._stages) and self._stored.is_shared(following)
         with self._model_unchanged("after_stage", following) if checked else nullcontext():
             start = time.perf_counter()
             self.method.after_stage(stage)
-            trace.train_seconds += time.perf_counter() - start
-        trace.curves.update(stage.log)
+            record.train_seconds += time.perf_counter() - start
+        record.cached = cached
+        record.curves.update(stage.log)
         start = time.perf_counter()
-        correct: list[str | None] = []
-        row = self._scorer.row(stage.index, correct=correct)
+        row, correct = self._scorer.row(stage.index)
         probes = self._probes.row(stage.index) if self._is_probed else []
         measures: Measures = {}
         if self._capabilities is not None:
             measures = self._capabilities.measure(stage.index + 1)
             if (task := stage.index + 1) < len(self._zero_shot):
                 measures["ahead"] = self._untrained(task) - self._zero_shot[task]
-        seconds = time.perf_counter() - start
-        if self.cell.protocol.curve_points and not trace.curves["scores"]:
+        record.eval_seconds += time.perf_counter() - start
+        if self.cell.protocol.curve_points and not record.curves["scores"]:
             # The stage was too short for a point: take the rows of R before and after it.
-            before = self._scorer.by_name(self._outcomes[-1].row) if self._outcomes else {}
-            trace.curves["scores"] = {
-                name: [*([[0, before[name]]] if name in before else []), [trace.steps, score]]
+            before = self._scorer.by_name(self._scored[-1].metrics) if self._scored else {}
+            record.curves["scores"] = {
+                name: [*([[0, before[name]]] if name in before else []), [record.steps, score]]
                 for name, score in self._scorer.by_name(row).items()
             }
-        self._outcomes.append(StageOutcome(trace, row, seconds, cached, correct, probes, measures))
+        self._scored.append(ScoredStage(record, row, correct, probes, measures))
 
-    def _to_cache(self, position: int, trace: Trace) -> CachedStage:
+    def _to_cache(self, position: int, record: StageRecord) -> CachedStage:
         """Return the stage that was just trained as an entry of the cache."""
         # Heads of later tasks are as they were drawn; another sequence may not have them.
         used = {task.head for task in self.scenario.train[: self._stages[position] + 1]}
@@ -310,24 +320,15 @@ class CellRunner:
         weights = {n: v for n, v in self.context.model.state_dict().items() if n not in later}
         state = {} if self._stored.is_shared(position) else self.method.state()
         outputs = self.context.model.growing_outputs()
-        self._grows = self._grows and bool(outputs) and not holds_tensors(state)
+        has_tensors = any(not isinstance(value, list) for value in walk([state], skip=()))
+        self._grows = self._grows and bool(outputs) and not has_tensors
         if self._grows:
             weights |= {name: weights[name][:count] for name, count in (outputs or {}).items()}
         return CachedStage(
             weights,
             state,
-            trace,
-            [
-                [
-                    asdict(stage.trace),
-                    stage.row,
-                    stage.eval_seconds,
-                    stage.correct,
-                    stage.probes,
-                    stage.capabilities,
-                ]
-                for stage in self._outcomes
-            ],
+            record.model_copy(deep=True),  # consolidation and scoring are not in it yet
+            self._scored.copy(),
             self.context.notes[self._setup_notes :],
             self._grows,
         )
@@ -347,23 +348,51 @@ class CellRunner:
 
     def _adopt(self, position: int, stored: CachedStage, *, cached: bool) -> None:
         """Continue from a stage that was trained elsewhere."""
-        stage, trace = self._stage(position), stored.trace
+        stage, record = self._stage(position), stored.record.model_copy(deep=True)
         if self._stored.is_shared(position):
-            trace = replace(trace, memory_bytes=trace.memory_bytes + self._begin(stage))
+            record.memory_mb = ((record.memory_mb or 0.0) + self._begin(stage)) or None
         self._grows = stored.grows
         self.context.model.load_some(stored.weights)
         if stored.state:
             self.method.load_state(stored.state)
         for note in stored.notes:
             self.context.note(note)
-        history = stored.history[len(self._outcomes) :]
-        for facts, row, seconds, correct, probes, measures in history:
-            rows = self._fit(row), seconds, True, self._fit(correct), probes, measures
-            outcome = StageOutcome(Trace(**facts), *rows)
-            self._outcomes.append(outcome)
-        stage.step = stage.steps = stage.total_steps = trace.steps
-        stage.log = {k: v for k, v in trace.curves.items() if k not in ENGINE_CURVES}
-        self._finish(stage, trace, cached=cached)
+        for each in stored.history[len(self._scored) :]:
+            each.record.cached = True
+            metrics, correct = self._fit(each.metrics), self._fit(each.correct)
+            self._scored.append(replace(each, metrics=metrics, correct=correct))
+        stage.step = stage.steps = stage.total_steps = record.steps
+        stage.log = {k: v for k, v in record.curves.items() if k not in ENGINE_CURVES}
+        self._finish(stage, record, cached=cached)
+
+
+def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
+    """Return the pretrained model with the cell's heads, before any training; on the CPU."""
+    protocol = cell.protocol
+    if protocol.is_language_model:
+        model = build_answering_model(
+            protocol.model,
+            revision=protocol.revision,
+            answer_score=protocol.answer_score,
+            pad_id=scenario.train[0].pad_id,
+            packs=protocol.packing,
+        )
+        if protocol.weights == "bf16":
+            model.bfloat16()
+        if protocol.gradient_checkpointing:
+            backbone: Any = model.backbone
+            older = backbone.gradient_checkpointing_enable  # until transformers 6
+            getattr(backbone, "activation_checkpointing_enable", older)()
+        return model
+    return build_classifier(
+        protocol.model,
+        revision=protocol.revision,
+        heads={task.head: task.outputs for task in scenario.scenario.tasks},
+        head_seed=lambda head: stream_seed("head", head, cell.seed, cell.scenario.series),
+        pooling=protocol.pooling,
+        head_dropout=protocol.head_dropout,
+        vocabulary=scenario.vocabulary,
+    )
 
 
 def _versions(model: torch.nn.Module) -> list[tuple[str, int, int]]:

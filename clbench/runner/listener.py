@@ -1,7 +1,5 @@
 """Listeners to the progress of a run."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,10 +1,8 @@
 """Prepare scenarios for training: load, shift and tokenise the rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,36 +12,35 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clbench.core.errors import DataError, ModelError, ShiftError
+from clbench.core.errors import ClbenchError, DataError, ModelError, ShiftError
 from clbench.core.files import write_atomically
 from clbench.core.seeds import numpy_stream
-from clbench.core.user_code import IMPORTS, user_code
-from clbench.measure.capabilities import check_harness
+from clbench.core.user_code import WARNINGS, user_code
+from clbench.measure.capabilities import capability_data, check_harness
 from clbench.measure.pretraining_scorer import make_scorer
 from clbench.measure.rows import PreparedScenario
 from clbench.measure.writer import Writer
+from clbench.models.answering import stop_tokens
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
-from clbench.models.families import usable_length
+from clbench.models.families import attention_window, usable_length
 from clbench.models.language import load_generator
 from clbench.models.locate import model_identity
 from clbench.models.prompts import PromptEncoder
-from clbench.runner.words import capability_data, prompt_encoder
 from clbench.shifts.scenario import Scenario, build_scenario
+from clbench.suite.plan import Plan
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus
 from clbench.tasks.metrics import floor_score
 from clbench.tasks.registry import load_column, load_task
+from clbench.tasks.spec import OwnTaskSpec
 from clbench.tasks.task import IntArray, Rows, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from clbench.suite.plan import Plan
-    from clbench.tasks.spec import OwnTaskSpec
 
 MOST_IN_MEMORY = 4
 """Scenarios and tasks to keep in memory; cells run scenario by scenario."""
@@ -102,10 +99,8 @@ class ScenarioPreparer:
         self._subset = self.protocol.subset_seed(seed)
         key = spec.name, self._subset
         if key not in self._prepared:
-            with self._building(spec):
-                scenario = build_scenario(spec.name, spec.shift, spec.settings, self)
+            scenario = self._build(spec)
             self.__dict__.pop("_backbone", None)
-            self._check_subset(scenario)
             if self.output is not None:
                 path = self.output / f"{spec.name}.json"
                 if self._subset is None or not path.exists():
@@ -113,9 +108,17 @@ class ScenarioPreparer:
             _keep(self._prepared, key, self.tokenise(scenario))
         return self._prepared[key]
 
-    @staticmethod
-    def _building(spec: ScenarioSpec) -> AbstractContextManager[None]:
-        return user_code(f"scenario {spec.name!r} cannot be built", without=IMPORTS)
+    def _build(self, spec: ScenarioSpec, *, severity: bool = True) -> Scenario:
+        """Build a scenario; raise a ShiftError if each seed would divide other rows of a task."""
+        with user_code(f"scenario {spec.name!r} cannot be built", without=[WARNINGS]):
+            scenario = build_scenario(spec.name, spec.shift, spec.settings, self, severity=severity)
+        if self._subset is not None and scenario.split is not None:
+            raise ShiftError(
+                f"scenario {scenario.name!r}: subset = 'seed' would divide task "
+                f"{scenario.split.task!r} differently for every seed, so that seeds would be "
+                "scored on different rows. Use subset = 'fixed'."
+            )
+        return scenario
 
     def check_model(self) -> None:
         """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
@@ -128,13 +131,14 @@ class ScenarioPreparer:
         With `trim_embeddings` in the protocol, the vocabulary is cut to the tokens of the rows,
         unless there are extra columns, whose texts need all of it.
         """
-        protocol, columns = self.protocol, scenario.extra_columns
+        protocol, tasks = self.protocol, scenario.tasks
         # Other rows for every seed would fill the disk.
         is_cached = self._subset is None
-        train = [self._encode(t, t.train, to_train=True, cache=is_cached) for t in scenario.tasks]
-        scored = [self._encode(t, self._scored_rows(t), to_train=False) for t in scenario.tasks]
+        train = [self._encode(t, t.train, to_train=True, cache=is_cached) for t in tasks]
+        scored = [self._encode(t, self._scored_rows(t), to_train=False) for t in tasks]
         pad, vocabulary = int(self.tokenizer.pad_token_id), None
-        if protocol.trim_embeddings and not columns and not protocol.is_language_model:
+        trims = protocol.trim_embeddings and not scenario.extra_columns
+        if trims and not protocol.is_language_model:
             size = load_config(protocol.model, protocol.revision).vocab_size
             specials = self.tokenizer.all_special_ids
             vocabulary = vocabulary_of([*train, *scored], specials, size)
@@ -144,64 +148,62 @@ class ScenarioPreparer:
 
         def some(parts: list[EncodedRows], count: int, use: str) -> list[EncodedRows]:
             samples = []
-            for task, rows in zip(scenario.tasks, parts, strict=True):
+            for task, rows in zip(tasks, parts, strict=True):
                 rng = numpy_stream(use, task.name, self.seed)
                 samples.append(rows.take(stratified(rows.labels, count, rng, task.regression)))
             return samples
 
-        curve = some(scored, protocol.curve_rows, "curve")
-        probed = None
+        def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
+            predicts = [task.regression and not protocol.is_language_model for task in tasks]
+            return tuple(
+                TaskData(i, task.name, task.head, predicts[i], rows.lock(), pad)
+                for i, (task, rows) in enumerate(zip(tasks, parts, strict=True))
+            )
+
+        probed: tuple[TaskData, ...] = ()
         if (count := protocol.probe_rows) is not None:
-            for task in scenario.tasks:
+            for task in tasks:
                 if count < (classes := len(task.own or task.labels)):
                     raise DataError(
                         f"probe_rows = {count} is less than the {classes} classes of task "
                         f"{task.name!r}. Raise it."
                     )
-            probed = some(train, count, "probe")
-
-        def is_regression(task: Task) -> bool:
-            return task.regression and not protocol.is_language_model
-
-        def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
-            return tuple(
-                TaskData(i, task.name, task.head, is_regression(task), rows.lock(), pad)
-                for i, (task, rows) in enumerate(zip(scenario.tasks, parts, strict=True))
+            probed = data(some(train, count, "probe"))
+        scorers = tuple(
+            (make_scorer if column.scorer == "pretraining" else column.scorer)(
+                protocol, self.device, **column.settings
             )
-
-        scorers = []
-        for column in columns:
-            make = make_scorer if column.scorer == "pretraining" else column.scorer
-            scorers.append(make(protocol, self.device, **column.settings))
+            for column in scenario.extra_columns
+        )
         floors = [
             None
             if task.own or task.free_text or protocol.answer_by == "generation"
             else floor_score(
-                task.metrics[0],
-                rows.labels,
-                labelled.labels,
-                len(task.labels) or 1,
-                labelled.groups,
+                task.metrics[0], rows.labels, held.labels, len(task.labels) or 1, held.groups
             )
-            for task, rows, labelled in zip(scenario.tasks, train, scored, strict=True)
+            for task, rows, held in zip(tasks, train, scored, strict=True)
         ]
-        prompts = self._prompts
+        prompts, writer, capabilities = self._prompts, None, None
+        if prompts is not None:
+            stops = tuple(stop_tokens(prompts.tokenizer))
+            writer = Writer(prompts.tokenizer, stops, prompts.max_answer, protocol.answer_by)
+            capabilities = capability_data(self, protocol, prompts, scenario)
         return PreparedScenario(
             scenario,
             data(train),
             data(scored),
-            data(curve),
+            data(some(scored, protocol.curve_rows, "curve")),
             vocabulary,
-            tuple(scorers),
+            scorers,
             (*[None] * len(scorers), *floors),
-            () if probed is None else data(probed),
-            None if prompts is None else Writer.of(prompts, answer_by=protocol.answer_by),
+            probed,
+            writer,
             tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
-            None if prompts is None else capability_data(self, protocol, prompts, scenario),
+            capabilities,
         )
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The model's tokenizer."""
         protocol = self.protocol
         plain = protocol.is_language_model
@@ -209,8 +211,29 @@ class ScenarioPreparer:
 
     @cached_property
     def _prompts(self) -> PromptEncoder | None:
-        """The encoder of prompts and answers; None without a language model."""
-        return prompt_encoder(self.protocol, self.tokenizer, self.max_length)
+        """The encoder of prompts and answers; None without a language model.
+
+        A ModelError says if the tokenizer has no end token, or no usable chat template that is
+        asked for, or if packed rows would be read differently.
+        """
+        protocol, tokenizer = self.protocol, self.tokenizer
+        if not protocol.is_language_model:
+            return None
+        config = load_config(protocol.model, protocol.revision)
+        encodes = bool(getattr(config, "is_encoder_decoder", False))
+        window = attention_window(config) if protocol.packing else None
+        chat = bool(tokenizer.chat_template) if protocol.chat is None else protocol.chat
+        try:
+            if protocol.packing and encodes:
+                raise ModelError("packing is for decoders. Set packing = false in [protocol].")
+            if window is not None and window < self.max_length:
+                raise ModelError(
+                    f"packing needs rows within its attention window of {window} tokens, and "
+                    f"max_length = {self.max_length}. Set packing = false in [protocol]."
+                )
+            return PromptEncoder(tokenizer, self.max_length, protocol.answer_length, chat, encodes)
+        except ModelError as error:
+            raise ModelError(f"model {protocol.model!r}: {error}") from error
 
     @property
     def _encodes(self) -> bool:
@@ -223,15 +246,6 @@ class ScenarioPreparer:
         longest = self.protocol.max_length
         config = load_config(self.protocol.model, self.protocol.revision)
         return min(longest, usable_length(config) or longest)
-
-    def _check_subset(self, scenario: Scenario) -> None:
-        """Raise a ShiftError if each seed would divide other rows of a task."""
-        if self._subset is not None and scenario.split is not None:
-            raise ShiftError(
-                f"scenario {scenario.name!r}: subset = 'seed' would divide task "
-                f"{scenario.split.task!r} differently for every seed, so that seeds would be "
-                "scored on different rows. Use subset = 'fixed'."
-            )
 
     # The rest of clbench.shifts.base.ShiftContext.
 
@@ -292,7 +306,7 @@ class ScenarioPreparer:
         return read_corpus(self.protocol.corpus, count, self.seed, held_out=True)
 
     @cached_property
-    def _backbone(self) -> PreTrainedModel:
+    def _backbone(self) -> "PreTrainedModel":
         protocol = self.protocol
         if not protocol.is_language_model:
             return load_backbone(protocol.model, protocol.revision)
@@ -343,7 +357,7 @@ def _save(path: Path, scenario: Scenario) -> None:
         write_atomically(path.with_suffix(".picture.json"), text + "\n")
 
 
-class _EmbeddingNeededError(Exception):
+class _EmbeddingNeededError(ClbenchError):
     """A scenario cannot be built any further without embeddings."""
 
 
@@ -356,10 +370,8 @@ class InputChecker(ScenarioPreparer):
         Return the scenario, or None if it needs embeddings.
         """
         self._subset = self.protocol.subset_seed(0)
-        with self._building(spec), suppress(_EmbeddingNeededError):
-            scenario = build_scenario(spec.name, spec.shift, spec.settings, self, severity=False)
-            self._check_subset(scenario)
-            return scenario
+        with suppress(_EmbeddingNeededError):
+            return self._build(spec, severity=False)
         return None
 
     def embed(self, rows: Rows) -> npt.NDArray[np.float32]:

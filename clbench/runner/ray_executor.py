@@ -1,7 +1,5 @@
 """Run cells as Ray tasks, on this machine or on a cluster."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,16 +23,14 @@ from clbench.runner.resources import (
     connected,
     cores,
 )
-from clbench.runner.run_cell import failed
+from clbench.runner.run_plan import Executor, failed
 from clbench.suite.plan import Cell, Plan
 
 POLL_SECONDS = 0.5
 """Time between two polls of the workers' progress."""
-ANSWER_SECONDS = 5.0
-"""Timeout for an answer of the progress actor."""
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Runs cells as Ray tasks.
 
     In a group of cells that share a first stage, one cell leads: it trains that stage, and later
@@ -53,7 +49,6 @@ class RayExecutor:
         self._starts: Counter[str] = Counter()
         self._left: Counter[Hashable] = Counter()
         self._without_node = False
-        self._answer: Any = None
 
     def device(self, plan: Plan) -> torch.device:
         """Return the plan's device, or this machine's best one if a cluster trains."""
@@ -221,29 +216,20 @@ class RayExecutor:
 
     def _report(self) -> None:
         """Pass the workers' events on to the listener."""
-        # A late answer holds events that the actor has cleared, so it is awaited again.
-        reference = self._answer or self._progress.read.remote()
-        try:
-            events = self._ray.get(reference, timeout=ANSWER_SECONDS)
-        except self._ray.exceptions.GetTimeoutError:
-            self._answer = reference
-            return
-        except self._ray.exceptions.RayError:
-            events = []  # its process died; Ray starts it again
-        self._answer = None
+        events: list[Any] = []
+        with suppress(self._ray.exceptions.RayError):  # its process died; Ray starts it again
+            events = self._ray.get(self._progress.read.remote())
         cells = {cell.key: cell for cell, _ in self._tasks.values()}
         for key, event, values in events:
-            if key not in cells:
-                continue
-            if event != "started":
+            if event != "started" and key in cells:
                 getattr(self._listener, event)(cells[key], *values)
-                continue
-            self._starts[key] += 1
-            if self._starts[key] > 1:
-                self._listener.note(
-                    f"{key}: its worker died or its node left; attempt {self._starts[key]} of "
-                    f"{1 + RETRIES} has started."
-                )
+            elif key in cells:
+                self._starts[key] += 1
+                if self._starts[key] > 1:
+                    self._listener.note(
+                        f"{key}: its worker died or its node left; attempt {self._starts[key]} of "
+                        f"{1 + RETRIES} has started."
+                    )
 
 
 def _rows_of(cell: Cell) -> Hashable:

@@ -1,7 +1,5 @@
 """Run a cell in a Ray worker, on the rows that the driver prepared."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -9,16 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from clbench.core import __version__
 from clbench.core.errors import PluginError
+from clbench.results.cell import CellResult
 from clbench.runner.listener import Listener
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.plugins import load_plugin, registries
-
-if TYPE_CHECKING:
-    from clbench.results.cell import CellResult
 
 PROGRESS_SECONDS = 1.0
 """Minimum time between two progress messages of a cell."""
@@ -58,7 +54,7 @@ class WorkerSetup:
     sharing: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan, threads: int) -> WorkerSetup:
+    def of(cls, plan: Plan, threads: int) -> Self:
         """Return the setup; called in the driver.
 
         Raises
@@ -200,19 +196,18 @@ def run_in_worker(
     import ray
     import sklearn.metrics  # noqa: F401 - so that no cell's scoring waits for it
 
-    from clbench.runner.run_cell import run_cell
-    from clbench.runner.run_plan import compute_settings, thread_count
+    from clbench.runner.run_plan import computing, run_cell
     from clbench.runner.stage_cache import StageCache
 
     prepared, folder = ray.get(scenario[0]), setup.plan.out / "stages"
-    with thread_count(setup.threads), TemporaryDirectory(prefix="clbench-stages-") as temporary:
+    stages = TemporaryDirectory(prefix="clbench-stages-")
+    with computing(setup.plan, setup.threads) as compute, stages as temporary:
         if not setup.sees_folder:
             folder = Path(temporary)
             for name, content in (shared or {}).items():
                 (folder / name).write_bytes(content)
-        compute, listener = compute_settings(setup.plan), RemoteListener(actor)
         cache = StageCache(folder, setup.sharing, keeps_last=setup.plan.keep_stages)
-        result = run_cell(cell, lambda cell: prepared, compute, cache, listener)
+        result = run_cell(cell, lambda cell: prepared, compute, cache, RemoteListener(actor))
         if leads and folder == Path(temporary):
             return result, {file.name: file.read_bytes() for file in folder.iterdir()}
     return result, None

@@ -1,15 +1,11 @@
 """The resources of cells: those that the user requests, those of a node, and the Ray session."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
 import signal
 import socket
-import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,13 +22,10 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 """Timeout for connecting to a cluster, in seconds."""
 START_ATTEMPTS = 3
-"""How often to start Ray here: it gives its own agents 15 s, which a busy machine may exceed."""
+"""How often to start Ray here: it gives its own agents 15 s, which a busy machine may exceed.
+Processes of a failed start end with this one."""
 ANSWER_SECONDS = 5.0
 """Timeout for an answer of Ray's servers on this machine, in seconds."""
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""First bytes of an HTTP/2 client, with empty settings; the server answers with its own."""
-LEAST_FILES = 256
-"""Open files that a process of Ray may need; with fewer, it waits for ever."""
 RETRIES = 2
 """How often a cell restarts after its worker has died."""
 ENVIRONMENT = {
@@ -121,7 +114,7 @@ class Resources:
         """Threads per cell on this machine."""
         return self.threads or max(1, cores() // (self.workers or 1))
 
-    def device_here(self, name: str) -> torch.device:
+    def device_here(self, name: str) -> "torch.device":
         """Return the device of this process: the one called `name`, or the best if others train."""
         from clbench.training.device import resolve_device
 
@@ -206,12 +199,12 @@ def connected(resources: Resources) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    check_reachable(resources)
     handler = signal.getsignal(signal.SIGTERM)
     try:
         _start(ray, resources)
     finally:
-        # `ray.init` replaces this handler in the main thread.
-        if threading.current_thread() is threading.main_thread() and handler is not None:
+        with suppress(ValueError, TypeError):  # `ray.init` replaces it, but only in a main thread
             signal.signal(signal.SIGTERM, handler)
     # Ray prints dead workers to stdout, among the results, and has no public switch for that.
     ray._private.worker._worker_logs_enabled = False
@@ -225,62 +218,47 @@ def connected(resources: Resources) -> Iterator[Any]:
 def _start(ray: Any, resources: Resources) -> None:
     """Start Ray on this machine, again if it fails, or join a cluster."""
     options: dict[str, Any] = {
+        "address": resources.address or "local",
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         "configure_logging": False,
     }
-    where, attempts, log = f"--address {resources.address}", 1, ""
-    check_reachable(resources)
+    where, attempts, hint = f"--address {resources.address}", 1, ""
     if resources.address is None:
-        check_open_files()
         where, attempts = "this machine", START_ATTEMPTS
+        hint = f" ({attempts} attempts; logs are in /tmp/ray/session_latest/logs)"
         options |= {
-            "address": "local",
             "num_cpus": (resources.workers or 1) * resources.threads_here,
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
         }
     for attempt in range(1, attempts + 1):
         try:
-            if resources.address is not None:
-                options["address"] = resources.address
             ray.init(**options)
             return
         except Exception as error:  # Ray raises a bare one if its raylet does not start
-            for frame, _ in traceback.walk_tb(error.__traceback__):
-                node: Any = frame.f_locals.get("self")
-                if hasattr(node, "kill_all_processes"):  # Ray leaves those of a failed start
-                    node.kill_all_processes(check_alive=False, allow_graceful=False)
-                    log = f" Its log is {node.get_logs_dir_path()}/raylet.err."
             if attempt == attempts:
-                times = f" ({attempts} attempts)" if attempts > 1 else ""
-                line = sentence(f"Ray cannot be reached or started{times}: {error_text(error)}")
-                raise SettingsError(f"{where}: {line}{log}") from error
+                line = sentence(error_text(error))
+                raise SettingsError(
+                    f"{where}: Ray cannot be reached or started{hint}: {line}"
+                ) from error
 
 
 def check_reachable(resources: Resources) -> None:
-    """Raise a SettingsError if workers cannot start here, or no cluster listens."""
-    if resources.address is not None:
-        try:
-            check_listening(resources.address)
-        except ConnectionError as error:
-            raise SettingsError(f"--address {resources.address}: {error}") from error
-    elif not resources.alone:
-        check_open_files()
-
-
-def check_open_files() -> None:
-    """Raise a SettingsError if the limit of open files is too low for Ray."""
+    """Raise a SettingsError if nothing listens at the cluster's address; Ray would wait minutes."""
+    address = resources.address or ""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return  # this machine, auto without an address, or a form that Ray itself checks
     try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to it
-    if 0 <= limit < LEAST_FILES:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
         raise SettingsError(
-            f"--workers: the limit of open files is {limit}, and Ray needs {LEAST_FILES}. Raise it "
-            "with `ulimit -n 4096`, or leave out --workers."
-        )
+            f"--address {resources.address}: Ray cannot be reached: {error}. Does `ray status` "
+            "show the cluster?"
+        ) from error
 
 
 class LocalServers:
@@ -306,35 +284,11 @@ class LocalServers:
             self._addresses.append((host, int(port)))
 
     def alive(self) -> bool:
-        """Whether all servers answer, at once or a second later."""
+        """Whether all servers accept connections, at once or a second later."""
         for pause in (0.0, 1.0):
             time.sleep(pause)
             with suppress(OSError):
-                if all(map(_answers, self._addresses)):
-                    return True
+                for address in self._addresses:
+                    socket.create_connection(address, ANSWER_SECONDS).close()
+                return True
         return False
-
-
-def _answers(address: tuple[str, int]) -> bool:
-    """Whether a gRPC server answers; one that is being killed still accepts connections."""
-    with socket.create_connection(address, ANSWER_SECONDS) as connection:
-        if os.environ.get("RAY_USE_TLS", "0") == "0":
-            connection.sendall(GREETING)
-            with suppress(TimeoutError):  # a busy server
-                return connection.recv(1) != b""
-    return True
-
-
-def check_listening(address: str) -> None:
-    """Raise ConnectionError if nothing listens at `address`; Ray would retry for minutes."""
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "auto")
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdecimal():
-        return  # auto without an address, or a form that Ray itself checks
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise ConnectionError(
-            f"Ray cannot be reached: {error}. Does `ray status` show the cluster?"
-        ) from error

@@ -1,29 +1,38 @@
 """Run the pending cells of a plan, and write each result as soon as it is ready."""
 
-from __future__ import annotations
-
+import os
+import platform
+import re
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import Protocol
+from datetime import UTC, datetime
+from functools import cache as cache_result
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import ValidationError
 
-from clbench.core.errors import PluginError
+from clbench.core import __version__
+from clbench.core.errors import PluginError, describe_errors
 from clbench.core.files import check_folder
+from clbench.core.user_code import GlobalState, explain
 from clbench.measure.rows import PreparedScenario
-from clbench.results.cell import CellResult
+from clbench.methods.base import METHODS
+from clbench.results.cell import CellResult, plain
 from clbench.results.score_tables import scores_frame, to_csv
+from clbench.results.scores import scores_of
 from clbench.results.store import Store
-from clbench.runner.cell_stages import stages_to_share
+from clbench.runner.cell_runner import CellRunner, CellScores
+from clbench.runner.cell_stages import ComputeSettings, stages_to_share
 from clbench.runner.listener import Listener
-from clbench.runner.outcome import ComputeSettings
 from clbench.runner.prepare import InputChecker, ScenarioPreparer
 from clbench.runner.resources import Resources, check_reachable
-from clbench.runner.run_cell import numerics, run_cell
 from clbench.runner.run_state import RunState, read_run_state
 from clbench.runner.stage_cache import StageCache
-from clbench.suite.baselines import Baseline
+from clbench.shifts.scenario import Scenario
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.validation import check_shared_head, check_tasks
@@ -33,70 +42,21 @@ from clbench.training.device import (
     resolve_device,
     resolve_precision,
 )
+from clbench.training.memory import PeakMemory
 
 SCORES_EVERY = 5.0
 """Least seconds between rewrites of ``scores.csv`` while cells finish."""
 SCORES_SHARE = 0.05
 """Largest share of the time to spend on them: each takes longer the more cells there are."""
-
-
-class Executor(Protocol):
-    """Runs cells, in this process or in workers."""
-
-    def device(self, plan: Plan) -> torch.device:
-        """Return the device on which this process embeds rows."""
-
-    def ready(self, plan: Plan) -> AbstractContextManager[object]:
-        """Return a context to prepare and run cells in; it raises if no cell can ever run."""
-
-    def results(
-        self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
-    ) -> Generator[CellResult, None, None]:
-        """Yield the results of the pending cells, each as soon as it is ready.
-
-        Closing the generator stops the running cells.
-        """
-
-
-class InProcessExecutor:
-    """Runs one cell after another in this process, with `threads` torch threads."""
-
-    def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads
-
-    def device(self, plan: Plan) -> torch.device:
-        """Return the plan's device."""
-        return resolve_device(plan.device)
-
-    def ready(self, plan: Plan) -> AbstractContextManager[object]:
-        """Do nothing."""
-        return nullcontext()
-
-    def results(
-        self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
-    ) -> Generator[CellResult, None, None]:
-        """Yield the results in the order of the cells."""
-        sharing = stages_to_share(pending)
-        cache = StageCache(plan.out / "stages", sharing, keeps_last=plan.keep_stages)
-
-        def prepare(cell: Cell) -> PreparedScenario:
-            return preparer.prepare(cell.scenario, cell.seed)
-
-        with thread_count(self.threads):
-            settings = compute_settings(plan)
-            for cell in pending:
-                listener.cell_started(cell)
-                yield run_cell(cell, prepare, settings, cache, listener)
-
-
+PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "tokenizers")
 TRIMMED = (
-    "--keep-stages with trim_embeddings: an order with other tasks has other words, so it cannot "
-    "continue from these stages. Set trim_embeddings = false in [protocol]."
+    "--keep-stages with trim_embeddings: kept stages know only the words of their own tasks, so an "
+    "order with other tasks cannot continue from them. Set trim_embeddings = false in [protocol]."
 )
 """Note on stages that hardly any other order can use."""
 
 
-def run_plan(state: RunState, listener: Listener, executor: Executor) -> list[CellResult]:
+def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[CellResult]:
     """Run the pending cells of a plan.
 
     Errors in the data or the model are raised before the first cell trains; later errors only
@@ -166,29 +126,7 @@ def check_inputs(
             listener.note(str(error))
             continue
         if scenario is not None:
-            check_shared_head(plan.question, scenario)
-            check_tasks(_baselines(pending, spec), scenario, plan.protocol)
-
-
-def compute_settings(plan: Plan) -> ComputeSettings:
-    """Return the device and precision of this process, and set torch up for repeatable runs."""
-    device = resolve_device(plan.device)
-    make_repeatable(device)
-    keep_freed_memory()
-    precision = resolve_precision(plan.protocol.precision, device)
-    return ComputeSettings(device, precision, numerics(device, precision.name))
-
-
-@contextmanager
-def thread_count(threads: int | None) -> Iterator[None]:
-    """Set torch's number of threads inside the block; None leaves it unchanged."""
-    previous = torch.get_num_threads()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(previous)
+            _check_methods(plan, pending, scenario)
 
 
 def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:
@@ -196,10 +134,12 @@ def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:
     return list({cell.scenario.name: cell.scenario for cell in pending}.values())
 
 
-def _baselines(pending: Sequence[Cell], spec: ScenarioSpec) -> Iterable[Baseline]:
-    """Return the baselines of the pending cells of a scenario, each once."""
-    cells = [c for c in pending if c.scenario.name == spec.name and c.reference_of is None]
-    return {cell.baseline.name: cell.baseline for cell in cells}.values()
+def _check_methods(plan: Plan, pending: Sequence[Cell], scenario: Scenario) -> None:
+    """Raise a ClbenchError if the question or a pending method does not fit a scenario's tasks."""
+    check_shared_head(plan.question, scenario)
+    cells = [c for c in pending if c.scenario.name == scenario.name and c.reference_of is None]
+    baselines = {cell.baseline.name: cell.baseline for cell in cells}
+    check_tasks(baselines.values(), scenario, plan.protocol)
 
 
 def _prepare_all(
@@ -221,8 +161,7 @@ def _prepare_all(
             continue
         seconds = time.perf_counter() - start
         scenario = prepared.scenario
-        check_shared_head(plan.question, scenario)
-        check_tasks(_baselines(pending, spec), scenario, plan.protocol)
+        _check_methods(plan, pending, scenario)
         severity = scenario.report.severity
         suffix = "" if severity is None else f", severity {severity:.2f}"
         sizes = " → ".join(f"{t.name} ({len(t.train)} rows)" for t in scenario.tasks)
@@ -231,3 +170,193 @@ def _prepare_all(
             listener.note(f"{scenario.name}: {text}")
         for scorer in prepared.scorers:
             listener.note(f"{scenario.name}: {scorer.describe()}")
+
+
+class Executor:
+    """Runs one cell after another in this process, with `threads` torch threads.
+
+    `RayExecutor` runs cells in workers instead.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads
+
+    def device(self, plan: Plan) -> torch.device:
+        """Return the device on which this process embeds rows."""
+        return resolve_device(plan.device)
+
+    def ready(self, plan: Plan) -> AbstractContextManager[object]:
+        """Return a context to prepare and run cells in; it raises if no cell can ever run."""
+        return nullcontext()
+
+    def results(
+        self, plan: Plan, pending: Sequence[Cell], preparer: ScenarioPreparer, listener: Listener
+    ) -> Generator[CellResult, None, None]:
+        """Yield the results of the pending cells, each as soon as it is ready.
+
+        Closing the generator stops the running cells.
+        """
+        sharing = stages_to_share(pending)
+        cache = StageCache(plan.out / "stages", sharing, keeps_last=plan.keep_stages)
+
+        def prepare(cell: Cell) -> PreparedScenario:
+            return preparer.prepare(cell.scenario, cell.seed)
+
+        with computing(plan, self.threads) as compute:
+            for cell in pending:
+                listener.cell_started(cell)
+                yield run_cell(cell, prepare, compute, cache, listener)
+
+
+@contextmanager
+def computing(plan: Plan, threads: int | None) -> Iterator[ComputeSettings]:
+    """Set torch up for repeatable runs; yield the device and precision of this process.
+
+    Inside the block torch has `threads` threads; None leaves their number unchanged.
+    """
+    device = resolve_device(plan.device)
+    make_repeatable(device)
+    keep_freed_memory()
+    precision = resolve_precision(plan.protocol.precision, device)
+    previous = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    identity = {
+        "device": _device_name(device),
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "precision": precision.name,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+    try:
+        yield ComputeSettings(device, precision, identity)
+    finally:
+        torch.set_num_threads(previous)
+
+
+def run_cell(
+    cell: Cell,
+    prepare: Callable[[Cell], PreparedScenario],
+    compute: ComputeSettings,
+    cache: StageCache,
+    listener: Listener,
+) -> CellResult:
+    """Run a cell and return its result; any error, also in `prepare`, gives a failed one."""
+    memory, state = PeakMemory(compute.device), GlobalState()
+    result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
+    result["settings"] = settings = {
+        "protocol": cell.protocol.model_dump(mode="json"),
+        "precision": compute.precision.name,
+        "method": dict(cell.baseline.settings),
+        "sources": dict(cell.baseline.sources),
+        "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
+    }
+    try:
+        prepared = prepare(cell)
+        result["tasks"] = [name for name, _ in prepared.scenario.columns]
+        result["floors"] = prepared.floors
+        result["scenario_report"] = prepared.scenario.report.to_json()
+        method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
+        settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
+        result["needs_task_id"], result["control"] = method.needs_task_id, method.control
+        finished = CellRunner(cell, prepared, method, compute, cache, listener).run()
+        result |= _measured(cell, prepared, finished)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        result |= {"status": "failed", "reason": explain(error)}
+    finally:
+        changed = state.restore()
+    if changed:
+        result["notes"] = [
+            *result.get("notes", []),
+            f"method {cell.baseline.method!r} changed {' and '.join(changed)} for the whole "
+            "process, which may have changed its scores; put back after the cell.",
+        ]
+    try:
+        result |= {"peak_memory_mb": memory.megabytes(), "finished": _now()}
+        return CellResult(**plain(result))
+    except ValidationError as error:  # a metric or a method recorded what no file can hold
+        return failed(cell, f"the result is not valid: {describe_errors(error)[0]}")
+    except Exception as error:  # a method broke what this process needs, such as open files
+        return failed(cell, explain(error))
+
+
+def failed(cell: Cell, reason: str) -> CellResult:
+    """Return a failed result for a cell that could not run."""
+    result = _identity(cell) | {"status": "failed", "reason": reason, "finished": _now()}
+    return CellResult(**plain(result))
+
+
+@cache_result
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that can change a score."""
+    own = {"clbench": __version__, "python": platform.python_version()}
+    return own | {name: version(name) for name in PACKAGES}
+
+
+def _host(device: torch.device) -> dict[str, Any]:
+    """Return the machine and the training device, without names of people or hosts."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "device_name": _device_name(device),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _processor() if device.type == "cpu" else f"{device.type} on {_processor()}"
+
+
+@cache_result
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    match = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _identity(cell: Cell) -> dict[str, Any]:
+    return {
+        "key": cell.key,
+        "fingerprint": cell.fingerprint,
+        "recipe": dict(cell.recipe),
+        "scenario": cell.scenario.name,
+        "shift": cell.scenario.shift,
+        "baseline": cell.baseline.name,
+        "method": cell.baseline.method,
+        "family": cell.baseline.family,
+        "model": cell.protocol.model,
+        "seed": cell.seed,
+        "reference_of": cell.reference_of,
+        "search": {} if cell.baseline.cost is None else cell.baseline.cost.to_table(),
+        "started": _now(),
+    }
+
+
+def _measured(cell: Cell, prepared: PreparedScenario, finished: CellScores) -> dict[str, Any]:
+    matrix = [prepared.scenario.main_scores(row) for row in finished.metrics]
+    if cell.reference_of is None:
+        scores = scores_of(matrix)
+    else:
+        scores = {"reference": next(score for score in matrix[0] if score is not None)}
+    stages = finished.stages
+    return {
+        **vars(finished),
+        "status": "ok",
+        "R": matrix,
+        "scores": scores,
+        "stages": [dict(stage) for stage in stages],
+        "train_seconds": sum(stage.train_seconds for stage in stages),
+        "training_memory_mb": stages[-1].memory_mb,
+        "notes": [*prepared.scenario.report.notes, *finished.notes],
+    }

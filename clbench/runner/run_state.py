@@ -1,19 +1,13 @@
 """The state of a run's folder: which cells of a plan are finished, and which are pending."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from clbench.core.errors import RunFolderError, count
 from clbench.results.cell import CellResult
 from clbench.results.resume import conflicts
 from clbench.results.store import Store, table_order
-from clbench.suite.plan import validate
-
-if TYPE_CHECKING:
-    from clbench.suite.plan import Cell, Plan
+from clbench.suite.plan import Cell, Plan, validate
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,14 @@ A cached stage holds the weights right after training, before `after_stage`, so 
 share it. The folder only saves time and is safe to delete.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,9 +19,11 @@ from torch import Tensor
 
 from clbench.core.errors import RunFolderError
 from clbench.core.files import DamagedFileError, load_tensors, save_tensors, write_atomically
-from clbench.training.engine import Trace
+from clbench.measure.capabilities import Measures
+from clbench.measure.rows import ProbeRow, Row
+from clbench.training.stage_record import StageRecord
 
-FORMAT = 6
+FORMAT = 7
 OF_RUN = "run-"
 """Prefix of stages that are kept for other cells of a run; `drop_of_run` removes them."""
 
@@ -32,6 +32,37 @@ def recipe_digest(recipe: Mapping[str, Any]) -> str:
     """Return the digest of everything that decides a stage's weights."""
     text = json.dumps([FORMAT, recipe], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class ScoredStage:
+    """A finished stage of a cell.
+
+    Attributes
+    ----------
+    record
+        Costs and curves.
+    metrics, correct
+        The row of R with all metrics, and which rows of each task are right, packed as in
+        `clbench.results.correct`; None where that is not recorded.
+    probes, capabilities
+        The row of P, and the measures of a language model; empty where there are none.
+    """
+
+    record: StageRecord
+    metrics: Row
+    correct: list[str | None]
+    probes: ProbeRow
+    capabilities: Measures
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, which `from_json` reads."""
+        return {**vars(self), "record": dict(self.record)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Return the stage that `to_json` gave; a checksum protects the file, so without checks."""
+        return cls(**{**values, "record": StageRecord.model_construct(**values["record"])})
 
 
 @dataclass(frozen=True)
@@ -44,11 +75,10 @@ class CachedStage:
         Every tensor of the model by name.
     state
         The method's state after training.
-    trace
+    record
         Steps, time, memory and curves of the training.
     history
-        Trace, row of R, scoring time, right rows and row of P of each earlier stage, for a cell
-        that resumes here.
+        The earlier stages, for a cell that resumes here.
     notes
         Notes for the result, from this stage and earlier ones.
     grows
@@ -58,8 +88,8 @@ class CachedStage:
 
     weights: dict[str, Tensor]
     state: dict[str, Any]
-    trace: Trace
-    history: list[Any]
+    record: StageRecord
+    history: list[ScoredStage]
     notes: list[str]
     grows: bool = False
 
@@ -96,8 +126,9 @@ class StageCache:
             part, _, key = name.partition("/")
             parts[part][key] = value
         state = unpack(facts["state"], parts["state"], device)
-        trace = Trace(**facts["trace"])
-        return CachedStage(parts["weights"], state, trace, facts["history"], facts["notes"])
+        record = StageRecord.model_construct(**facts["record"])
+        history = [ScoredStage.from_json(stage) for stage in facts["history"]]
+        return CachedStage(parts["weights"], state, record, history, facts["notes"])
 
     def save(self, digest: str, stage: CachedStage, *, of_run: bool = False) -> str | None:
         """Write a stage atomically; return a note for the user if that fails.
@@ -115,8 +146,8 @@ class StageCache:
         tensors |= {f"state/{name}": value for name, value in state.items()}
         facts = {
             "state": skeleton,
-            "trace": asdict(stage.trace),
-            "history": stage.history,
+            "record": dict(stage.record),
+            "history": [earlier.to_json() for earlier in stage.history],
             "notes": stage.notes,
         }
         try:
@@ -164,15 +195,6 @@ def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
     """
     tensors: dict[str, Tensor] = {}
     return _pack(value, tensors, "state"), tensors
-
-
-def holds_tensors(value: Any) -> bool:
-    """Whether a nested value of `pack` has a tensor or an array, found without copying any."""
-    if isinstance(value, dict):
-        return any(map(holds_tensors, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(holds_tensors, value))
-    return isinstance(value, Tensor | np.ndarray)
 
 
 def unpack(skeleton: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:

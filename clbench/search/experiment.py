@@ -150,10 +150,10 @@ def _search(
     past: list[TrialRecord],
     pending: int,
 ) -> None:
-    from clbench.runner.cell_model import start_model
+    from clbench.runner.cell_runner import start_model
     from clbench.runner.prepare import ScenarioPreparer
     from clbench.runner.ray_worker import WorkerSetup
-    from clbench.runner.run_cell import versions
+    from clbench.runner.run_plan import versions
 
     run, settings = plan.run, plan.settings
     device = resources.device_here(run.device)
@@ -229,7 +229,7 @@ def run_trial(
     """
     from clbench.methods.by_depth import Layerwise
     from clbench.runner.cell_runner import CellRunner
-    from clbench.runner.run_plan import compute_settings, thread_count
+    from clbench.runner.run_plan import computing
 
     def after_epoch(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
         scores = [s for s in setup.scenario.scenario.main_scores(row) if s is not None]
@@ -237,12 +237,12 @@ def run_trial(
 
     try:
         setup.worker.apply()
-        with thread_count(setup.worker.threads):
+        with computing(setup.worker.plan, setup.worker.threads) as compute:
             CellRunner(
                 setup.cell,
                 setup.scenario,
                 Layerwise(rates=rates, division=setup.division),
-                compute_settings(setup.worker.plan),
+                compute,
                 after_epoch=after_epoch,
                 model=setup.model,
             ).run()

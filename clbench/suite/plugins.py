@@ -19,7 +19,7 @@ from typing import Any
 from clbench.core.errors import ClbenchError, PluginError, describe_missing, display_path
 from clbench.core.files import read_file, user_path
 from clbench.core.registry import Registry
-from clbench.core.user_code import IMPORTS, GlobalState, error_text
+from clbench.core.user_code import WARNINGS, GlobalState, error_text
 from clbench.methods.base import METHODS
 from clbench.models.locate import MODELS
 from clbench.shifts.base import SHIFTS
@@ -114,7 +114,7 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
     """Run the file as a module, and store its digest and what it registers in the module."""
     import torch  # noqa: F401 - so that its state before the import is known
 
-    module, state = ModuleType(name), GlobalState(without=IMPORTS)
+    module, state = ModuleType(name), GlobalState(without=[WARNINGS])
     module.__file__ = str(file)
     module.__dict__["__clbench_digest__"] = digest
     previous = sys.modules.get(name)

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from clbench.training import hook_checks
 from clbench.training.batches import Batch, TaskData, largest_batches, plan
 from clbench.training.memory import StepMemory
 from clbench.training.stage import Stage
+from clbench.training.stage_record import StageRecord
 
 if TYPE_CHECKING:
     from clbench.training.method import Method
@@ -45,37 +46,6 @@ class Probe:
     record: Callable[[], None] = lambda: None  # called at every point; should cost little
 
 
-@dataclass
-class Trace:
-    """Costs and curves of training on one task.
-
-    Attributes
-    ----------
-    rows, steps, examples, tokens
-        Rows trained on (those of earlier tasks included), optimizer steps, and rows and real
-        tokens that passed through the model.
-    train_seconds, probe_seconds
-        Wall time of the steps, and of scoring during the stage. Steps whose memory is measured are
-        slow, so they are not timed: the time of the others is scaled up by the tokens.
-    memory_bytes
-        Peak bytes of the tensors of a step (`StepMemory`), at the `largest` batches.
-    curves
-        ``step``, ``loss`` (mean since the last point) and ``lr`` (of the first group, at the last
-        step) as lists; ``scores``: a list of ``[step, score]`` for each task; and the curves that
-        the method recorded.
-    """
-
-    rows: int
-    epoch_steps: int = 1
-    steps: int = 0
-    examples: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0
-    probe_seconds: float = 0.0
-    memory_bytes: int = 0
-    curves: dict[str, Any] = field(default_factory=dict)
-
-
 def train_stage(
     stage: Stage,
     method: Method,
@@ -84,8 +54,8 @@ def train_stage(
     progress: Progress | None = None,
     points: Points | None = None,
     after_epoch: Callable[[], None] | None = None,
-) -> Trace:
-    """Train on one task with the hooks of `method`, all but `after_stage`.
+) -> StageRecord:
+    """Train on one task with the hooks of `method`, all but `after_stage`; return the record.
 
     Parameters
     ----------
@@ -126,8 +96,16 @@ def train_stage(
                 f"training_data returns {count(rows, 'row')} and phases "
                 f"{count(stage.total_steps, 'step')}: a stage needs at least one of each."
             )
-        trace = Trace(rows, stage.epoch_steps)
-        curve = _Curve(stage, trace, data, probe, points)
+        record = StageRecord(
+            task=stage.name,
+            rows=rows,
+            steps=0,
+            epochs=round(stage.total_steps / stage.epoch_steps, 4),
+            examples=0,
+            tokens=0,
+            train_seconds=0.0,
+        )
+        curve = _Curve(stage, record, data, probe, points)
         curve.measure()
         size = stage.protocol.batch_of(stage.name)
         batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
@@ -148,36 +126,36 @@ def train_stage(
             _training_mode(stage)
             while stage.step < stage.steps:
                 started = time.perf_counter()
-                source, positions = batches[trace.steps]
+                source, positions = batches[record.steps]
                 batch = source.batch(positions, stage.device)
-                measure = trace.steps in measured
+                measure = record.steps in measured
                 with memory.measure(stage.model, method, optimizer) if measure else nullcontext():
                     _step(stage, method, batch, optimizer, schedule, parameters, curve)
                 stage.step += 1
-                trace.steps += 1
-                trace.examples += len(batch)
-                trace.tokens += batch.tokens
-                wait = curve.due or measure or trace.steps in measured
+                record.steps += 1
+                record.examples += len(batch)
+                record.tokens += batch.tokens
+                wait = curve.due or measure or record.steps in measured
                 if wait and stage.device.type == "cuda":
                     torch.cuda.synchronize(stage.device)
-                if trace.steps - 1 not in untimed:
-                    trace.train_seconds += time.perf_counter() - started
+                if record.steps - 1 not in untimed:
+                    record.train_seconds += time.perf_counter() - started
                     timed_tokens += batch.tokens
                 if curve.due:
                     curve.add_point()
                 if progress is not None:
-                    progress(trace.steps, stage.total_steps)
-                last = trace.steps == stage.total_steps
-                if after_epoch is not None and (last or trace.steps % stage.epoch_steps == 0):
+                    progress(record.steps, stage.total_steps)
+                last = record.steps == stage.total_steps
+                if after_epoch is not None and (last or record.steps % stage.epoch_steps == 0):
                     started = time.perf_counter()
                     after_epoch()
-                    trace.probe_seconds += time.perf_counter() - started
+                    record.eval_seconds += time.perf_counter() - started
                     _training_mode(stage)
-        trace.train_seconds *= trace.tokens / max(1, timed_tokens)
-        trace.train_seconds += seconds_before
-        trace.memory_bytes = memory.peak
-        trace.curves.update(stage.log)
-        return trace
+        record.train_seconds *= record.tokens / max(1, timed_tokens)
+        record.train_seconds += seconds_before
+        record.memory_mb = memory.peak / 1e6 or None
+        record.curves.update(stage.log)
+        return record
 
 
 def scored_steps(grid: Sequence[int], affordable: int) -> list[int]:
@@ -243,13 +221,13 @@ class _Curve:
     def __init__(
         self,
         stage: Stage,
-        trace: Trace,
+        record: StageRecord,
         data: Sequence[TaskData],
         probe: Probe | None,
         points: Points | None,
     ) -> None:
         self.rate = 0.0
-        self._stage, self._trace, self._probe, self._points = stage, trace, probe, points
+        self._stage, self._record, self._probe, self._points = stage, record, probe, points
         self._loss = torch.zeros((), device=stage.device)
         self._penalty = torch.zeros((), device=stage.device)
         self._count = 0
@@ -269,12 +247,12 @@ class _Curve:
                     f"{len(grid)} curve points, because scoring for curves may take at most "
                     f"{SCORING_SHARE:.0%} of the training work."
                 )
-        trace.curves.update({"step": [], "loss": [], "lr": [], "scores": {}})
+        record.curves.update({"step": [], "loss": [], "lr": [], "scores": {}})
 
     @property
     def due(self) -> bool:
         """Whether the step just done is a point of the curves."""
-        return self._trace.steps in self._grid or self._trace.steps == self._stage.total_steps
+        return self._record.steps in self._grid or self._record.steps == self._stage.total_steps
 
     def add_loss(self, loss: Tensor, penalty: Tensor | None, *, new_step: bool = True) -> None:
         """Add to the means of the next point; raise an error if they are not finite."""
@@ -287,8 +265,8 @@ class _Curve:
 
     def add_point(self) -> None:
         """Add the mean loss since the last point, the rate and, if planned, the scores."""
-        curves = self._trace.curves
-        curves["step"].append(self._trace.steps)
+        curves = self._record.curves
+        curves["step"].append(self._record.steps)
         curves["loss"].append(self._check_finite() / max(1, self._count))
         curves["lr"].append(self.rate)
         self._loss.zero_()
@@ -297,7 +275,7 @@ class _Curve:
         scores = {f"score of {task}": score for task, score in self.measure().items()}
         if self._points is not None:
             loss = curves["loss"][-1]
-            self._points(self._trace.steps, {"loss": loss, "lr": self.rate, **scores})
+            self._points(self._record.steps, {"loss": loss, "lr": self.rate, **scores})
 
     def _check_finite(self) -> float:
         """Return the sum of losses since the last point; raise an error if it is not finite."""
@@ -313,7 +291,7 @@ class _Curve:
 
     def measure(self) -> Mapping[str, float]:
         """Score the current step if planned; return the scores and add them to the curves."""
-        step = self._trace.steps
+        step = self._record.steps
         if self._probe is None or step not in self._grid:
             return {}
         started = time.perf_counter()
@@ -322,9 +300,9 @@ class _Curve:
             scores = self._probe.score()
             _training_mode(self._stage)
         for task, score in scores.items():
-            self._trace.curves["scores"].setdefault(task, []).append([step, score])
+            self._record.curves["scores"].setdefault(task, []).append([step, score])
         self._probe.record()
-        self._trace.probe_seconds += time.perf_counter() - started
+        self._record.eval_seconds += time.perf_counter() - started
         return scores
 
 

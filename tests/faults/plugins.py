@@ -55,32 +55,24 @@ RAISES = {
 RETURNS = ("None", "-1", "[]", "'text'", "object()", "{}", "float('nan')", "[None]", "1 << 80",
            "iter([])", "torch.tensor([1.0, 2.0])", "torch.tensor(float('nan'))")  # fmt: skip
 CHANGES = {
-    "closes stdout": "sys.stdout.close()",
-    "closes stderr": "sys.stderr.close()",
-    "sets stdout to None": "sys.stdout = None",
     "sets float64": "torch.set_default_dtype(torch.float64)",
     "sets the device": "torch.set_default_device('meta')",
     "turns gradients off": "torch.set_grad_enabled(False)",
-    "turns on inference mode": "torch.inference_mode().__enter__()",
     "seeds torch": "torch.manual_seed(1)",
     "seeds NumPy": "import numpy; numpy.random.seed(1)",
     "seeds random": "import random; random.seed(1)",
     "asks for warnings as errors": "import warnings; warnings.simplefilter('error')",
     "warns": "import warnings; warnings.warn('odd')",
-    "clears the environment": "import os; os.environ.clear()",
     "leaves the folder": "import os; os.chdir('/')",
     "sets threads": "torch.set_num_threads(3)",
     "prints": "print('hello'); print('hello', file=sys.stderr)",
-    "clears sys.path": "sys.path.clear()",
     "changes a class of torch": "torch.nn.Linear.forward = lambda self, x: x * 0",
-    "hooks all modules": "torch.nn.modules.module.register_module_forward_hook(lambda *a: None)",
     "sets a signal": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-    "sets a recursion limit": "sys.setrecursionlimit(90)",
     "sets the locale": "import locale; locale.setlocale(locale.LC_ALL, 'C')",
     "replaces time": "import time; time.perf_counter = lambda: 0.0",
 }
 OPEN = {"warns", "prints", "changes a class of torch", "replaces time", "sets a signal"}
-"""What no boundary can undo, or does no harm to others."""
+"""What is not undone, or does no harm to others."""
 HEAD = """
 import sys
 import torch

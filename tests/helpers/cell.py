@@ -16,9 +16,10 @@ from clbench.models.encoding import EncodedRows
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.dropout import install
-from clbench.training.engine import Trace, train_stage
+from clbench.training.engine import train_stage
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context, Stage
+from clbench.training.stage_record import StageRecord
 
 CPU = torch.device("cpu")
 PROTOCOL = Protocol(epochs=2, batch_size=4, lr=1e-3, curve_points=0)
@@ -110,16 +111,16 @@ class Cell:
         self.method.before_stage(stage)
         return stage
 
-    def train(self, index: int) -> tuple[Stage, Trace]:
+    def train(self, index: int) -> tuple[Stage, StageRecord]:
         """Train stage `index`, without consolidation."""
         stage = self.open(index)
         return stage, train_stage(stage, self.method)
 
-    def stage(self, index: int) -> tuple[Stage, Trace]:
+    def stage(self, index: int) -> tuple[Stage, StageRecord]:
         """Train stage `index` and let the method consolidate."""
-        stage, trace = self.train(index)
+        stage, record = self.train(index)
         self.method.after_stage(stage)
-        return stage, trace
+        return stage, record
 
     def run(self) -> Cell:
         """Train all stages."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -159,6 +161,18 @@ def test_methods_that_only_consolidate_train_no_stage_that_vanilla_serves(
     reverse = measured(world.run("reverse", methods=[*names[::-1], "vanilla"], epochs=1))
     assert reverse == measured(both)
     assert calls == [0, 1]
+
+
+def test_the_scoring_of_a_shared_stage_is_timed_once(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = world.suite.read_text()
+    world.suite.write_text(text.replace("curve_points = 3", "curve_points = 0"))
+    ticks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
+    monkeypatch.setattr("clbench.runner.cell_runner.time", clock)
+    (cell,) = world.run(methods=wise(world, 0.5), scenario="three", epochs=1).cells
+    assert [stage.eval_seconds for stage in cell.stages] == [1.0] * 3
 
 
 def test_shared_later_stages_are_kept_no_longer_than_a_run(world: Workspace) -> None:

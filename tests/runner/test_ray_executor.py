@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ from helpers.node_loss import Cluster, node_loss
 from helpers.workspace import Steps, Workspace, measured
 
 from clbench.core.errors import ClbenchError
-from clbench.runner.ray_executor import RayExecutor
 from clbench.runner.ray_worker import WorkerSetup
-from clbench.runner.resources import Resources
 
 pytestmark = pytest.mark.slow
 METHODS = ["vanilla", "ewc", "recadam"]
@@ -222,38 +219,3 @@ def test_a_script_s_own_method_reaches_the_workers(world: Workspace) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, check=True
     )
     assert process.stdout.startswith("[('ok', None, "), process.stdout
-
-
-class SlowRay:
-    """Stands for ray: the first answer is late, and an actor answers each call once."""
-
-    class exceptions:  # noqa: N801 - as ray calls it
-        class RayError(Exception):
-            pass
-
-        class GetTimeoutError(RayError):
-            pass
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def remote(self) -> int:
-        self.calls += 1
-        return self.calls
-
-    def get(self, reference: int, timeout: float) -> list[Any]:
-        if reference == 1 and not hasattr(self, "late"):
-            self.late = True
-            raise self.exceptions.GetTimeoutError
-        return [("a", "started", ())] if reference == 1 else []
-
-
-def test_events_in_a_late_answer_are_not_lost() -> None:
-    executor: Any = RayExecutor(Resources(workers=1))
-    ray = executor._ray = SlowRay()
-    executor._progress = SimpleNamespace(read=ray)
-    executor._tasks = {0: (SimpleNamespace(key="a"), False)}
-    for _ in range(3):
-        executor._report()
-    assert executor._starts == {"a": 1}
-    assert ray.calls == 2

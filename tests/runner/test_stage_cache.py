@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from helpers.workspace import Steps, Workspace, measured
 from safetensors import SafetensorError
 
-from clbench.runner.stage_cache import UnstorableStateError, pack, unpack
+from clbench.runner.stage_cache import ScoredStage, UnstorableStateError, pack, unpack
+from clbench.training.stage_record import StageRecord
 
 CPU = torch.device("cpu")
 CELL = "cells/mood-thing--vanilla--seed0.json"
@@ -31,6 +33,24 @@ def test_pack_and_unpack_return_nested_values() -> None:
     assert isinstance(back["kept"][0], tuple)
     assert back["kept"][1:] == [None, "text"]
     assert back[2] == -1
+
+
+def test_a_scored_stage_survives_json() -> None:
+    curves = {"step": [2], "loss": [0.5], "lr": [1e-3], "scores": {"a": [[2, 0.5]]}}
+    record = StageRecord(
+        task="a",
+        rows=8,
+        steps=2,
+        epochs=1.0,
+        examples=8,
+        tokens=40,
+        train_seconds=0.1,
+        memory_mb=None,
+        curves=curves,
+    )
+    record.curves["odd"] = [[1.0, math.inf]]  # as a method may record it
+    stage = ScoredStage(record, [{"accuracy": 0.5}, None], ["8:AAA=", None], [], {})
+    assert ScoredStage.from_json(json.loads(json.dumps(stage.to_json()))) == stage
 
 
 def test_packed_tensors_are_copies() -> None:

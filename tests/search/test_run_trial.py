@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.workspace import Workspace, rows, write_rows
 
-from clbench.runner.cell_model import start_model
+from clbench.runner.cell_runner import start_model
 from clbench.runner.prepare import ScenarioPreparer
 from clbench.runner.ray_worker import WorkerSetup
 from clbench.search import SearchPlan, SearchSettings, make_search

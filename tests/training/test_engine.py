@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from clbench.methods.base import Vanilla
 from clbench.training import engine
 from clbench.training.batches import Batch
-from clbench.training.engine import Probe, Trace, clip_gradients, scored_steps, train_stage
+from clbench.training.engine import Probe, clip_gradients, scored_steps, train_stage
 from clbench.training.memory import StepMemory
 from clbench.training.stage import Stage
+from clbench.training.stage_record import StageRecord
 
 
 def weights(scale: float, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -70,26 +71,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint("bert", tmp_path_factory.mktemp("model"))
 
 
-def probed(folder: Path, tokens: int) -> tuple[Trace, list[int], list[str]]:
+def probed(folder: Path, tokens: int) -> tuple[StageRecord, list[int], list[str]]:
     """Train 20 epochs of 3 steps with 12 points; return also the scored steps and the notes."""
     protocol = PROTOCOL.model_copy(update={"epochs": 20, "curve_points": 12})
     stage = Cell(folder, Vanilla(), protocol=protocol).open(0)
-    trace = train_stage(stage, Vanilla(), probe=Probe(lambda: {"t0": 0.5}, tokens))
-    return trace, [step for step, _ in trace.curves["scores"].get("t0", [])], stage.notes
+    record = train_stage(stage, Vanilla(), probe=Probe(lambda: {"t0": 0.5}, tokens))
+    return record, [step for step, _ in record.curves["scores"].get("t0", [])], stage.notes
 
 
 def test_scoring_along_the_way_takes_a_tenth_of_the_training_work_at_most(folder: Path) -> None:
-    trace, all_points, notes = probed(folder, tokens=1)
-    assert all_points == [0, *trace.curves["step"]]
+    record, all_points, notes = probed(folder, tokens=1)
+    assert all_points == [0, *record.curves["step"]]
     assert not notes
     # A training step costs three forward passes over its tokens, scoring one.
-    work = 3 * trace.tokens
+    work = 3 * record.tokens
     for share in (2, 5, 12):
         tokens = work // (10 * share)
         _, scored, notes = probed(folder, tokens)
         assert len(scored) == share
         assert scored[0] == 0
-        assert scored[-1] == trace.steps
+        assert scored[-1] == record.steps
         assert tokens * len(scored) <= 0.1 * work
         assert notes == [
             f"stage 0 (t0): scored at {share} of 13 curve points, because scoring for curves may "
@@ -117,7 +118,7 @@ def test_counting_tensors_is_not_in_the_training_time(
 
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(StepMemory, "measure", slow_measure)
-    trace = train_stage(Cell(folder, OneSecondAToken()).open(0), OneSecondAToken())
+    record = train_stage(Cell(folder, OneSecondAToken()).open(0), OneSecondAToken())
     assert counts
-    assert trace.memory_bytes > 0
-    assert trace.train_seconds == pytest.approx(trace.tokens)
+    assert record.memory_mb
+    assert record.train_seconds == pytest.approx(record.tokens)

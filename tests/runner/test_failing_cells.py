@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from helpers.workspace import Steps, Workspace
@@ -123,21 +122,16 @@ def test_a_hook_that_exits_fails_only_its_own_cell(world: Workspace) -> None:
 CHANGES = {
     "torch's default type": "torch.set_default_dtype(torch.float64)",
     "torch's gradient mode": "torch.set_grad_enabled(False)",
-    "torch's global hooks": "hook(lambda module, inputs, output: output)",
-    "the environment": "os.environ['MKL_NUM_THREADS'] = '7'",
-    "sys.stdout": "sys.stdout.close()",
+    "torch's thread count": "torch.set_num_threads(7)",
+    "the warning filters": "warnings.simplefilter('error')",
+    "the working folder": "os.chdir('/')",
 }
 
 
 def test_a_method_that_changes_global_state_is_named_and_changes_no_other_cell(
-    world: Workspace, monkeypatch: pytest.MonkeyPatch
+    world: Workspace,
 ) -> None:
-    # Not the stream of pytest, which a hook closes below.
-    monkeypatch.setattr(sys, "stdout", open(1, "w", closefd=False))  # noqa: SIM115
-    text = (
-        "import os, sys\nimport torch\nimport clbench\n"
-        "from torch.nn.modules.module import register_module_forward_hook as hook\n"
-    )
+    text = "import os, warnings\nimport torch\nimport clbench\n"
     methods = {f"change-{number}": statement for number, statement in enumerate(CHANGES.values())}
     for name, statement in methods.items():
         text += method(name, "after_stage", statement)

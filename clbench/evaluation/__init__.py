@@ -1,0 +1,1 @@
+"""The former name of `clbench.runner`, for imports that were documented."""

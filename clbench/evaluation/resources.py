@@ -1,0 +1,3 @@
+"""`clbench.Resources` under its former name."""
+
+from clbench.runner.resources import Resources as Resources
