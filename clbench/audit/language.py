@@ -18,7 +18,7 @@ from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.language_modelling import text_batches
 from clbench.fisher.losses import named_loss, on_device
 from clbench.fisher.pretrained import fit_missing_head
-from clbench.models.language import LanguageModel, load_language_model
+from clbench.models.checkpoint import LanguageModel, load_language_model
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import resolve_precision
 

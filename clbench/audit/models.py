@@ -16,21 +16,22 @@ from clbench.core.errors import ModelError
 from clbench.models.checkpoint import (
     check_finite,
     load_backbone,
+    load_language_model,
     load_tokenizer,
     quiet,
     read_config,
     read_weights,
 )
 from clbench.models.families import family_of
-from clbench.models.language import load_language_model
 from clbench.models.locate import (
     ADAPTER,
     ADAPTER_WEIGHTS,
+    TOKENIZERS,
     adapter_folder,
     local_folder,
     model_identity,
+    one_line_errors,
 )
-from clbench.models.safety import TOKENIZERS, one_line_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

@@ -90,8 +90,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     each scored one, without the embeddings. A first stage that several cells share counts once.
     Usually right within a factor of `GUESS`.
     """
-    from clbench.models.locate import local_folder
-    from clbench.models.safety import weight_files
+    from clbench.models.locate import local_folder, weight_files
     from clbench.runner.cell_stages import stage_groups
     from clbench.suite.validation import stages_of
     from clbench.tasks.registry import load_task

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clbench.core.errors import DataError
 from clbench.fisher.losses import Loss, on_device
-from clbench.models.prompt_rows import IGNORED
+from clbench.models.encoding import IGNORED
 from clbench.training.device import Precision
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clbench.core.errors import DataError, SettingsError
+from clbench.models.encoding import IGNORED
 from clbench.models.likelihood import only_at
-from clbench.models.prompt_rows import IGNORED
 from clbench.training.batches import Batch
 
 LossName = Literal["mlm", "clm", "task"]

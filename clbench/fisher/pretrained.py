@@ -16,9 +16,8 @@ from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.language_modelling import Masking, fit_head, text_batches
 from clbench.fisher.losses import named_loss
-from clbench.models.checkpoint import load_tokenizer
+from clbench.models.checkpoint import LanguageModel, load_language_model, load_tokenizer
 from clbench.models.families import usable_length
-from clbench.models.language import LanguageModel, load_language_model
 from clbench.models.locate import model_identity
 from clbench.tasks.corpus import corpus_identity, read_corpus
 from clbench.training.device import Precision

@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from clbench.core.errors import ModelError, SettingsError
 from clbench.models.answering import family_of_whole
 from clbench.models.classifier import Classifier
+from clbench.models.encoding import IGNORED
 from clbench.models.families import family_of
 from clbench.models.likelihood import logits_at
-from clbench.models.prompt_rows import IGNORED
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 from clbench.training.stage import Snapshot, Stage

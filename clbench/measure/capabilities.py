@@ -22,8 +22,8 @@ from clbench.core.errors import DataError, NonFiniteLossError, SettingsError, di
 from clbench.core.seeds import numpy_stream
 from clbench.measure.writer import Writer, chosen_answers
 from clbench.models.answering import AnsweringModel
+from clbench.models.encoding import PromptRows
 from clbench.models.likelihood import likelihood, logits_at
-from clbench.models.prompt_rows import PromptRows
 from clbench.tasks.task import Task
 from clbench.training import hook_checks
 from clbench.training.batches import TaskData

@@ -15,10 +15,9 @@ from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.language_modelling import text_batches
 from clbench.fisher.losses import named_loss, on_device, size_of
 from clbench.fisher.pretrained import fit_missing_head
-from clbench.models.checkpoint import load_tokenizer
+from clbench.models.checkpoint import LanguageModel, load_language_model, load_tokenizer
+from clbench.models.encoding import IGNORED
 from clbench.models.families import usable_length
-from clbench.models.language import LanguageModel, load_language_model
-from clbench.models.prompt_rows import IGNORED
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import Precision, resolve_precision
 from clbench.training.protocol import Protocol

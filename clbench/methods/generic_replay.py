@@ -65,9 +65,8 @@ class GenericReplay(Method):
         """Read the texts, and put the backbone into the language model; fit a missing head."""
         from clbench.fisher.losses import named_loss
         from clbench.fisher.pretrained import fit_missing_head
-        from clbench.models.checkpoint import load_tokenizer
+        from clbench.models.checkpoint import load_language_model, load_tokenizer
         from clbench.models.families import usable_length
-        from clbench.models.language import load_language_model
 
         name, revision, protocol = context.model_name, context.revision, context.protocol
         seed = protocol.data_seed
@@ -179,7 +178,7 @@ def table_rows(model: Classifier, tokens: int) -> Tensor:
 
 def _following(texts: Texts) -> Tensor:
     """Return the next token of each token, -100 where there is none."""
-    from clbench.models.prompt_rows import IGNORED
+    from clbench.models.encoding import IGNORED
 
     real = texts["input_ids"].masked_fill(texts["attention_mask"] == 0, IGNORED)
     return nn.functional.pad(real[:, 1:], (0, 1), value=IGNORED)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from clbench.core.errors import ModelError
+from clbench.models.checkpoint import load_generator, random_language_model
 from clbench.models.classifier import Classifier
 from clbench.models.families import Family, family_of
-from clbench.models.language import load_generator, random_language_model
 from clbench.models.likelihood import AnswerScorer, evaluating, logits_at
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class AnsweringModel(Classifier):
     """A language model with its own head, for which every task is a text to continue.
 
     Nothing is added to the model and no task has weights of its own. `forward` takes batches of
-    `clbench.models.prompt_rows.PromptRows`.
+    `clbench.models.encoding.PromptRows`.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def build_answering_model(
     Raises
     ------
     ModelError
-        As `clbench.models.language.load_generator`, or if the model cannot pack rows.
+        As `clbench.models.checkpoint.load_generator`, or if the model cannot pack rows.
     """
     model = load_generator(name, revision)
     if options.get("packs") and "position_ids" not in signature(model.forward).parameters:
@@ -294,7 +294,7 @@ def family_of_whole(model: PreTrainedModel) -> Family:
         layers=prefix + family.layers,
         embeddings=tuple(prefix + name for name in family.embeddings),
         parallel=tuple(prefix + name for name in family.parallel),
-        within_layer={prefix + name: layer for name, layer in family.within_layer.items()},
+        elsewhere={prefix + name: group for name, group in family.elsewhere.items()},
     )
 
 

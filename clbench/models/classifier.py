@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from clbench.core.errors import ModelError, did_you_mean
 from clbench.models.checkpoint import load_backbone, random_backbone
 from clbench.models.encoding import trim_embeddings
-from clbench.models.families import Family, family_of, reads_segments
+from clbench.models.families import Family, family_of, is_stock, only_first_token, reads_segments
 from clbench.models.groups import LayerGroup, layer_groups_of
-from clbench.models.last_layer import is_stock, only_first_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

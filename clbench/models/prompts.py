@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from clbench.core.errors import DataError, ModelError, count, join_names
-from clbench.models.prompt_rows import PromptRows, TokenArray
+from clbench.models.encoding import PromptRows, TokenArray
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 

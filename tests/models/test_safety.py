@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from clbench.core.errors import ModelError
-from clbench.models import safety
+from clbench.models import locate
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
+from clbench.models.locate import check_folder
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_truncated_weights_are_noticed_without_reading_them(folder: Path, part: 
     (folder / "model.safetensors").write_bytes(data[: int(part * len(data))])
 
     def check(name: str) -> object:
-        return safety.check_folder(Path(name), name)
+        return check_folder(Path(name), name)
 
     assert "model.safetensors is incomplete; fetch the model again" in error_of(check, folder)
 
@@ -175,7 +176,7 @@ def test_the_packages_for_sentencepiece_are_named(
 ) -> None:
     remove_tokenizer(folder)
     (folder / "spm.model").write_bytes(b"")
-    monkeypatch.setattr(safety, "find_spec", lambda module: None)
+    monkeypatch.setattr(locate, "find_spec", lambda module: None)
     text = error_of(load_tokenizer, folder)
     assert "pip install sentencepiece protobuf" in text
     assert "spm.model" in text
