@@ -27,6 +27,7 @@ from clbench.fisher.losses import (
 )
 from clbench.fisher.per_example import Capture, squares_one_by_one
 from clbench.fisher.squares import Rotation
+from clbench.models.classifier import evaluating
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 
@@ -117,7 +118,7 @@ def diagonal_fisher(
     device = next(iter(weights.values())).device
     precise = Precision(precision, device.type)
     sums = _Sums(model, weights, loss, mode, rng, precise, rotations or {})
-    with _evaluating(model, weights):
+    with evaluating(model, trained=weights.values()), torch.enable_grad():
         for number, batch in enumerate(batches):
             sums.add(on_device(check_batch(batch, number), device))
     return sums.mean()
@@ -285,22 +286,3 @@ def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Para
             hint = did_you_mean(name, by_name) if first is None else same
             raise PluginError(f"the model has no weight {name!r}.{hint}")
     return {name: by_name[name] for name in subset}
-
-
-@contextmanager
-def _evaluating(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Turn dropout off, and gradients on for `weights` only; restore both afterwards."""
-    modes = [(layer, layer.training) for layer in model.modules()]
-    flags = [(p, p.requires_grad) for p in model.parameters()]
-    ids = {id(parameter) for parameter in weights.values()}
-    model.eval()
-    for parameter, _ in flags:
-        parameter.requires_grad_(id(parameter) in ids)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        for layer, mode in modes:
-            layer.training = mode
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)

@@ -223,7 +223,7 @@ class EWCMLM(PullingMethod):
 
     def setup(self, context: Context) -> None:
         """Take the anchor and compute or load the Fisher information, in a resumed cell too."""
-        from clbench.fisher.pretrained import Recipe, pretrained_fisher
+        from clbench.fisher.language import Recipe, pretrained_fisher
 
         fisher, facts = pretrained_fisher(
             context.model_name,

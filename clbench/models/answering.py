@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from clbench.core.errors import ModelError
-from clbench.models.checkpoint import load_generator, random_language_model
-from clbench.models.classifier import Classifier
+from clbench.models.checkpoint import load_generator, random_model
+from clbench.models.classifier import Classifier, evaluating
 from clbench.models.families import Family, family_of
-from clbench.models.likelihood import AnswerScorer, evaluating, logits_at
+from clbench.models.likelihood import AnswerScorer, logits_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -107,7 +107,8 @@ class AnsweringModel(Classifier):
 
     def randomise_backbone(self, seed: int) -> None:
         """Reinitialise the model as its architecture does."""
-        values = dict(random_language_model(self.backbone, seed).named_parameters())
+        fresh = random_model(self.config, seed, type(self.backbone))
+        values = dict(fresh.named_parameters())
         with torch.no_grad():
             for name, parameter in self.backbone.named_parameters():
                 parameter.copy_(values[name])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -159,7 +159,7 @@ def load_backbone(
     config = read_config(folder, name, weights=random_seed is None, tokenizer=False)
     if random_seed is not None:
         with one_line_errors(name, "cannot be built from its config.json"):
-            return random_backbone(config, random_seed)
+            return random_model(config, random_seed)
     with one_line_errors(name, "cannot be used"):
         kind = _backbone_class(config)
     model, report = read_weights(kind, config, folder, name)
@@ -237,9 +237,11 @@ def read_weights(
     return model.eval(), report
 
 
-def random_backbone(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Return a backbone with random weights; torch's random state does not change."""
-    kind = _backbone_class(config)
+def random_model(
+    config: PreTrainedConfig, seed: int, kind: type[PreTrainedModel] | None = None
+) -> PreTrainedModel:
+    """Return a model with random weights, by default a backbone; torch's state does not change."""
+    kind = kind or _backbone_class(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = kind(config, **_without_pooler(kind))
@@ -301,25 +303,32 @@ def load_language_model(
         As `clbench.models.checkpoint.load_backbone`, or if transformers has no language-model
         head for the architecture.
     """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
-
     folder = local_folder(name, revision)
     config = read_config(folder, name, weights=True, tokenizer=False)
-    loss: Literal["mlm", "clm"] = "mlm"
-    decoder = getattr(config, "is_decoder", False)
-    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not decoder:
-        kind = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
-    elif type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
-        kind, loss = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "clm"
-    else:
-        raise ModelError(
-            f"model {name!r}: transformers has no language-model head for {config.model_type!r}, "
-            "which ewc-mlm, generic-replay and the shift pretraining need. Use another model."
-        )
+    kind, loss = language_class(config, name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(head_seed)
         model, report = read_weights(kind, config, folder, name)
     return LanguageModel(model, loss, tuple(sorted(report["missing_keys"])))
+
+
+def language_class(
+    config: PreTrainedConfig, name: str
+) -> tuple[type[PreTrainedModel], Literal["mlm", "clm"]]:
+    """Return the class with the head that a model was pretrained with, and that head's loss.
+
+    Raises a ModelError if transformers has none for the architecture.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
+        return MODEL_FOR_MASKED_LM_MAPPING[type(config)], "mlm"
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "clm"
+    raise ModelError(
+        f"model {name!r}: transformers has no language-model head for {config.model_type!r}, "
+        "which ewc-mlm, generic-replay and the shift pretraining need. Use another model."
+    )
 
 
 def load_generator(name: str, revision: str | None = None) -> PreTrainedModel:
@@ -331,38 +340,26 @@ def load_generator(name: str, revision: str | None = None) -> PreTrainedModel:
         As `clbench.models.checkpoint.load_backbone`, or if the model is an encoder, or the
         checkpoint lacks the head.
     """
-    folder = local_folder(name, revision)
-    config = read_config(folder, name, weights=True, tokenizer=False)
-    model, report = read_weights(_generator_class(config, name), config, folder, name)
-    if missing := sorted(report["missing_keys"]):
-        raise ModelError(
-            f"model {name!r}: its checkpoint has no language-model head ({missing[0]!r} is "
-            "missing). Use one with a head, or head = 'classification'."
-        )
-    return model
-
-
-def random_language_model(model: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """Return a model of the same kind with random weights; torch's random state does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return type(model)(model.config).float().eval()
-
-
-def _generator_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     from transformers import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
         MODEL_FOR_MASKED_LM_MAPPING,
         MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     )
 
-    kind, encodes = type(config), bool(getattr(config, "is_encoder_decoder", False))
-    if encodes and kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
-        return cast("type[PreTrainedModel]", MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[kind])
+    folder = local_folder(name, revision)
+    config = read_config(folder, name, weights=True, tokenizer=False)
+    encodes, kind = bool(getattr(config, "is_encoder_decoder", False)), type(config)
+    heads = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if encodes else MODEL_FOR_CAUSAL_LM_MAPPING
     is_encoder = kind in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
-    if encodes or is_encoder or kind not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if kind not in heads or (is_encoder and not encodes):
         raise ModelError(
             f"model {name!r}: {config.model_type!r} has no language-model head that writes text. "
             "Use a decoder, or head = 'classification'."
         )
-    return cast("type[PreTrainedModel]", MODEL_FOR_CAUSAL_LM_MAPPING[kind])
+    model, report = read_weights(heads[kind], config, folder, name)
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"model {name!r}: its checkpoint has no language-model head ({missing[0]!r} is "
+            "missing). Use one with a head, or head = 'classification'."
+        )
+    return model

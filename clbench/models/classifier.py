@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clbench.core.errors import ModelError, did_you_mean
-from clbench.models.checkpoint import load_backbone, random_backbone
+from clbench.models.checkpoint import load_backbone, random_model
 from clbench.models.encoding import trim_embeddings
 from clbench.models.families import Family, family_of, is_stock, only_first_token, reads_segments
 from clbench.models.groups import LayerGroup, layer_groups_of
@@ -262,7 +262,7 @@ class Classifier(nn.Module):
 
         A trimmed table gets the rows that the whole table would get.
         """
-        backbone = random_backbone(self.config, seed)
+        backbone = random_model(self.config, seed)
         values = dict(backbone.named_parameters())
         table = backbone.get_input_embeddings().weight
         with torch.no_grad():
@@ -294,6 +294,24 @@ class Classifier(nn.Module):
             return None
         start = int(self.config.pad_token_id or 0) + 1
         return torch.arange(start, int(self.config.max_position_embeddings))[None]
+
+
+@contextmanager
+def evaluating(model: nn.Module, trained: Iterable[nn.Parameter] | None = None) -> Iterator[None]:
+    """Put a model into evaluation mode meanwhile; only `trained`, if given, requires gradients."""
+    modes = [(module, module.training) for module in model.modules()]
+    flags = [] if trained is None else [(p, p.requires_grad) for p in model.parameters()]
+    ids = {id(parameter) for parameter in trained or ()}
+    model.eval()
+    for parameter, _ in flags:
+        parameter.requires_grad_(id(parameter) in ids)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
 
 
 def head_key(name: str) -> str:

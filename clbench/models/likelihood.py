@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clbench.core.errors import DataError
+from clbench.models.classifier import evaluating
 from clbench.models.families import attention_window, usable_length
 
 if TYPE_CHECKING:
@@ -386,15 +387,3 @@ def likelihood(
         with evaluating(model):
             scores[rows] = scorer(inputs).cpu().numpy()
     return scores
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode meanwhile."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from clbench.core.errors import NonFiniteLossError, PluginError, SettingsError
 from clbench.core.seeds import numpy_stream, stream_seed, torch_stream
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import Classifier, evaluating
 from clbench.training.batches import Batch, TaskData, length_grouped
 from clbench.training.device import Precision
 from clbench.training.dropout import MaskStream
@@ -312,13 +312,8 @@ class Stage(Context):
     @torch.no_grad()
     def logits_of(self, weights: Snapshot, batch: Batch) -> Tensor:
         """Return the outputs that earlier weights give for a batch, without dropout."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             return self.logits(batch, weights=weights)
-        finally:
-            for module, mode in modes:
-                module.training = mode
 
     def loss(
         self,
