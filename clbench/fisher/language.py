@@ -82,7 +82,7 @@ class LanguageTask:
 
     @cached_property
     def language(self) -> LanguageModel:
-        """The pretrained model with its head, loaded on first use."""
+        """The pretrained model with its head, loaded on first use; delete it to free its memory."""
         head_seed = stream_seed("language-head", self._seed)
         return load_language_model(self._name, self._revision, head_seed=head_seed)
 

@@ -99,6 +99,7 @@ class GenericReplay(Method):
         self._language = model.requires_grad_(False).eval()
         if protocol.is_language_model:
             self._language = context.model.backbone  # which is the language model, head included
+            del self._task.language
         else:
             setattr(model, model.base_model_prefix, context.model.backbone)
 
