@@ -9,11 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
-
-from clbench.core.errors import ModelError, describe_errors, did_you_mean, join_names, sentence
+from clbench.core.errors import ModelError, did_you_mean
 from clbench.core.files import cache_dir, read_file, user_path, write_if_possible
 from clbench.core.registry import Registry
 
@@ -93,20 +91,17 @@ def local_folder(name: str, revision: str | None = None) -> Path:
         return folder
     from huggingface_hub import errors, snapshot_download
 
-    commit = _hub_commit(name, revision)
-    with _hub_errors(name, revision):
-        cached = Path(snapshot_download(name, revision=commit, local_files_only=True))
-        try:
-            check_folder(cached, name)
-        except ModelError:
-            try:
-                _require_hub()
-            except errors.OfflineModeIsEnabled:
-                return cached  # loading it raises an error that names the missing file
+    folder = _hub_folder(name, revision)
+    try:
+        check_folder(folder, name)
+    except ModelError:
+        # Without the hub, loading the model raises an error that names the missing file.
+        with _hub_errors(name, revision), suppress(errors.OfflineModeIsEnabled):
+            _require_hub()
             snapshot_download(
-                name, revision=commit, allow_patterns=HUB_FILES, ignore_patterns="*/*"
+                name, revision=folder.name, allow_patterns=HUB_FILES, ignore_patterns="*/*"
             )
-    return cached
+    return folder
 
 
 def adapter_folder(name: str) -> Path | None:
@@ -147,7 +142,7 @@ def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
     """
     folder = resolve(name, revision)
     if folder is None:
-        return {"hub": name, "commit": _hub_commit(name, revision)}
+        return {"hub": name, "commit": _hub_folder(name, revision).name}
     config_path(folder, name)
     files = {path for pattern in IDENTITY_FILES for path in folder.glob(pattern)}
     return {"files": {path.name: _digest(path) for path in sorted(files) if path.is_file()}}
@@ -169,8 +164,8 @@ def _digest(path: Path) -> str:
     return digest
 
 
-def _hub_commit(name: str, revision: str | None) -> str:
-    """Return the commit of a hub model: the cached one, else the hub's."""
+def _hub_folder(name: str, revision: str | None) -> Path:
+    """Return the folder of a hub model's commit: the cached one, else the hub's newest."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     with _hub_errors(name, revision):
@@ -178,7 +173,7 @@ def _hub_commit(name: str, revision: str | None) -> str:
         if not isinstance(path, str):
             _require_hub()
             path = hf_hub_download(name, "config.json", revision=revision)
-    return Path(path).parent.name
+    return Path(path).parent
 
 
 def _require_hub() -> None:
@@ -226,9 +221,6 @@ def _hub_errors(name: str, revision: str | None) -> Iterator[None]:
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
-MOST_LABELS = 100_000
-"""Largest num_labels allowed; transformers makes a name for each label."""
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 
 
 @contextmanager
@@ -247,14 +239,6 @@ def one_line_errors(name: str, what: str) -> Iterator[None]:
             text = f"{type(error).__name__} {text}"
         short = text if len(text) <= 300 else f"{text[:299]}…"
         raise ModelError(f"model {name!r}: {what}: {short}") from error
-
-
-class _Config(BaseModel):
-    """Keys of ``config.json`` that are used before transformers checks the others."""
-
-    model_type: str
-    architectures: list[str] | None = None
-    num_labels: Annotated[int, Field(ge=0, le=MOST_LABELS)] | None = None
 
 
 def config_path(folder: Path, name: str) -> Path:
@@ -291,24 +275,22 @@ def check_folder(
     path = config_path(folder, name)
     with one_line_errors(name, f"{path} cannot be read"):
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    try:
-        _Config.model_validate(config, strict=True)
-    except ValidationError as error:
-        problem = sentence(describe_errors(error, config)[0])
-        raise ModelError(f"model {name!r}: {path}: {problem}") from error
-    _refuse_remote_code(config, name)
-    if config.get("quantization_config"):
-        raise ModelError(
-            f"model {name!r}: its weights are quantised (quantization_config in config.json) "
-            "and cannot be trained. Use the full-precision model."
-        )
-    # This key makes transformers read another file than the one that is checked here.
-    weights_file = config.get("transformers_weights", WEIGHTS)
-    if weights_file not in (WEIGHTS, INDEX):
-        raise ModelError(
-            f"model {name!r}: config.json names the weights {weights_file!r}. Remove its key "
-            f"transformers_weights: only {WEIGHTS} is read."
-        )
+        if config.get("auto_map") and not _is_known(config):
+            raise ModelError(
+                f"model {name!r}: needs code that comes with the checkpoint (auto_map in "
+                "config.json), which is never run. Use an architecture that transformers has."
+            )
+        if config.get("quantization_config"):
+            raise ModelError(
+                f"model {name!r}: its weights are quantised (quantization_config in config.json) "
+                "and cannot be trained. Use the full-precision model."
+            )
+        # This key makes transformers read another file, even a pickle.
+        if (other := config.get("transformers_weights", WEIGHTS)) not in (WEIGHTS, INDEX):
+            raise ModelError(
+                f"model {name!r}: config.json names the weights {other!r}. Remove its key "
+                f"transformers_weights: only {WEIGHTS} is read."
+            )
     if weights:
         weight_files(folder, name)
     if tokenizer:
@@ -316,22 +298,13 @@ def check_folder(
     return config
 
 
-def _refuse_remote_code(config: dict[str, Any], name: str) -> None:
-    """Refuse a model whose code is in the checkpoint; classes of transformers are fine."""
-    if not config.get("auto_map"):
-        return
+def _is_known(config: dict[str, Any]) -> bool:
+    """Whether transformers has the model's own classes, so that it needs no code of others."""
     import transformers
 
-    architectures = config.get("architectures")
-    if (
-        config["model_type"] not in transformers.CONFIG_MAPPING
-        or not architectures
-        or not all(hasattr(transformers, str(each)) for each in architectures)
-    ):
-        raise ModelError(
-            f"model {name!r}: needs code that comes with the checkpoint (auto_map in "
-            "config.json), which is never run. Use an architecture that transformers has."
-        )
+    classes: Any = config.get("architectures")
+    is_known = bool(classes) and config.get("model_type") in transformers.CONFIG_MAPPING
+    return is_known and all(hasattr(transformers, str(each)) for each in classes)
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
@@ -351,13 +324,10 @@ def weight_files(folder: Path, name: str) -> list[Path]:
             index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
             files = sorted({str(file) for file in index["weight_map"].values()})
     else:
-        pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES and p.is_file())
-        if not pickles:
-            raise ModelError(f"model {name!r}: {folder} has no weights ({WEIGHTS}).")
         raise ModelError(
-            f"model {name!r}: its only weights, {join_names(pickles)}, are refused because they "
-            f"can run code when loaded. Use a revision with {WEIGHTS}, or convert them if you "
-            "trust their source."
+            f"model {name!r}: {folder} has no weights as {WEIGHTS}. Other formats are refused "
+            "because they can run code when loaded. Use a revision with safetensors, or convert "
+            "them if you trust their source."
         )
     for file in files:
         if Path(file).name != file or not file.endswith(".safetensors"):
