@@ -18,7 +18,7 @@ from clbench.tasks.corpus import corpus_name
 if TYPE_CHECKING:
     from clbench.fisher.losses import AnyBatch
     from clbench.fisher.squares import Rotation
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.training.stage import Context, Snapshot, Stage
 
 
@@ -270,7 +270,7 @@ class EWCMLM(PullingMethod):
         )
 
 
-def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
+def fisher_of_backbone(model: TaskModel, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return F by the classifier's names, on its device, for the rows of its vocabulary.
 
     Weights that the language model does not have, such as a pooler's, are left out.

@@ -16,7 +16,7 @@ from clbench.methods.base import Method, should_record
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 
 if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.training.batches import Batch
     from clbench.training.stage import Context, Stage
 
@@ -148,7 +148,7 @@ class GenericReplay(Method):
         return self._task.batches(shuffled(self._corpus, order), masks, size)
 
 
-def table_rows(model: Classifier, tokens: int) -> Tensor:
+def table_rows(model: TaskModel, tokens: int) -> Tensor:
     """Return the row of each of `tokens` tokens in the model's embedding table, -1 for none."""
     if model.vocabulary is None:
         return torch.arange(tokens, device=model.backbone.device)

@@ -14,7 +14,7 @@ from clbench.methods.base import LearningRate, Method, Phase
 from clbench.models.classifier import head_key
 
 if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.training.batches import Batch
     from clbench.training.stage import Context, Stage
 
@@ -155,7 +155,7 @@ def classes_of(stage: Stage) -> Tensor:
     return classes.to(stage.device)
 
 
-def _size(model: Classifier, head: str) -> int:
+def _size(model: TaskModel, head: str) -> int:
     """Return the number of outputs of a head, in use or not."""
     return len(next(iter(model.head(head).parameters())))
 

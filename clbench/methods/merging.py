@@ -16,7 +16,7 @@ from clbench.methods.partial_updates import nth_largest
 from clbench.models.groups import depth_positions
 
 if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.training.stage import Context, Stage
 
 
@@ -255,7 +255,7 @@ class WiseFT(Method):
             after.copy_(before[old].lerp(after, alphas[name]))
         self.before = {}
 
-    def _alphas(self, model: Classifier) -> dict[str, float]:
+    def _alphas(self, model: TaskModel) -> dict[str, float]:
         """Return the share of the trained weights for each parameter, by its name."""
         layers = model.layer_groups()
         shares = self.alpha if isinstance(self.alpha, list) else [self.alpha] * 3

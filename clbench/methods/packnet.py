@@ -15,7 +15,7 @@ from clbench.core.errors import SettingsError
 from clbench.methods.base import Method, Phase
 
 if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.training.stage import Context, Snapshot, Stage
 
 
@@ -145,7 +145,7 @@ class PackNet(Method):
         stage.record("free_share", free_count / total)
 
 
-def matrices(model: Classifier) -> dict[str, Tensor]:
+def matrices(model: TaskModel) -> dict[str, Tensor]:
     """Return the backbone's weight matrices (and convolutions) by name, without embeddings."""
     inside = model.backbone_parameters()
     return {

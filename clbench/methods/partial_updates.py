@@ -18,7 +18,7 @@ from clbench.methods.base import Method
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.training.batches import Batch
     from clbench.training.stage import Context, Stage
 
@@ -162,7 +162,7 @@ class Migu(Method):
         self._sizes[name] = self._sizes[name] + sizes if name in self._sizes else sizes
 
 
-def linear_layers(model: Classifier) -> dict[str, nn.Module]:
+def linear_layers(model: TaskModel) -> dict[str, nn.Module]:
     """Return the backbone's dense layers by name, GPT-2's Conv1D included."""
     from transformers.pytorch_utils import Conv1D
 

@@ -19,7 +19,7 @@ from clbench.models.checkpoint import load_config
 from clbench.models.families import usable_length
 
 if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.tasks.task import Task
     from clbench.training.batches import Batch
     from clbench.training.protocol import Protocol
@@ -40,7 +40,7 @@ class Prompted(Method, ABC):
     """
 
     @abstractmethod
-    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+    def prompts(self, model: TaskModel, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts of each row, shape (b, n, e), or (b, k, n, e) for multiple choice."""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Prompted(Method, ABC):
     def _insert(
         self, inputs: dict[str, Tensor], embeds: Tensor | None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return inputs and embeddings of `Classifier.features` with prompts among them."""
+        """Return inputs and embeddings of `TaskModel.features` with prompts among them."""
         model = self._context.model
         prompts = self.prompts(model, inputs)
         if embeds is None:
@@ -143,7 +143,7 @@ class ProgressivePrompts(Prompted):
         """Return one group: the task's prompt and head."""
         return [{"params": [self._prompt, *stage.trainable()], "lr": stage.protocol.lr}]
 
-    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+    def prompts(self, model: TaskModel, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts up to the task's own, the latest first; equal for all rows."""
         own = self.kept.get(self._task, self._prompt)
         earlier = [prompt for task, prompt in sorted(self.kept.items()) if task < self._task]
@@ -231,7 +231,7 @@ class L2P(Prompted):
         pool = [stage.model.get_parameter(name) for name in ("prompts", "keys")]
         return [{"params": [*pool, *stage.trainable()], "lr": stage.protocol.lr}]
 
-    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+    def prompts(self, model: TaskModel, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts that the rows select; keep the distance of their keys."""
         with torch.no_grad():
             query = model.pooled(inputs)

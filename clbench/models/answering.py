@@ -9,11 +9,11 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clbench.core.errors import ModelError
 from clbench.models.checkpoint import load_generator, random_model
-from clbench.models.classifier import Classifier, evaluating
+from clbench.models.classifier import TaskModel, evaluating
 from clbench.models.families import Family, family_of
 from clbench.models.likelihood import AnswerScorer, logits_at
 
@@ -27,7 +27,7 @@ PACKED_LENGTH = 256
 """Most tokens of a packed sequence of several rows: the cost of attention grows with its square."""
 
 
-class AnsweringModel(Classifier):
+class AnsweringModel(TaskModel):
     """A language model with its own head, for which every task is a text to continue.
 
     Nothing is added to the model and no task has weights of its own. `forward` takes batches of
@@ -55,16 +55,8 @@ class AnsweringModel(Classifier):
     ) -> None:
         from transformers import GenerationConfig
 
-        nn.Module.__init__(self)
+        super().__init__(model, family_of_whole(model))
         model.generation_config = GenerationConfig()  # a checkpoint's may not be greedy
-        self.backbone = model
-        self.config = model.config
-        self.family = family_of_whole(model)
-        self.heads = nn.ModuleDict()
-        self.shown = {}
-        self.insert = None
-        self.dropout = nn.Identity()
-        self.vocabulary = self.positions = None
         self.encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
         self.packs, self._packing_checked = packs, False
         self._scorer = AnswerScorer(model, pad_id=pad_id, mean=answer_score == "mean")

@@ -12,12 +12,12 @@ from clbench.measure.capabilities import Capabilities, HarnessScores, harness_sc
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import Method
 from clbench.models.answering import AnsweringModel, build_answering_model
-from clbench.models.classifier import Classifier, build_classifier
+from clbench.models.classifier import TaskModel, build_classifier
 from clbench.suite.plan import Cell
 from clbench.training.stage import Context
 
 
-def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
+def start_model(cell: Cell, scenario: PreparedScenario) -> TaskModel:
     """Return the pretrained model with the cell's heads, before any training; on the CPU."""
     protocol = cell.protocol
     if protocol.is_language_model:

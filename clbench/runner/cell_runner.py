@@ -17,7 +17,7 @@ from clbench.core.errors import PluginError
 from clbench.measure.capabilities import Measures
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
 from clbench.methods.base import Method, Vanilla, at_rate
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import TaskModel
 from clbench.runner.cell_model import capabilities_of, last_scores, start_model
 from clbench.runner.cell_stages import CellStages
 from clbench.runner.listener import Listener
@@ -64,7 +64,7 @@ class CellRunner:
     listener: Listener = field(default_factory=Listener)
     _: KW_ONLY
     after_epoch: EpochScores | None = None
-    model: Classifier | None = None
+    model: TaskModel | None = None
 
     def __post_init__(self) -> None:
         self._outcomes: list[StageOutcome] = []

@@ -10,7 +10,7 @@ from clbench.search.search_folder import FAILED
 
 if TYPE_CHECKING:
     from clbench.measure.rows import PreparedScenario
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.models.groups import Division
     from clbench.runner.ray_worker import WorkerSetup
     from clbench.suite.plan import Plan
@@ -24,7 +24,7 @@ class TrialSetup:
 
     plan: Plan  # with the one cell of the pair
     scenario: PreparedScenario
-    model: Classifier  # each worker trains its own copy
+    model: TaskModel  # each worker trains its own copy
     division: Division
     worker: WorkerSetup
 
