@@ -1,7 +1,5 @@
 """The diagonal of the Fisher information, example by example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace

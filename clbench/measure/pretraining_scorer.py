@@ -1,7 +1,5 @@
 """Score what a model retains of its pretraining: its language-model head on held-out texts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,9 +1,7 @@
 """Generic replay: mix a little pretraining-like text into every stage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -13,12 +11,10 @@ from clbench.core.seeds import torch_stream
 from clbench.fisher.language import LanguageTask, shuffled
 from clbench.fisher.losses import masked_lm, next_tokens
 from clbench.methods.base import Method, should_record
+from clbench.models.classifier import TaskModel
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
-
-if TYPE_CHECKING:
-    from clbench.models.classifier import TaskModel
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Context, Stage
+from clbench.training.batches import Batch
+from clbench.training.stage import Context, Stage
 
 Texts = dict[str, Tensor]
 

@@ -1,7 +1,5 @@
 """Locate a model (built in, in a folder or on the hub), identify it, and check its folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator
