@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 UNKNOWN_WORDS = "zqxj \N{SNOWMAN}"
 """Words in few vocabularies; a tokenizer without a token for unknown words fails on them."""
-RECOMPUTED = (".position_ids", ".attn.bias", ".attn.masked_bias", ".inv_freq")
-"""Name endings of buffers that old checkpoints store and models recompute."""
 
 
 @contextmanager
@@ -171,7 +169,7 @@ def load_backbone(
         for key in report["unexpected_keys"]
         if key.removeprefix(prefix).partition(".")[0] in parts
         and "pooler" not in key.split(".")
-        and not key.endswith(RECOMPUTED)
+        and not key.endswith(".attn.masked_bias")  # a buffer of old checkpoints of GPT-2
     )
     if unused:
         raise ModelError(

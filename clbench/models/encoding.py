@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,7 @@ class EncodedRows:
     """Shape (n,), as in `Rows`."""
     notes: tuple[str, ...] = ()
     """Lines for the reader of the results."""
+    _by_row: ClassVar[tuple[str, ...]] = ("labels", "groups")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -67,7 +68,7 @@ class EncodedRows:
         k, at = max(1, self.choices), np.asarray(positions, dtype=np.int64)
         return (at[:, None] * k + np.arange(k)).ravel()
 
-    def lock(self) -> EncodedRows:
+    def lock(self) -> Self:
         """Return a copy with read-only arrays, since all cells of a process share them."""
 
         def lock(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -78,22 +79,28 @@ class EncodedRows:
         locked: dict[str, Any] = {n: lock(a) for n, a in arrays.items() if a is not None}
         return replace(self, **locked)
 
-    def remap(self, vocabulary: IntArray) -> EncodedRows:
+    def remap(self, vocabulary: IntArray) -> Self:
         """Return the rows with each id replaced by its position in `vocabulary` (ascending)."""
         return replace(self, ids=np.searchsorted(vocabulary, self.ids).astype(np.int32))
 
-    def take(self, positions: npt.ArrayLike) -> EncodedRows:
+    def take(self, positions: npt.ArrayLike) -> Self:
         """Return the rows at `positions`, in that order."""
         at, rows = self._sequences(positions), np.asarray(positions, dtype=np.int64)
         lengths = self._sequence_lengths[at]
         flat = _flat_positions(self.offsets[at], lengths)
+        own: dict[str, Any] = {}
+        for name in self._by_row:
+            value = getattr(self, name)
+            if value is not None and len(value) == len(self):  # else all rows share it
+                own[name] = (
+                    tuple(value[i] for i in rows) if isinstance(value, tuple) else value[rows]
+                )
         return replace(
             self,
             ids=self.ids[flat],
             types=None if self.types is None else self.types[flat],
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            labels=self.labels[rows],
-            groups=None if self.groups is None else self.groups[rows],
+            **own,
         )
 
     def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
@@ -272,6 +279,13 @@ class PromptRows(EncodedRows):
     values: tuple[float, ...] | None = None
     targets: tuple[str, ...] | None = None
     names: tuple[tuple[str, ...], ...] | None = None
+    _by_row: ClassVar[tuple[str, ...]] = (
+        *EncodedRows._by_row,
+        "answers",
+        "candidates",
+        "targets",
+        "names",
+    )
 
     @cached_property
     def lengths(self) -> IntArray:
@@ -285,19 +299,6 @@ class PromptRows(EncodedRows):
             return np.zeros(len(self), dtype=np.int64)
         lengths: IntArray = (self.answers >= 0).sum(axis=1)
         return lengths
-
-    def take(self, positions: npt.ArrayLike) -> PromptRows:
-        """Return the rows at `positions`, in that order."""
-        rows = np.asarray(positions, dtype=np.int64)
-        own: dict[str, Any] = {}
-        for name in ("answers", "candidates", "targets", "names"):
-            value = getattr(self, name)
-            if value is None or (name in ("candidates", "names") and len(value) == 1):
-                continue
-            own[name] = tuple(value[i] for i in rows) if isinstance(value, tuple) else value[rows]
-        taken = super().take(rows)
-        assert isinstance(taken, PromptRows)
-        return replace(taken, **own)
 
     def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
         """Return one batch, padded on the right.

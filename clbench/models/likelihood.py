@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,18 +110,15 @@ class AnswerScorer:
         """
         prompts = inputs["input_ids"], inputs["attention_mask"]
         candidates = inputs["candidates"]
-        size = self._rows_at_once(candidates)
+        width = int(self._model.config.get_text_config().vocab_size)
+        tokens = max(1, int((candidates[0] >= 0).sum()))
+        size = max(1, LOGITS // (tokens * width))
         parts = [
             self._part(*(values[start : start + size] for values in (*prompts, candidates)))
             for start in range(0, len(candidates), size)
         ]
         scores = torch.cat(parts)
         return scores / (candidates >= 0).sum(-1) if self._mean else scores
-
-    def _rows_at_once(self, candidates: Tensor) -> int:
-        width = int(self._model.config.get_text_config().vocab_size)
-        tokens = max(1, int((candidates[0] >= 0).sum()))
-        return max(1, LOGITS // (tokens * width))
 
     def _part(self, ids: Tensor, mask: Tensor, candidates: Tensor) -> Tensor:
         if self._encodes:
@@ -145,8 +143,6 @@ class AnswerScorer:
         """Whether the model gives one row the same scores in both ways."""
         if getattr(self._model, "_is_stateful", False):
             return False
-        from inspect import signature
-
         if "position_ids" not in signature(self._model.forward).parameters:
             return False
         exact = self._model.dtype == torch.float32

@@ -28,8 +28,9 @@ IDENTITY_FILES = (
 """The files that decide the scores: configuration, tokenizer and weights."""
 HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja"]
 """The files to download, from the top folder only; none of them is a pickle."""
-
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
 @dataclass(frozen=True)
@@ -216,11 +217,6 @@ def _hub_errors(name: str, revision: str | None) -> Iterator[None]:
         raise ModelError(f"model {name!r}{at}: {text}") from error
 
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
-
-
 @contextmanager
 def one_line_errors(name: str, what: str) -> Iterator[None]:
     """Turn whatever a library raises about the model `name` into a `ModelError` of one line.
@@ -250,7 +246,7 @@ def config_path(folder: Path, name: str) -> Path:
     path = folder / "config.json"
     if not path.is_file():
         advice = ""
-        if (folder / "adapter_config.json").is_file():
+        if (folder / ADAPTER).is_file():
             advice = " It holds an adapter: merge it into its base model and save that."
         raise ModelError(f"model {name!r}: {folder} has no config.json.{advice}")
     return path
@@ -283,8 +279,8 @@ def check_folder(
                 f"model {name!r}: its weights are quantised (quantization_config in config.json) "
                 "and cannot be trained. Use the full-precision model."
             )
-        # This key makes transformers read another file, even a pickle.
-        if (other := config.get("transformers_weights", WEIGHTS)) not in (WEIGHTS, INDEX):
+        # This key makes transformers read another file than is checked here, even a pickle.
+        if (other := config.get("transformers_weights", WEIGHTS)) != WEIGHTS:
             raise ModelError(
                 f"model {name!r}: config.json names the weights {other!r}. Remove its key "
                 f"transformers_weights: only {WEIGHTS} is read."

@@ -86,10 +86,13 @@ def test_an_index_cannot_name_other_folders_or_pickles(folder: Path, part: str) 
     assert part in error_of(load_backbone, folder)
 
 
-def test_the_configuration_cannot_name_other_weights(folder: Path) -> None:
-    edit(folder, transformers_weights="adapter_model.bin")
+@pytest.mark.parametrize("name", ["adapter_model.bin", "model.safetensors.index.json"])
+def test_the_configuration_cannot_name_other_weights(name: str, folder: Path) -> None:
+    edit(folder, transformers_weights=name)
     torch.save({}, folder / "adapter_model.bin")
-    assert "adapter_model.bin" in error_of(load_backbone, folder)
+    index = {"metadata": {}, "weight_map": {"pooler.dense.bias": "adapter_model.bin"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert f"names the weights {name!r}" in error_of(load_backbone, folder)
 
 
 @pytest.mark.parametrize("part", [0.5, 0.999])
