@@ -49,13 +49,16 @@ def load_config(name: str, revision: str | None = None) -> PreTrainedConfig:
     ModelError
         If the model cannot be found or used.
     """
-    return read_config(local_folder(name, revision), name, weights=False, tokenizer=False)
+    return open_checkpoint(name, revision, weights=False)[1]
 
 
-def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> PreTrainedConfig:
-    """Return the configuration in `folder`, which `check_folder` checks first."""
+def open_checkpoint(
+    name: str, revision: str | None = None, *, weights: bool = True, tokenizer: bool = False
+) -> tuple[Path, PreTrainedConfig]:
+    """Return a model's folder, which `check_folder` checks first, and its configuration."""
     from transformers import AutoConfig
 
+    folder = local_folder(name, revision)
     check_folder(folder, name, weights=weights, tokenizer=tokenizer)
     with quiet(), one_line_errors(name, f"{folder / 'config.json'} cannot be used"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(
@@ -67,7 +70,7 @@ def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> P
     config.return_dict = True
     if getattr(config, "chunk_size_feed_forward", 0):
         config.chunk_size_feed_forward = 0
-    return config
+    return folder, config
 
 
 def load_tokenizer(
@@ -89,8 +92,7 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
-    folder = local_folder(name, revision)
-    config = read_config(folder, name, weights=False, tokenizer=True)
+    folder, config = open_checkpoint(name, revision, weights=False, tokenizer=True)
     with quiet(), one_line_errors(name, f"its tokenizer in {folder} cannot be loaded"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             str(folder), trust_remote_code=False, local_files_only=True
@@ -153,8 +155,7 @@ def load_backbone(
         If the model cannot be found or is not a text model with layers, or its weights are not
         safetensors, do not fit ``config.json``, or are not finite.
     """
-    folder = local_folder(name, revision)
-    config = read_config(folder, name, weights=random_seed is None, tokenizer=False)
+    folder, config = open_checkpoint(name, revision, weights=random_seed is None)
     if random_seed is not None:
         with one_line_errors(name, "cannot be built from its config.json"):
             return random_model(config, random_seed)
@@ -177,16 +178,18 @@ def load_backbone(
             f"{len(unused)} of its weights, such as {unused[0]!r}. Fetch or save the model again, "
             "or use a checkpoint that this version of transformers fully supports."
         )
-    check_finite(model, folder, name)
+    return checked(model, folder, name)
+
+
+def checked(model: PreTrainedModel, folder: Path, name: str) -> PreTrainedModel:
+    """Return the model; raise a ModelError if it has no layers, or a weight that is not finite.
+
+    `folder` is where it was read from.
+    """
     try:
-        family_of(model)
+        family_of(model.base_model)
     except ModelError as error:
         raise ModelError(f"model {name!r}: {error}") from error
-    return model
-
-
-def check_finite(model: PreTrainedModel, folder: Path, name: str) -> None:
-    """Raise a ModelError if a weight of the model, read from `folder`, is infinite or NaN."""
     for key, value in model.state_dict().items():
         # The sum takes no memory; the elements are looked at only if it is not finite.
         if value.is_floating_point() and not (
@@ -196,6 +199,7 @@ def check_finite(model: PreTrainedModel, folder: Path, name: str) -> None:
                 f"model {name!r}: {key!r} in {folder} holds infinite numbers or NaN. Use a "
                 "checkpoint from before its training diverged."
             )
+    return model
 
 
 def read_weights(
@@ -301,8 +305,7 @@ def load_language_model(
         As `clbench.models.checkpoint.load_backbone`, or if transformers has no language-model
         head for the architecture.
     """
-    folder = local_folder(name, revision)
-    config = read_config(folder, name, weights=True, tokenizer=False)
+    folder, config = open_checkpoint(name, revision)
     kind, loss = language_class(config, name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(head_seed)
@@ -344,8 +347,7 @@ def load_generator(name: str, revision: str | None = None) -> PreTrainedModel:
         MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     )
 
-    folder = local_folder(name, revision)
-    config = read_config(folder, name, weights=True, tokenizer=False)
+    folder, config = open_checkpoint(name, revision)
     encodes, kind = bool(getattr(config, "is_encoder_decoder", False)), type(config)
     heads = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if encodes else MODEL_FOR_CAUSAL_LM_MAPPING
     is_encoder = kind in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
