@@ -18,6 +18,7 @@ from clbench.audit.items import DEFAULT_TASKS, FEWEST_ROWS, Items, load_items, p
 from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.core.errors import ModelError, SettingsError
+from clbench.models.classifier import evaluating
 from clbench.tasks.corpus import resolve_corpus
 
 if TYPE_CHECKING:
@@ -187,12 +188,9 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         step: int,
     ) -> float:
         """Score the model of a step, log, and act on limits; return the seconds that it took."""
-        start, training = time.monotonic(), model.model.training
-        try:
-            with torch.random.fork_rng():
-                scores = self._scores(model)
-        finally:
-            model.model.train(training)
+        start = time.monotonic()
+        with evaluating(model.model), torch.random.fork_rng():
+            scores = self._scores(model)
         self.curve.append({**scores, "step": step})
         changes = self.changes()
         logs = {f"{PREFIX}{name}": value for name, value in scores.items()}
