@@ -1,5 +1,7 @@
 """The language loss of each held-out text, by the language-model head of a base model."""
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -55,11 +57,22 @@ class LanguageLoss:
                 f"lines) are too few for an audit. Give {10 * FEWEST_TEXTS} lines or more."
             )
         self._base, self._device = base, device
-        self._task = task = LanguageTask(base.name, seed=seed, length=MAX_LENGTH, masking="mask")
+        kind: Literal["mlm", "clm"] | None = None
+        if base.head == "language":  # it may be a model of the user's own
+            kind = "clm" if base.is_decoder else "mlm"
+        self._task = task = LanguageTask(
+            base.name,
+            seed=seed,
+            length=MAX_LENGTH,
+            masking="mask",
+            config=base.model.config,
+            tokenizer=base.tokenizer,
+            kind=kind,
+        )
         self._batches = list(task.batches(texts, torch_stream("audit-masks", seed), BATCH))
         self.texts = sum(map(size_of, self._batches))
-        kind = "masked-token" if task.kind == "mlm" else "next-token"
-        self.description = f"{kind} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
+        tokens = "masked-token" if task.kind == "mlm" else "next-token"
+        self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
         if base.head == "language":  # a copy of it is loaded only for tuned models without a head
             return
         settings = {"texts": HEAD_TEXTS, "steps": HEAD_STEPS, "seed": seed}

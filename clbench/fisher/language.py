@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import cycle, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,9 @@ from clbench.models.locate import model_identity
 from clbench.tasks.corpus import corpus_identity, read_corpus
 from clbench.training.device import Precision
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
 HEAD_LR = 1e-3
 """Learning rate of a missing head: Adam's suggested default (Kingma & Ba 2015, Algorithm 1)."""
 
@@ -51,6 +54,8 @@ class LanguageTask:
         Tokens after which a text is cut, if the model takes as many.
     masking
         As in `mask_tokens`; for encoders only.
+    config, tokenizer, kind
+        What is known already of a model that may have no checkpoint; by default as there.
 
     Attributes
     ----------
@@ -68,13 +73,22 @@ class LanguageTask:
     """
 
     def __init__(
-        self, name: str, revision: str | None = None, *, seed: int, length: int, masking: Masking
+        self,
+        name: str,
+        revision: str | None = None,
+        *,
+        seed: int,
+        length: int,
+        masking: Masking,
+        config: PreTrainedConfig | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        kind: Literal["mlm", "clm"] | None = None,
     ) -> None:
         self._name, self._revision, self._seed = name, revision, seed
-        config = load_config(name, revision)
-        self._class, self.kind = language_class(config, name)
+        config = config or load_config(name, revision)
+        self.kind = kind or language_class(config, name)[1]
         self.loss = named_loss(self.kind)
-        self.tokenizer = load_tokenizer(name, revision)
+        self.tokenizer = load_tokenizer(name, revision) if tokenizer is None else tokenizer
         self.length = min(length, usable_length(config) or length)
         self.masking = masking if self.kind == "mlm" else None
         if self.masking is not None and self.tokenizer.mask_token_id is None:
@@ -155,13 +169,13 @@ class LanguageTask:
         return first, last
 
     @contextmanager
-    def around(self, backbone: nn.Module, device: torch.device) -> Iterator[nn.Module]:
+    def around(self, backbone: Any, device: torch.device) -> Iterator[nn.Module]:
         """Yield the pretrained head around another backbone, in evaluation mode on `device`.
 
         A projection that shares the table of the embeddings shares that of `backbone`. A backbone
-        that is such a language model itself is yielded as it is.
+        that has a language-model head of its own is yielded as it is.
         """
-        if type(backbone) is self._class:
+        if backbone.get_output_embeddings() is not None:
             yield backbone.to(device).eval()
             return
         model: Any = self.language.model
